@@ -87,8 +87,8 @@ pub enum Error {
     #[error("the request was cancelled")]
     Cancelled,
     /// The request did not finish before its deadline.
-    #[error("not done within {:.1} s, the time that it was given; allow more, ask for less, or try again when less is asked of \
-             the model", allowed.as_secs_f64())]
+    #[error("the request did not finish within {:.1} s, its time limit; allow more time, ask for less, or try again when \
+             the model is less busy", allowed.as_secs_f64())]
     Late {
         /// The time from the start of the request to its deadline.
         allowed: std::time::Duration,

@@ -235,11 +235,11 @@ impl ColbertSpec {
             })?),
             None => None,
         };
-        Ok(encoded.into_iter().map(|e| mark(e, id, expansion.zip(mask), &skip)).collect())
+        Ok(encoded.into_iter().map(|e| mark_input(e, id, expansion.zip(mask), &skip)).collect())
     }
 }
 
-fn mark(e: Encoded, id: Option<u32>, expansion: Option<(&Expansion, u32)>, skip: &[u32]) -> ColbertInput {
+fn mark_input(e: Encoded, id: Option<u32>, expansion: Option<(&Expansion, u32)>, skip: &[u32]) -> ColbertInput {
     let Encoded { ids, type_ids, truncated, starts_special, .. } = e;
     let mut sequence = Sequence { ids, types: type_ids, keys: None };
     if let Some(id) = id {

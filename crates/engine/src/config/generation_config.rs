@@ -25,8 +25,8 @@ const UNSUPPORTED_LISTS: [&str; 6] = [
 
 /// A note for each unsupported option that is set.
 pub(crate) fn unsupported_notes(config: &Value) -> Vec<String> {
-    let strange = |(key, neutral): &&(&str, f64)| config[key].as_f64().is_some_and(|v| v != *neutral);
-    let numbers = UNSUPPORTED.iter().filter(strange).map(|(key, _)| *key);
+    let is_set = |(key, neutral): &&(&str, f64)| config[key].as_f64().is_some_and(|v| v != *neutral);
+    let numbers = UNSUPPORTED.iter().filter(is_set).map(|(key, _)| *key);
     let empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
     let others = UNSUPPORTED_LISTS.into_iter().filter(|key| !empty(&config[*key]));
     numbers.chain(others).map(|key| unsupported_note(config, key)).collect()

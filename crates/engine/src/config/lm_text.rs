@@ -64,7 +64,7 @@ impl LmText {
         let vocabulary = gguf.vocabulary()?;
         let tokenizer = metadata::tokenizer(&vocabulary, Specials::Parsed).map_err(|what| Error::file(root, what))?;
         let named = [vocabulary.eos, vocabulary.eot, vocabulary.eom].into_iter().flatten();
-        let ends = named.chain(turn_ends(&tokenizer)).collect();
+        let ends = named.chain(end_of_turn_ids(&tokenizer)).collect();
         let word = |id: Option<u32>| id.and_then(|id| vocabulary.tokens.get(id as usize).copied());
         let template = |source: &str| ChatTemplate::new(source, word(vocabulary.bos), word(vocabulary.eos));
         let (default, tool_use) = (gguf.chat_template(None)?, gguf.chat_template(Some("tool_use"))?);
@@ -104,7 +104,7 @@ impl LmText {
             .collect();
         let eos = tokenizer_config["eos_token"].as_str().or(tokenizer_config["eos_token"]["content"].as_str());
         ends.extend(eos.and_then(|token| tokenizer.token_to_id(token)));
-        ends.extend(turn_ends(&tokenizer));
+        ends.extend(end_of_turn_ids(&tokenizer));
         let params = generation_config::params(&generation)
             .map_err(|what| Error::file(&root.join("generation_config.json"), what))?;
         let mut notes = unsupported_notes(&generation);
@@ -128,9 +128,10 @@ impl LmText {
         let encoding = encoding(&self.tokenizer, text, true)?;
         let added = self.tokenizer.get_added_vocabulary().get_added_tokens_decoder();
         // Special tokens that every text gets are marked.
-        let own = encoding.get_ids().iter().zip(encoding.get_special_tokens_mask()).filter(|(_, every)| **every == 0);
+        let content_ids =
+            encoding.get_ids().iter().zip(encoding.get_special_tokens_mask()).filter(|(_, every)| **every == 0);
         // If no part of the text became a control token, both tokenizers agree.
-        if own.into_iter().any(|(id, _)| added.contains_key(id)) {
+        if content_ids.into_iter().any(|(id, _)| added.contains_key(id)) {
             ids(self.plain()?, text, true)
         } else {
             Ok(encoding.get_ids().to_vec())
@@ -138,14 +139,14 @@ impl LmText {
     }
 
     fn plain(&self) -> Result<&Tokenizer> {
-        if let Some(made) = self.plain.get() {
-            return Ok(made);
+        if let Some(plain) = self.plain.get() {
+            return Ok(plain);
         }
         let plain = match &self.gguf {
             Some(gguf) => {
-                let made = metadata::tokenizer(&gguf.vocabulary()?, Specials::Text);
+                let plain = metadata::tokenizer(&gguf.vocabulary()?, Specials::Text);
                 gguf.let_go();
-                made.map_err(|what| Error::file(gguf.path(), what))?
+                plain.map_err(|what| Error::file(gguf.path(), what))?
             }
             None => {
                 let mut plain = Tokenizer::clone(&self.tokenizer);
@@ -195,7 +196,7 @@ fn encoding(tokenizer: &Tokenizer, text: &str, special: bool) -> Result<Encoding
 
 /// The ids of end-of-turn tokens, whatever the files declare. Only added tokens count; the same
 /// spelling may be an ordinary word.
-fn turn_ends(tokenizer: &Tokenizer) -> impl Iterator<Item = u32> {
+fn end_of_turn_ids(tokenizer: &Tokenizer) -> impl Iterator<Item = u32> {
     let added = tokenizer.get_added_vocabulary().get_vocab();
     END_OF_TURN.iter().filter_map(|token| added.get(*token).copied())
 }

@@ -96,10 +96,15 @@ mod tests {
             ..BeamSearch::default()
         };
         assert_eq!((searched.search, searched.most), (Search::Beams(beams), Some(20)));
-        let asked = json!({"no_repeat_ngram_size": 3, "min_length": 0, "forced_eos_token_id": 1, "max_new_tokens": 7});
-        let asked = of(asked, config.clone()).unwrap();
-        assert!(asked.notes.len() == 2 && asked.notes[0].contains("no_repeat_ngram_size = 3"), "{:?}", asked.notes);
-        assert_eq!(asked.most, Some(7));
+        let limited =
+            json!({"no_repeat_ngram_size": 3, "min_length": 0, "forced_eos_token_id": 1, "max_new_tokens": 7});
+        let limited = of(limited, config.clone()).unwrap();
+        assert!(
+            limited.notes.len() == 2 && limited.notes[0].contains("no_repeat_ngram_size = 3"),
+            "{:?}",
+            limited.notes
+        );
+        assert_eq!(limited.most, Some(7));
         assert!(of(json!({"num_beams": 2, "early_stopping": 3}), config).is_err());
     }
 }

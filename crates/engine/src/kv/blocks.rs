@@ -183,14 +183,14 @@ impl Blocks {
     pub(crate) fn need(&self, sequence: SeqId, more: usize) -> usize {
         let table = &self.tables[&sequence];
         let fresh = (table.len + more).div_ceil(self.size) - table.blocks.len();
-        fresh + usize::from(more > 0 && self.shared_end(table).is_some())
+        fresh + usize::from(more > 0 && self.shared_last_block(table).is_some())
     }
 
     /// How many more positions `blocks` free blocks would hold.
-    pub(crate) fn room(&self, sequence: SeqId, blocks: usize) -> usize {
+    pub(crate) fn capacity(&self, sequence: SeqId, blocks: usize) -> usize {
         let table = &self.tables[&sequence];
         let slack = table.blocks.len() * self.size - table.len;
-        match self.shared_end(table) {
+        match self.shared_last_block(table) {
             Some(_) if blocks == 0 => 0,
             Some(_) => slack + (blocks - 1) * self.size,
             None => slack + blocks * self.size,
@@ -208,7 +208,7 @@ impl Blocks {
         let mut table = self.tables.remove(&sequence).expect("need() found it");
         let mut copy = None;
         if more > 0
-            && let Some(from) = self.shared_end(&table)
+            && let Some(from) = self.shared_last_block(&table)
         {
             let to = self.take_free();
             self.release(from);
@@ -276,7 +276,7 @@ impl Blocks {
     }
 
     /// The last block of a table, if the next position is in it and other tables share it.
-    fn shared_end(&self, table: &Table) -> Option<u32> {
+    fn shared_last_block(&self, table: &Table) -> Option<u32> {
         let last = *table.blocks.last()?;
         (!table.len.is_multiple_of(self.size) && self.blocks[last as usize].owners > 1).then_some(last)
     }

@@ -97,7 +97,7 @@ fn forks_share_all_and_copy_on_the_first_write() {
     blocks.fork(A, C);
     blocks.check();
     assert_eq!(blocks.free_blocks(), 8);
-    assert_eq!((blocks.need(A, 1), blocks.room(A, 1), blocks.room(A, 0)), (1, 2, 0));
+    assert_eq!((blocks.need(A, 1), blocks.capacity(A, 1), blocks.capacity(A, 0)), (1, 2, 0));
     assert_eq!(blocks.reserve(A, 1), Ok(Some((1, 2))));
     assert_eq!(blocks.reserve(B, 1), Ok(Some((1, 3))));
     // The last owner need not copy.
@@ -119,7 +119,7 @@ fn lacking_blocks_are_said_and_nothing_is_taken() {
     assert_eq!(blocks.reserve(A, 13), Err(OutOfBlocks { need: 4, free: 3 }));
     assert_eq!(blocks.len(A), Some(0));
     blocks.reserve(A, 12).unwrap();
-    assert_eq!(blocks.room(A, 0), 0);
+    assert_eq!(blocks.capacity(A, 0), 0);
     blocks.fork(A, B);
     assert_eq!(blocks.reserve(B, 1), Err(OutOfBlocks { need: 1, free: 0 }));
     blocks.free(A);

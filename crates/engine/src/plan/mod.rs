@@ -96,21 +96,21 @@ impl Plan {
     /// The calls that no allowed rung takes.
     pub fn refusals(&self) -> Vec<String> {
         let mut seen = BTreeSet::new();
-        let tell = |s: &Step| {
+        let describe = |s: &Step| {
             let why = s.rung.as_ref().err()?;
             // The same refusal repeats in every layer; naming the first is enough.
             let at = if s.at.is_empty() { String::new() } else { format!(" (first in {})", s.at) };
             seen.insert((s.op, s.dtype, why.clone())).then(|| format!("{} in {}{at}: {why}", s.op, s.dtype))
         };
-        self.steps.iter().filter_map(tell).collect()
+        self.steps.iter().filter_map(describe).collect()
     }
 
     /// Refuses weights that no known part of the architecture reads: a correctly understood model
     /// has none.
     fn check_unread(&self) -> Result<()> {
-        let strange: Vec<_> = self.unread.iter().filter(|name| !sconce_models::is_ignorable(name)).collect();
-        let Some(first) = strange.first() else { return Ok(()) };
-        let more = if strange.len() > 1 { format!(" and {} more tensors", strange.len() - 1) } else { String::new() };
+        let unknown: Vec<_> = self.unread.iter().filter(|name| !sconce_models::is_ignorable(name)).collect();
+        let Some(first) = unknown.first() else { return Ok(()) };
+        let more = if unknown.len() > 1 { format!(" and {} more tensors", unknown.len() - 1) } else { String::new() };
         let what = format!(
             "the weights hold {first}{more}, which the architecture in config.json does not have; do the weights belong to another model, \
              or to another version of it?"

@@ -45,12 +45,12 @@ fn count(shapes: &[(String, u64)], config: &Value) -> Size {
     let text = config.get("text_config").unwrap_or(config);
     let number = |names: &[&str]| names.iter().find_map(|name| text.get(*name).and_then(Value::as_u64));
     let experts = number(&["num_local_experts", "num_experts"]).filter(|n| *n > 0);
-    let asked = number(&["num_experts_per_tok"]);
+    let experts_per_token = number(&["num_experts_per_tok"]);
     let active = |(name, numbers): &&(String, u64)| match () {
         () if name.ends_with("wpe.weight") => 0,
         () if has_head && TABLES.iter().any(|table| name.ends_with(table)) => 0,
-        () if name.contains(".experts.") => match (experts, asked) {
-            (Some(experts), Some(asked)) => numbers / experts * asked.min(experts),
+        () if name.contains(".experts.") => match (experts, experts_per_token) {
+            (Some(experts), Some(experts_per_token)) => numbers / experts * experts_per_token.min(experts),
             _ => *numbers,
         },
         () => *numbers,
@@ -70,8 +70,8 @@ mod tests {
         let (table, head) = (("model.embed_tokens.weight", 1000), ("lm_head.weight", 1000));
         let tied = count(&shapes(&[layer, table]), &json!({}));
         assert_eq!(tied, Size { parameters: 1100, active: 1100 });
-        let apart = count(&shapes(&[layer, table, head]), &json!({}));
-        assert_eq!(apart, Size { parameters: 2100, active: 1100 });
+        let untied = count(&shapes(&[layer, table, head]), &json!({}));
+        assert_eq!(untied, Size { parameters: 2100, active: 1100 });
         let experts = ("model.layers.0.mlp.experts.0.up_proj.weight", 800);
         let some = count(&shapes(&[layer, experts]), &json!({"num_experts": 8, "num_experts_per_tok": 2}));
         assert_eq!(some, Size { parameters: 900, active: 300 });

@@ -137,15 +137,15 @@ mod tests {
         let here = gpu("a GPU");
         let verdict = Verdict::new([(&here, vec![("layer_norm".to_string(), DType::BF16, Rung::Fused)])]);
         verdict.write(&path).unwrap();
-        let kept = Verdict::read(&path).unwrap().unwrap();
+        let stored = Verdict::read(&path).unwrap().unwrap();
         let failed = Withdrawn { op: "layer_norm".into(), kind: "cuda".into(), dtype: DType::BF16, rung: Rung::Fused };
-        assert_eq!(kept.withdrawn(&here), [failed]);
-        assert!(kept.withdrawn(&gpu("another GPU")).is_empty());
-        assert!(kept.withdrawn(&Device::Cpu.info().unwrap()).is_empty());
+        assert_eq!(stored.withdrawn(&here), [failed]);
+        assert!(stored.withdrawn(&gpu("another GPU")).is_empty());
+        assert!(stored.withdrawn(&Device::Cpu.info().unwrap()).is_empty());
 
         // Checking one op or another device leaves the other entries as they were.
         let again = |info: &DeviceInfo, op: &str| {
-            Verdict::new([(info, vec![])]).over(kept.clone(), |checked| checked == op).withdrawn(&here).len()
+            Verdict::new([(info, vec![])]).over(stored.clone(), |checked| checked == op).withdrawn(&here).len()
         };
         assert_eq!(
             (again(&here, "layer_norm"), again(&here, "linear"), again(&gpu("another GPU"), "linear")),

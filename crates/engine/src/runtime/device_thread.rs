@@ -33,7 +33,7 @@ impl<M: Send + 'static> DeviceThread<M> {
                 threads::lead();
             }
             let _entered = ladder.enter();
-            match caught(device, make) {
+            match catch_panic(device, make) {
                 Ok(state) => {
                     let _ = ready.send(Ok(()));
                     run(state, inbox);
@@ -51,7 +51,7 @@ impl<M: Send + 'static> DeviceThread<M> {
 
     pub(crate) fn send(&self, message: M) -> Result<()> {
         let sent = self.messages.as_ref().map(|messages| messages.send(message));
-        sent.and_then(Result::ok).ok_or_else(|| self.gone())
+        sent.and_then(Result::ok).ok_or_else(|| self.stopped_error())
     }
 
     pub(crate) fn device(&self) -> Device {
@@ -59,7 +59,7 @@ impl<M: Send + 'static> DeviceThread<M> {
     }
 
     /// The error for callers whose answer will never come.
-    pub(crate) fn gone(&self) -> Error {
+    pub(crate) fn stopped_error(&self) -> Error {
         Error::Stopped { device: self.device, why: "unknown reason".into() }
     }
 }
@@ -78,7 +78,7 @@ impl<M> Drop for DeviceThread<M> {
 }
 
 /// Runs `f` and turns a panic into an error.
-pub(crate) fn caught<T>(device: Device, f: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn catch_panic<T>(device: Device, f: impl FnOnce() -> Result<T>) -> Result<T> {
     let panicked = |panic: Box<dyn Any + Send>| Err(Error::Panicked { device, why: panic_message(&*panic) });
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(panicked)
 }

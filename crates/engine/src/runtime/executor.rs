@@ -1,7 +1,7 @@
 //! Runs the requests of one model on its device thread: queue, steps, retries, cancellation,
 //! deadlines and statistics.
 
-use super::device_thread::{DeviceThread, caught, panic_message};
+use super::device_thread::{DeviceThread, catch_panic, panic_message};
 use super::workload::{RequestId, Workload};
 use super::{QueueStats, Reply};
 use crate::error::{Error, Result};
@@ -65,9 +65,9 @@ impl<W: Workload> Executor<W> {
         let (answer, answered) = channel();
         let device = self.thread.device();
         // The receiver is gone if the caller was cancelled.
-        let job = move |workload: &W| drop(answer.send(caught(device, || f(workload))));
+        let job = move |workload: &W| drop(answer.send(catch_panic(device, || f(workload))));
         self.thread.send(Message::Call(Box::new(job)))?;
-        answered.recv().map_err(|_| self.thread.gone())?
+        answered.recv().map_err(|_| self.thread.stopped_error())?
     }
 
     /// Makes the device thread call the scheduler again.
@@ -192,7 +192,7 @@ impl<W: Workload> DeviceLoop<W> {
     }
 
     fn forward(&mut self, step: &W::Step) -> Result<W::Outcome> {
-        caught(self.device, || self.workload.forward(step))
+        catch_panic(self.device, || self.workload.forward(step))
     }
 
     fn fail(&mut self, id: RequestId, error: Error) {

@@ -117,7 +117,7 @@ impl Beams {
             }
         }
         self.finished.extend(ended);
-        self.finished.sort_by(|a, b| falling(a.score, b.score));
+        self.finished.sort_by(|a, b| descending(a.score, b.score));
         self.finished.truncate(beams);
         self.running = running;
         if self.is_over(early_stopping, length) {
@@ -163,12 +163,12 @@ fn likeliest(running: &[Hypothesis], rows: &[&[f32]], most: usize) -> Vec<(f32, 
         let best = (0..most).map_while(|i| ranked.get(i));
         all.extend(best.map(|(log_prob, token)| (so_far.score + log_prob, Continued { beam, token })));
     }
-    all.sort_by(|a, b| falling(a.0, b.0));
+    all.sort_by(|a, b| descending(a.0, b.0));
     all.truncate(most);
     all
 }
 
-fn falling(a: f32, b: f32) -> Ordering {
+fn descending(a: f32, b: f32) -> Ordering {
     b.total_cmp(&a)
 }
 
@@ -271,7 +271,7 @@ mod tests {
                     if over { all.push(next) } else { open.push(next) }
                 }
             }
-            all.sort_by(|a, b| falling(a.score, b.score));
+            all.sort_by(|a, b| descending(a.score, b.score));
             all.truncate(3);
             assert_eq!(search(options, seed), all);
         }

@@ -258,7 +258,7 @@ impl Scheduler {
         for (id, grant) in all.iter().zip(self.grants(&all, *left)) {
             // Decodes may have taken blocks that were reserved for a younger prefill, which then
             // computes only what fits.
-            let tokens = grant.min(blocks.room(*id, blocks.free_blocks()));
+            let tokens = grant.min(blocks.capacity(*id, blocks.free_blocks()));
             if tokens > 0 {
                 self.schedule_chunk(blocks, *id, tokens, step);
                 left.tokens -= tokens;

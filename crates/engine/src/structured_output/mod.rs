@@ -113,13 +113,13 @@ impl Vocab {
         }
         let words: Vec<Vec<u8>> = tokens.iter().map(trie_bytes).collect();
         // The trie checks itself with assertions.
-        let made = catch_unwind(AssertUnwindSafe(|| {
+        let built = catch_unwind(AssertUnwindSafe(|| {
             let trie = TokTrie::from(&TokRxInfo::new(len, eos[0]), &words).with_eos_tokens(eos);
             let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
             let slices = SlicedBiasComputer::general_slices();
             ParserFactory::new(&env, InferenceCapabilities::default(), &slices).map_err(|e| e.to_string())
         }));
-        let mut factory = match made {
+        let mut factory = match built {
             Ok(Ok(factory)) => factory,
             Ok(Err(why)) => return fault(&why),
             Err(_) => return fault("its tokens are inconsistent"),
@@ -249,24 +249,24 @@ impl Constraint {
 }
 
 fn grammar(format: Format) -> Result<TopLevelGrammar, String> {
-    let sized = |len: usize| match len {
+    let check_length = |len: usize| match len {
         0..=LONGEST_SOURCE => Ok(()),
         _ => Err(format!("it is longer than {LONGEST_SOURCE} bytes")),
     };
     Ok(match format {
         Format::Regex(source) => {
-            sized(source.len())?;
+            check_length(source.len())?;
             TopLevelGrammar::from_regex(&source)
         }
         Format::Grammar(source) => {
-            sized(source.len())?;
-            balanced(&source)?;
+            check_length(source.len())?;
+            check_nesting(&source)?;
             TopLevelGrammar::from_lark(source)
         }
         Format::JsonObject => schema(json!({"type": "object"}))?,
         Format::JsonSchema(source) => {
-            shallow(&source, DEEPEST_SCHEMA)?;
-            sized(source.to_string().len())?;
+            check_depth(&source, DEEPEST_SCHEMA)?;
+            check_length(source.to_string().len())?;
             schema(source)?
         }
     })
@@ -285,20 +285,20 @@ fn schema(mut schema: Value) -> Result<TopLevelGrammar, String> {
     Ok(TopLevelGrammar::from_json_schema(schema))
 }
 
-fn shallow(value: &Value, levels: usize) -> Result<(), String> {
+fn check_depth(value: &Value, levels: usize) -> Result<(), String> {
     let Some(levels) = levels.checked_sub(1) else {
         return Err(format!("it is nested more than {DEEPEST_SCHEMA} levels deep"));
     };
     match value {
-        Value::Array(items) => items.iter().try_for_each(|v| shallow(v, levels)),
-        Value::Object(map) => map.values().try_for_each(|v| shallow(v, levels)),
+        Value::Array(items) => items.iter().try_for_each(|v| check_depth(v, levels)),
+        Value::Object(map) => map.values().try_for_each(|v| check_depth(v, levels)),
         _ => Ok(()),
     }
 }
 
 /// Grammars are parsed by recursion. Brackets within strings count too, which only matters to a
 /// grammar with hundreds more opening than closing ones.
-fn balanced(source: &str) -> Result<(), String> {
+fn check_nesting(source: &str) -> Result<(), String> {
     let mut open = 0usize;
     for byte in source.bytes() {
         match byte {

@@ -174,9 +174,9 @@ fn hostile_forms_are_refused() {
     assert!(why("(").contains("unclosed group"), "{}", why("("));
     for (i, format) in must_fail.into_iter().enumerate() {
         let began = Instant::now();
-        let made = Constraint::new(format, &vocab);
-        println!("must fail {i}: {:?} {:?}", began.elapsed(), made.as_ref().err().map(ToString::to_string));
-        assert!(made.is_err(), "{i} was taken");
+        let compiled = Constraint::new(format, &vocab);
+        println!("must fail {i}: {:?} {:?}", began.elapsed(), compiled.as_ref().err().map(ToString::to_string));
+        assert!(compiled.is_err(), "{i} was taken");
         assert!(began.elapsed() < Duration::from_secs(30), "{i} took {:?}", began.elapsed());
     }
     // These may compile or not, but neither they nor their masks may take long.
@@ -211,9 +211,9 @@ fn hostile_forms_are_refused() {
     ];
     for (i, format) in may_fail.into_iter().enumerate() {
         let began = Instant::now();
-        let made = Constraint::new(format, &vocab);
-        println!("may fail {i}: {:?} {:?}", began.elapsed(), made.as_ref().err().map(ToString::to_string));
-        if let Ok(mut constraint) = made {
+        let compiled = Constraint::new(format, &vocab);
+        println!("may fail {i}: {:?} {:?}", began.elapsed(), compiled.as_ref().err().map(ToString::to_string));
+        if let Ok(mut constraint) = compiled {
             for _ in 0..50 {
                 let Ok(mask) = constraint.mask() else { break };
                 let id = if allows(&mask, u32::from(b'a')) { u32::from(b'a') } else { ids(&mask)[0] };

@@ -189,7 +189,7 @@ impl Towers {
         Ok(l2_norm(&self.vision.forward(&images, &mut |_, _| {})?)?)
     }
 
-    fn blank(&self) -> Vec<f32> {
+    fn blank_image(&self) -> Vec<f32> {
         let side = self.vision.image().side;
         vec![0.0; 3 * side * side]
     }
@@ -229,11 +229,11 @@ impl Pipeline for Towers {
     }
 
     fn dry_run(&self, place: &Place, tokens: usize, longest: usize) -> Result<()> {
-        let blank = self.blank();
+        let blank_image = self.blank_image();
         for length in [1, longest] {
             let sequences = dummy_sequences(tokens, length, usize::MAX);
             self.forward(&Batch::new(&sequences, self.limits(), place)?, &[])?;
-            self.encode_images(&vec![&*blank; (tokens / self.vision.image().tokens()).max(1)], place)?;
+            self.encode_images(&vec![&*blank_image; (tokens / self.vision.image().tokens()).max(1)], place)?;
         }
         Ok(())
     }
@@ -242,8 +242,8 @@ impl Pipeline for Towers {
         let limits = self.limits();
         let ids = (0..limits.positions.min(8)).map(|i| (i % limits.vocabulary) as u32).collect();
         let batch = Batch::new(&[Sequence { ids, ..Sequence::default() }], limits, place)?;
-        let mut proof = self.forward(&batch, &[0])?;
-        proof.push(self.encode_images(&[&self.blank()], place)?);
-        Ok(proof)
+        let mut outputs = self.forward(&batch, &[0])?;
+        outputs.push(self.encode_images(&[&self.blank_image()], place)?);
+        Ok(outputs)
     }
 }

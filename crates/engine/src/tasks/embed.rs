@@ -139,10 +139,10 @@ impl Embedder {
                 Some(true) => is_truncated || !is_normalized,
                 None => is_truncated,
             };
-            let own = &mut values[i * dimension..][..dimension];
+            let target = &mut values[i * dimension..][..dimension];
             match normalize_again {
-                true => own.copy_from_slice(&l2_normalize(&row[..dimension])),
-                false => own.copy_from_slice(&row[..dimension]),
+                true => target.copy_from_slice(&l2_normalize(&row[..dimension])),
+                false => target.copy_from_slice(&row[..dimension]),
             }
             Ok(())
         })?;

@@ -110,9 +110,9 @@ mod tests {
 
     #[test]
     fn contributing_shows_this_file() {
-        let own = include_str!("example.rs").split("\n#[cfg(test)]").next().unwrap();
+        let example = include_str!("example.rs").split("\n#[cfg(test)]").next().unwrap();
         let page = include_str!("../../../../CONTRIBUTING.md");
-        assert!(page.contains(own), "CONTRIBUTING.md shows another example than tasks/example.rs");
+        assert!(page.contains(example), "CONTRIBUTING.md shows another example than tasks/example.rs");
         assert!(
             include_str!("mod.rs").contains(page.lines().find(|line| line.contains("Norms(example::Norms)")).unwrap())
         );

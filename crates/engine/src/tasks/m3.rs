@@ -95,8 +95,8 @@ impl M3 {
             };
             let mut largest: BTreeMap<u32, f32> = BTreeMap::new();
             for (id, weight) in ids[i].iter().zip(*weights).filter(|(id, w)| **w > 0.0 && !self.special.contains(id)) {
-                let kept = largest.entry(*id).or_default();
-                *kept = kept.max(*weight);
+                let largest_weight = largest.entry(*id).or_default();
+                *largest_weight = largest_weight.max(*weight);
             }
             let dimension = vectors.len() / ids[i].len();
             Ok(M3Embedding {
@@ -188,7 +188,7 @@ impl Pipeline for M3Pipeline {
     fn load(parts: &Parts, spec: &SentenceSpec) -> Result<M3Pipeline> {
         let encoder = encoder(&parts.config, &parts.weights)?;
         let hidden = encoder.hidden_size();
-        let (sparse, multi) = (parts.beside(M3_SPARSE)?, parts.beside(M3_MULTI_VECTOR)?);
+        let (sparse, multi) = (parts.sibling_weights(M3_SPARSE)?, parts.sibling_weights(M3_MULTI_VECTOR)?);
         let vectors = multi.dims("weight")?.and_then(|dims| dims.first().copied()).unwrap_or(0);
         Ok(M3Pipeline {
             sparse: Linear::load(&sparse, hidden, 1, true)?.with(Activation::Relu),

@@ -119,7 +119,7 @@ impl Embeddings {
     /// Quantizes the embeddings. `ranges` are for int8 and uint8; by default they are those of the
     /// embeddings.
     pub fn quantize(&self, precision: Precision, ranges: Option<&Ranges>) -> Result<Quantized> {
-        let own;
+        let own_ranges;
         let is_signed = matches!(precision, Precision::Int8 | Precision::Binary);
         let flip = if is_signed { 128 } else { 0 };
         let (bytes, dimension): (Vec<u8>, usize) = match precision {
@@ -128,8 +128,8 @@ impl Embeddings {
                 let ranges = match ranges {
                     Some(ranges) => ranges,
                     None => {
-                        own = Ranges::of(self)?;
-                        &own
+                        own_ranges = Ranges::of(self)?;
+                        &own_ranges
                     }
                 };
                 if ranges.low.len() != self.dimension {

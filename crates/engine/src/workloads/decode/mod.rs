@@ -170,8 +170,8 @@ impl Workload for Decode {
     fn members(&self, step: &Step) -> Vec<(RequestId, Step)> {
         let alone = |chunk: &ScheduledChunk| {
             // No other sequence writes to the pages that are copied for this one.
-            let own = self.blocks.table(chunk.sequence);
-            let copies = step.copies.iter().copied().filter(|(_, to)| own.contains(to)).collect();
+            let table = self.blocks.table(chunk.sequence);
+            let copies = step.copies.iter().copied().filter(|(_, to)| table.contains(to)).collect();
             let step = Step { chunks: vec![chunk.clone()], copies, ..Step::default() };
             (self.requests[&chunk.sequence], step)
         };
@@ -232,10 +232,11 @@ impl Workload for Decode {
     }
 
     fn release(&mut self, id: RequestId) {
-        let mut own: Vec<SeqId> = self.requests.iter().filter(|(_, of)| **of == id).map(|(own, _)| *own).collect();
+        let mut sequences: Vec<SeqId> =
+            self.requests.iter().filter(|(_, of)| **of == id).map(|(sequence, _)| *sequence).collect();
         // By age, not in the map's order: blocks are reused in the order in which they were freed.
-        own.sort_unstable();
-        for sequence in own {
+        sequences.sort_unstable();
+        for sequence in sequences {
             self.requests.remove(&sequence);
             self.active.remove(&sequence);
             self.forks.remove(&sequence);

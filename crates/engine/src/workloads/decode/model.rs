@@ -34,15 +34,15 @@ pub(crate) struct DecodeLayout {
 }
 
 /// The longest sequence unless --context asks for more: enough for usual chats.
-const USUAL_CONTEXT: usize = 8192;
+const DEFAULT_CONTEXT: usize = 8192;
 
 /// Tokens per step: prompts are prefilled in chunks of this size, which bounds how long a decode
 /// waits.
 const STEP_TOKENS: usize = 512;
 
-/// A KV cache of no given size takes at most one part in `SHARE` of the memory that the weights
-/// leave free.
-const SHARE: u64 = 4;
+/// A KV cache of no given size takes at most one part in `CACHE_SHARE` of the memory that the
+/// weights leave free.
+const CACHE_SHARE: u64 = 4;
 
 /// Tokens of a KV cache of no given size: full length for every sequence if `most` allows it, and
 /// for one in any case.
@@ -57,7 +57,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
     let weight_format = options.lm_weight_format(device)?;
     let model = Model::open(root)?;
     let trained = trained_length(&model.config)?;
-    let context = wanted.unwrap_or(USUAL_CONTEXT).min(trained);
+    let context = wanted.unwrap_or(DEFAULT_CONTEXT).min(trained);
     if let Some(wanted) = wanted.filter(|wanted| *wanted > trained) {
         return Err(Error::file(
             root,
@@ -81,7 +81,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
         Some(n) => n,
         None => {
             let free = device.info().map_or(0, |info| info.free_bytes.saturating_sub(trace.weights));
-            default_cache_tokens(context, sequences, free / SHARE / row.max(1))
+            default_cache_tokens(context, sequences, free / CACHE_SHARE / row.max(1))
         }
     };
     let pages = cache_tokens.div_ceil(PAGE);
@@ -102,7 +102,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
     trace.pass(|| run(&[chunk(step_tokens.min(context))]))?;
     let steps = trace.pass(|| run(&all))?;
     trace.captured_pass(|| run(&vec![chunk(1); sequences]))?;
-    // Without a GPU kernel for sampling, logits are copied to the host.
+    // On the CPU, logits are copied before they are sampled from.
     let rows = if device.is_gpu() { 0 } else { sequences.saturating_mul(limits.vocabulary) };
     let copied = (rows as u64).saturating_mul(DType::F32.size() as u64);
     let details = PlanDetails {

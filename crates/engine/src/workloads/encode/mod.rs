@@ -90,13 +90,13 @@ pub(crate) struct Results {
 impl Results {
     /// The outputs of the sequence at `place`: one row, or one row per token.
     pub(crate) fn of(&self, place: usize) -> Vec<&[f32]> {
-        let own = |(rows, values): &'_ (usize, Vec<f32>)| {
+        let value_range = |(rows, values): &'_ (usize, Vec<f32>)| {
             let range =
                 if *rows == self.segments.count() { place..place + 1 } else { self.segments.observe().range(place) };
             let width = values.len() / (*rows).max(1);
             range.start * width..range.end * width
         };
-        self.values.iter().map(|result| &result.1[own(result)]).collect()
+        self.values.iter().map(|result| &result.1[value_range(result)]).collect()
     }
 }
 

@@ -53,7 +53,7 @@ impl Parts {
     }
 
     /// Weights in a file `name` next to the encoder's, in the dtype of the activations.
-    pub(crate) fn beside(&self, name: &str) -> Result<Weights> {
+    pub(crate) fn sibling_weights(&self, name: &str) -> Result<Weights> {
         let store = Checkpoint::beside(&self.root, name)?;
         Ok(Weights::new(Arc::new(store), self.dtype, self.place.clone()))
     }

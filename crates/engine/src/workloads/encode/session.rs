@@ -187,12 +187,12 @@ impl<P: Pipeline> Session<P> {
         while let Some(part) = parts.next() {
             let part = part?;
             for (item, place) in &part.items {
-                let (text, own) = (numbers[*item], part.results.of(*place));
-                if !own.iter().all(|values| values.iter().all(|v| v.is_finite())) {
+                let (text, outputs) = (numbers[*item], part.results.of(*place));
+                if !outputs.iter().all(|values| values.iter().all(|v| v.is_finite())) {
                     let what = format!("text {}: its result", text + 1);
                     return Err(Error::unsound(&what, self.plan.device, self.plan.dtype));
                 }
-                take(text, &own)?;
+                take(text, &outputs)?;
             }
             drop(part);
             if parts.mark_read() {

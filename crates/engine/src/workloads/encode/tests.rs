@@ -61,12 +61,12 @@ struct Fixture {
 
 /// Batches of 10 tokens.
 fn fixture() -> Fixture {
-    let ((saw, seen), (go, wait)) = (channel(), channel());
+    let ((report, seen), (go, wait)) = (channel(), channel());
     let budget = Budget { tokens: 10, sequences: 100 };
     let make = move || {
         let place = Place::open(Device::Cpu)?;
         Ok(Encode {
-            pipeline: Sums { seen: saw, go: Mutex::new(wait) },
+            pipeline: Sums { seen: report, go: Mutex::new(wait) },
             passes: GraphCache::new(&place, 0)?,
             place,
             dtype: DType::F32,
@@ -99,12 +99,12 @@ fn sums(part: &Part) -> Vec<(usize, f32)> {
 
 /// The whole result, in the order of the texts.
 fn all(mut stream: PartStream) -> Result<Vec<f32>> {
-    let mut own = Vec::new();
+    let mut sums_of_items = Vec::new();
     while let Some(part) = stream.next() {
-        own.extend(sums(&part?));
+        sums_of_items.extend(sums(&part?));
     }
-    own.sort_by_key(|(item, _)| *item);
-    Ok(own.into_iter().map(|(_, sum)| sum).collect())
+    sums_of_items.sort_by_key(|(item, _)| *item);
+    Ok(sums_of_items.into_iter().map(|(_, sum)| sum).collect())
 }
 
 #[test]
@@ -136,8 +136,8 @@ fn what_fails_together_fails_alone() {
     let fixture = fixture();
     let held = fixture.submit(&[&[HOLD]], &RequestContext::default());
     fixture.batch();
-    let asked: [&[u32]; 4] = [&[10], &[FAIL], &[11], &[PANIC]];
-    let streams: Vec<_> = asked.iter().map(|ids| fixture.submit(&[ids], &RequestContext::default())).collect();
+    let texts: [&[u32]; 4] = [&[10], &[FAIL], &[11], &[PANIC]];
+    let streams: Vec<_> = texts.iter().map(|ids| fixture.submit(&[ids], &RequestContext::default())).collect();
     fixture.go.send(()).unwrap();
     all(held).unwrap();
     let answers: Vec<_> = streams.into_iter().map(all).collect();
@@ -188,12 +188,12 @@ fn who_does_not_read_what_is_done_is_passed_over_until_they_do() {
     assert_eq!(all(fixture.submit(&[&[40]], &RequestContext::default())).unwrap(), [40.0]);
     assert_eq!(fixture.batch(), [40], "two parts lie unread, and a third would only take room");
     assert_eq!(fixture.executor.queue_watch()().tokens, 30);
-    let mut heard = 0;
+    let mut received = 0;
     while let Some(part) = slow.next() {
-        heard += sums(&part.unwrap()).len();
+        received += sums(&part.unwrap()).len();
         if slow.mark_read() {
             fixture.executor.wake().unwrap();
         }
     }
-    assert_eq!(heard, 5);
+    assert_eq!(received, 5);
 }

@@ -139,8 +139,8 @@ impl Workload for Seq2SeqWorkload {
             Seq2SeqStep::Decode { copies, rows } => {
                 let alone = |(id, rows): (u64, Vec<Row>)| {
                     // No other request writes to the pages that are copied for this one.
-                    let own = |(_, to): &(u32, u32)| rows.iter().any(|row| row.table.contains(to));
-                    let copies = copies.iter().copied().filter(own).collect();
+                    let is_own_page = |(_, to): &(u32, u32)| rows.iter().any(|row| row.table.contains(to));
+                    let copies = copies.iter().copied().filter(is_own_page).collect();
                     (RequestId(id), Seq2SeqStep::Decode { copies, rows })
                 };
                 by_request(rows).into_iter().map(alone).collect()
@@ -177,20 +177,20 @@ impl Workload for Seq2SeqWorkload {
             threads::for_each_chunk_mut(&mut logits, width, |_, row| head.capped(row));
             // Every request needs only its own rows, so all are sampled in parallel.
             let mut rest = &mut logits[..];
-            let mut own = Vec::new();
+            let mut work = Vec::new();
             for (id, rows) in by_request(&rows) {
-                let (logits, behind) = rest.split_at_mut(rows.len() * width);
-                rest = behind;
-                own.extend(self.active.remove(&RequestId(id)).map(|input| Mutex::new((id, input, logits))));
+                let (logits, remaining) = rest.split_at_mut(rows.len() * width);
+                rest = remaining;
+                work.extend(self.active.remove(&RequestId(id)).map(|input| Mutex::new((id, input, logits))));
             }
             let (scheduler, device) = (&self.scheduler, self.place.device());
-            let continued = threads::map(own.len(), |i| {
-                let mut own = own[i].lock().unwrap_or_else(PoisonError::into_inner);
-                let (id, input, logits) = &mut *own;
+            let continued = threads::map(work.len(), |i| {
+                let mut entry = work[i].lock().unwrap_or_else(PoisonError::into_inner);
+                let (id, input, logits) = &mut *entry;
                 (*id, input.advance(logits, &scheduler.tokens(*id), device))
             });
-            for own in own {
-                let (id, input, _) = own.into_inner().unwrap_or_else(PoisonError::into_inner);
+            for entry in work {
+                let (id, input, _) = entry.into_inner().unwrap_or_else(PoisonError::into_inner);
                 self.active.insert(RequestId(id), input);
             }
             self.scheduler.commit(&mut self.input_cache.blocks, &mut self.output_cache.blocks, continued);
@@ -222,5 +222,5 @@ impl Workload for Seq2SeqWorkload {
 
 /// The rows of each request, which are adjacent, in the order of the step.
 fn by_request(rows: &[Row]) -> Vec<(u64, Vec<Row>)> {
-    rows.chunk_by(|a, b| a.request == b.request).map(|own| (own[0].request, own.to_vec())).collect()
+    rows.chunk_by(|a, b| a.request == b.request).map(|rows| (rows[0].request, rows.to_vec())).collect()
 }

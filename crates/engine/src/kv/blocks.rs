@@ -230,8 +230,8 @@ impl Blocks {
 
     /// Records that the keys and values of `tokens`, the sequence from its beginning, are in their
     /// slots, and adds its full blocks to the prefix cache. A block whose prefix is already cached
-    /// is freed and replaced by the cached one, which saves memory and keeps the sequence's later
-    /// blocks in the cache.
+    /// is freed and replaced by the cached one, which saves memory and gives the prefix id that the
+    /// next blocks of the sequence are cached under.
     pub(crate) fn mark_computed(&mut self, sequence: SeqId, tokens: &[u32]) {
         let Some(mut table) = self.tables.remove(&sequence) else { return };
         debug_assert!(tokens.len() <= table.len);

@@ -366,8 +366,8 @@ fn what_makes_no_sense_is_refused_before_a_model_is_loaded() {
 
     let model = Model::new("task-outputs-truncate");
     let fails = |args: &[&str]| err(&[&["embed", "-m", model.path(), "x"], args].concat(), b"");
-    assert!(fails(&["--dimensions", "33"]).contains("33 dimensions of a vector that has 32"));
-    assert!(fails(&["--precision", "int8"]).contains("one alone"));
+    assert!(fails(&["--dimensions", "33"]).contains("33 cannot be chosen: use 1 to 32"));
+    assert!(fails(&["--precision", "int8"]).contains("a single vector has none"));
     let ranges = model.dir.path().join("ranges.json");
     std::fs::write(&ranges, "{\"low\": [0.0], \"high\": [1.0]}").unwrap();
     let e = fails(&["--precision", "int8", "--ranges", ranges.to_str().unwrap()]);

@@ -1,4 +1,4 @@
-//! What can go wrong between a text and its vector.
+//! Errors of the engine.
 
 use crate::sampling::Failure;
 use sconce_formats::FileError;
@@ -8,131 +8,131 @@ use std::path::Path;
 /// Any failure of the engine.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The model's files could not be had.
+    /// The model's files could not be found or downloaded.
     #[error(transparent)]
     Hub(#[from] sconce_hub::HubError),
     /// One of the model's files cannot be used.
     #[error(transparent)]
     File(#[from] sconce_formats::FileError),
-    /// The model's files are sound, but ask for something else than we have.
+    /// The model's files are intact, but describe something that we do not support.
     #[error(transparent)]
     Model(#[from] sconce_models::Error),
-    /// From an op.
+    /// An op failed.
     #[error(transparent)]
     Op(#[from] sconce_ops::Error),
     /// The device has no rung for some of the model's ops.
     #[error("{device} cannot run this model: {}", refusals.join("; "))]
     Plan {
-        /// The device asked for.
+        /// The requested device.
         device: Device,
-        /// Op by op, why not.
+        /// The reason for each refused op.
         refusals: Vec<String>,
     },
-    /// It would not fit.
+    /// The model does not fit into memory.
     #[error("model needs {} in {dtype} ({} weights, {} for batches of {tokens} tokens), {device} has {} free; {advice}",
         gib(weights.saturating_add(*workspace)), gib(*weights), gib(*workspace), gib(*free))]
     Memory {
-        /// The device asked for.
+        /// The requested device.
         device: Device,
-        /// The dtype asked for.
+        /// The requested dtype.
         dtype: DType,
         /// Bytes of weights.
         weights: u64,
         /// Bytes of activations.
         workspace: u64,
-        /// Tokens of a batch.
+        /// Tokens per batch.
         tokens: usize,
-        /// Bytes that are free.
+        /// Free bytes.
         free: u64,
-        /// A way out.
+        /// What to try instead.
         advice: String,
     },
-    /// A conversation does not become a prompt.
+    /// The chat template could not turn the messages into a prompt.
     #[error(transparent)]
     Template(#[from] sconce_text::chat::TemplateError),
-    /// An answer cannot have the form that was asked for.
+    /// The requested output format (schema, grammar, regex) cannot be used.
     #[error(transparent)]
     Format(#[from] crate::structured_output::FormatError),
-    /// One of the texts has no vector.
+    /// One of the texts cannot be processed.
     #[error("text {}: {why}", text + 1)]
     Text {
-        /// Which, counted from 0.
+        /// Index of the text, from 0.
         text: usize,
-        /// Why it has none.
+        /// The reason.
         why: String,
     },
-    /// One of the texts is longer than the model can take.
+    /// One of the texts is longer than the model's limit.
     #[error("text {}: {why}", text + 1)]
     TooLong {
-        /// Which, counted from 0.
+        /// Index of the text, from 0.
         text: usize,
-        /// How much longer.
+        /// By how much.
         why: String,
     },
-    /// One of the images has no vector.
+    /// One of the images cannot be processed.
     #[error("image {}: {why}", image + 1)]
     Image {
-        /// Which, counted from 0.
+        /// Index of the image, from 0.
         image: usize,
-        /// Why it has none.
+        /// The reason.
         why: String,
     },
-    /// What the caller gave cannot be used.
+    /// The caller's input cannot be used.
     #[error("{0}")]
     Input(String),
-    /// What the model computed is no use: numbers overflowed.
+    /// The model's output is unusable: numbers overflowed.
     #[error("{0}")]
     Unsound(String),
     /// The request was cancelled.
-    #[error("cancelled: nobody waits for the answer any more")]
+    #[error("the request was cancelled")]
     Cancelled,
-    /// The request was not done at its deadline.
-    #[error("not done within {:.1} s, the time that it was given; allow more, ask for less, or try again when less is asked of \
-             the model", allowed.as_secs_f64())]
+    /// The request did not finish before its deadline.
+    #[error("the request did not finish within {:.1} s, its time limit; allow more time, ask for less, or try again when \
+             the model is less busy", allowed.as_secs_f64())]
     Late {
-        /// The time it was given.
+        /// The time from the start of the request to its deadline.
         allowed: std::time::Duration,
     },
-    /// A bug of ours: work on the device panicked. Only this call failed.
+    /// A bug of ours: code on the device thread panicked. Only this call failed.
     #[error("internal error on {device}, please report it: {why}")]
     Panicked {
-        /// The device it ran on.
+        /// The device that the code ran on.
         device: Device,
-        /// What the panic said.
+        /// The panic's message.
         why: String,
     },
     /// The thread that owns the device has ended.
     #[error("the thread that owns {device} has ended: {why}")]
     Stopped {
-        /// The device it owned.
+        /// The device that the thread owned.
         device: Device,
-        /// Its last words.
+        /// The reason, where it is known.
         why: String,
     },
 }
 
-/// Whose concern an error is.
+/// Who has to act on an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
-    /// The caller's: what was asked cannot be done.
+    /// The caller: the request cannot be served as it is.
     Input,
-    /// The model's files: missing, damaged or not supported.
+    /// The provider of the model's files: they are missing, damaged or not supported.
     Files,
-    /// The model's numbers: infinities or NaN.
+    /// The model's output holds infinities or NaN.
     Unsound,
-    /// The device: it lacks a kernel or memory, or failed.
+    /// The device lacks a kernel or memory, or failed.
     Device,
-    /// Nobody's: the request was cancelled, or ran out of time.
+    /// Nobody: the request was cancelled or missed its deadline.
     Ended,
-    /// Ours.
+    /// We: it is a bug.
     Bug,
 }
 
-/// Shorthand used throughout the crate.
+/// `Result` with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Whose concern it is.
+    /// Who has to act on the error.
     pub fn class(&self) -> ErrorClass {
         match self {
             Error::Input(_) | Error::Text { .. } | Error::TooLong { .. } | Error::Image { .. } => ErrorClass::Input,
@@ -145,7 +145,7 @@ impl Error {
         }
     }
 
-    /// Says that a result holds infinities or NaN, and what to do about it.
+    /// The error for a result that holds infinities or NaN, with what to do about it.
     pub(crate) fn unsound(what: &str, device: Device, dtype: DType) -> Error {
         let advice = match dtype {
             DType::F16 => "f16 ends at 65,504: try --dtype bf16 or f32",
@@ -154,18 +154,18 @@ impl Error {
         Error::Unsound(format!("{what} in {dtype} on {device} holds infinities or NaN; {advice}"))
     }
 
-    /// A state that only a bug of ours leads to.
+    /// The error for a state that only a bug of ours leads to.
     pub(crate) fn bug(device: Device, why: &str) -> Error {
         Error::Panicked { device, why: why.into() }
     }
 
-    /// Whether another device might do where this one failed.
-    pub(crate) fn is_the_devices(&self) -> bool {
+    /// Whether another device might succeed where this one failed.
+    pub(crate) fn is_device_error(&self) -> bool {
         matches!(self, Error::Plan { .. } | Error::Memory { .. } | Error::Op(sconce_ops::Error::Device { .. }))
     }
 
-    /// The same at the folder whose files it is about, where it does not name one.
-    pub(crate) fn of(self, root: &Path) -> Error {
+    /// Adds the folder `root` to errors about the model's files that name no file.
+    pub(crate) fn with_root(self, root: &Path) -> Error {
         match self {
             Error::Model(sconce_models::Error::Op(e @ sconce_ops::Error::Weight { .. }))
             | Error::Op(e @ sconce_ops::Error::Weight { .. }) => Error::file(root, e),
@@ -200,7 +200,7 @@ impl From<Failure> for Error {
     }
 }
 
-/// Bytes for a person.
+/// Bytes in a unit that suits their number.
 fn gib(bytes: u64) -> String {
     match bytes {
         0..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),

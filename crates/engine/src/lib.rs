@@ -42,10 +42,10 @@ pub use tasks::{
 pub use workloads::decode::Activity;
 pub use workloads::encode::Outputs;
 
-/// Where the files of models come from.
+/// The crate that finds and downloads model files.
 pub use sconce_hub as hub;
 
-// What the public API above names of the crates beneath.
+// Types of other crates that this crate's public API uses.
 pub use sconce_formats::{Checkpoint, FileError};
 pub use sconce_ops::{
     Counted, DType, Device, DeviceInfo, Isa, KvCacheFormat, Policy, Pooling, Quant, Rung, Step, WeightFormat, Withdrawn,

@@ -1,4 +1,4 @@
-//! How a model is to be loaded.
+//! Options for loading a model.
 
 use crate::error::{Error, Result};
 use crate::plan::{LEAST_AUTO, Verdict, verdict_path};
@@ -6,16 +6,17 @@ use sconce_hub::{self as hub, Progress};
 use sconce_ops::{DType, Device, DeviceInfo, Isa, KvCacheFormat, Policy, WeightFormat};
 use std::str::FromStr;
 
-/// More tokens than any device can use at once; a slip of the finger beyond it should not cost memory even to plan.
+/// More tokens than any device can use at once. The limit keeps a mistyped number from costing
+/// memory even in planning.
 const MOST_BATCH_TOKENS: usize = 1 << 20;
 
-/// The device asked for: one by name, or the best there is.
+/// The requested device: a named one or the best available.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// The best that this build and this machine have; says which and why.
+    /// The best device that this build and this machine have; loading reports which and why.
     #[default]
     Auto,
-    /// This one or an error, never another.
+    /// This device or an error, never another.
     Only(Device),
 }
 
@@ -27,7 +28,8 @@ impl FromStr for DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// The devices to try, best first, and for `auto` why the first is the one. Without `fallback` there is one only.
+    /// The devices to try, best first, and for `auto` the reason for the first. Without `fallback`
+    /// there is only one.
     pub fn candidates(self, fallback: bool) -> (Vec<Device>, Option<String>) {
         let (first, why) = match self {
             DeviceChoice::Only(device) => (device, None),
@@ -39,59 +41,64 @@ impl DeviceChoice {
         let mut devices = vec![first];
         if fallback {
             let others = Device::all().into_iter().map(|info| info.device);
-            // A GPU before the CPU, which is first in the list.
+            // The list begins with the CPU; GPUs are tried before it.
             devices.extend(others.rev().filter(|d| *d != first));
         }
         (devices, why)
     }
 }
 
-/// What an encoder's numbers are in.
+/// The number formats of an encoder.
 pub(crate) struct Format {
-    /// Activations, and matrices unless `weight_format` says otherwise.
+    /// The format of activations, and of matrices unless `weight_format` differs.
     pub(crate) dtype: DType,
     pub(crate) weight_format: WeightFormat,
-    /// Why, where it was chosen by `auto`.
+    /// Why `auto` chose this format.
     pub(crate) chosen: Option<String>,
 }
 
-/// How a model is to be loaded.
+/// Options for loading a model.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
-    /// Where it runs.
+    /// The device to run on.
     pub device: DeviceChoice,
-    /// Whether the next best device may be taken where that one cannot serve. Every such step is told.
+    /// Whether the next best device may be used where the requested one cannot run the model. Every
+    /// such step is reported.
     pub fallback: bool,
     /// The format of weights and activations.
     pub dtype: DType,
-    /// Whether encoders take the fastest format of the device that is held to [`crate::LEAST_AUTO`], and not `dtype`.
+    /// Whether encoders use the fastest format of the device whose cosine bound is at least
+    /// [`crate::LEAST_AUTO`], instead of `dtype`.
     pub auto: bool,
-    /// What language models weight_format their matrices in; `None`: what their files hold, where the device has products on that beside
-    /// activations in `dtype`. Encoders weight_format theirs in bytes, if that is asked for, or in `dtype`.
+    /// The storage format of a language model's matrices. `None`: as in the file, where the device
+    /// multiplies that format with activations in `dtype`. Encoders store theirs as int8, if
+    /// requested, or in `dtype`.
     pub weight_format: Option<WeightFormat>,
     /// What the ladder may do.
     pub policy: Policy,
-    /// The most tokens in a batch; `None` takes what suits the device.
+    /// The most tokens in a batch; `None`: what suits the device.
     pub batch_tokens: Option<usize>,
-    /// Where files come from.
+    /// Where model files come from.
     pub hub: hub::Options,
-    /// What doctor last found on this machine.
+    /// The result of the last `sconce doctor` on this machine.
     pub verdict: Option<Verdict>,
-    /// What a language model is to have besides.
+    /// Options of language models only.
     pub llm: LlmOptions,
-    /// What a sequence-to-sequence model is to have besides.
+    /// Options of sequence-to-sequence models only.
     pub seq2seq: Seq2SeqLimits,
 }
 
-/// What a language model is to have besides what every model has.
+/// Options of language models only.
 #[derive(Clone, Copy, Debug)]
 pub struct LlmOptions {
-    /// The longest sequence, prompt and answer; `None`: what it was made for, up to 8,192.
+    /// The longest sequence, prompt and answer together; `None`: the model's own limit, up to
+    /// 8,192.
     pub context: Option<usize>,
-    /// Tokens that the KV cache holds, of all sequences together, at least one of the longest. `None`: all sequences may be of the
-    /// longest, as far as a quarter of the free memory has room for them.
+    /// Tokens that the KV cache holds, over all sequences; at least one sequence of full length.
+    /// `None`: all sequences may have full length, as far as they fit into a quarter of the free
+    /// memory.
     pub cache_tokens: Option<usize>,
-    /// The format of the KV cache; `None`: f16 beside weights that are not f32.
+    /// The format of the KV cache; `None`: f16 where the weights are not f32.
     pub cache_format: Option<KvCacheFormat>,
     /// The most sequences that run at once.
     pub sequences: usize,
@@ -103,16 +110,17 @@ impl Default for LlmOptions {
     }
 }
 
-/// How much room a sequence-to-sequence model is to have.
+/// Limits of a sequence-to-sequence model.
 #[derive(Clone, Copy, Debug)]
 pub struct Seq2SeqLimits {
-    /// The longest input, in tokens; what is longer is cut, and said to be. `None`: what the model was trained with.
+    /// The longest input, in tokens; longer inputs are truncated, and the answer says so. `None`:
+    /// the length that the model was trained with.
     pub input: Option<usize>,
     /// The longest answer, in tokens.
     pub output: usize,
-    /// The most answers that are written at once; every beam counts as one.
+    /// The most answers that are generated at once; every beam counts as one.
     pub sequences: usize,
-    /// The format of the KV cache; `None`: f16 beside weights that are not f32.
+    /// The format of the KV cache; `None`: f16 where the weights are not f32.
     pub cache_format: Option<KvCacheFormat>,
 }
 
@@ -123,14 +131,14 @@ impl Default for Seq2SeqLimits {
 }
 
 impl LoadOptions {
-    /// Defaults, with the caches, the hub and this machine's doctor verdict as the environment has them.
+    /// Defaults, with the caches, the hub and this machine's doctor verdict from the environment.
     pub fn from_env() -> Result<LoadOptions> {
         let hub = hub::Options::from_env()?;
         let verdict = Verdict::read(&verdict_path(&hub))?;
         Ok(LoadOptions { verdict, ..LoadOptions::new(hub) })
     }
 
-    /// Defaults over these caches.
+    /// Defaults with these caches.
     pub fn new(hub: hub::Options) -> LoadOptions {
         LoadOptions {
             device: DeviceChoice::Auto,
@@ -147,45 +155,47 @@ impl LoadOptions {
         }
     }
 
-    /// What `on` makes of the device asked for, or, where one cannot serve and a fallback is allowed, of the next best. Every
-    /// choice is told.
-    pub(crate) fn on_a_device<T>(&self, progress: &dyn Progress, on: impl Fn(Device) -> Result<T>) -> Result<T> {
+    /// Calls `on` with the requested device, and where that device cannot run the model and a
+    /// fallback is allowed, with the next best. Reports every choice.
+    pub(crate) fn with_device<T>(&self, progress: &dyn Progress, on: impl Fn(Device) -> Result<T>) -> Result<T> {
         let (candidates, why) = self.device.candidates(self.fallback);
         if let Some(why) = why {
             progress.note(&format!("device: {}, chosen by auto ({why})", candidates[0]));
         }
         for (i, device) in candidates.iter().enumerate() {
-            self.tell_withdrawn(*device, progress);
+            self.report_withdrawn(*device, progress);
             match (on(*device), candidates.get(i + 1)) {
-                (Err(e), Some(next)) if e.is_the_devices() => {
-                    progress.note(&format!("{e}; falling back to {next}, as was allowed"));
+                (Err(e), Some(next)) if e.is_device_error() => {
+                    progress.note(&format!("{e}; falling back to {next} (--fallback)"));
                 }
                 (result, _) => return result,
             }
         }
-        Err(Error::Input("there is no device to run on".into()))
+        Err(Error::Input("no device is available".into()))
     }
 
-    /// Names what is withdrawn on `device`, whatever the task: who wonders why a model is slow should not have to search.
-    fn tell_withdrawn(&self, device: Device, progress: &dyn Progress) {
+    /// Reports the kernels that doctor withdrew on `device`, so that users need not search for why
+    /// a model is slow.
+    fn report_withdrawn(&self, device: Device, progress: &dyn Progress) {
         let Ok(info) = device.info() else { return };
-        for w in &self.on(&info).policy.withdrawn {
+        for w in &self.for_device(&info).policy.withdrawn {
             progress.note(&format!("{w} failed its cases on this machine and is withdrawn; see `sconce doctor`"));
         }
     }
 
-    /// The same, with what the verdict withdraws on this device, and on the CPU, to which the host rung may hand an op.
-    pub(crate) fn on(&self, device: &DeviceInfo) -> LoadOptions {
+    /// These options with the kernels that the verdict withdraws on this device, and on the CPU,
+    /// where the host rung may run an op.
+    pub(crate) fn for_device(&self, device: &DeviceInfo) -> LoadOptions {
         let mut options = self.clone();
         if let Some(verdict) = options.verdict.take() {
             let cpu = if device.device.is_gpu() { Device::Cpu.info().ok() } else { None };
-            let judged = std::iter::once(device).chain(&cpu).flat_map(|d| verdict.withdrawn(d));
-            options.policy.withdrawn.extend(judged);
+            let withdrawn = std::iter::once(device).chain(&cpu).flat_map(|d| verdict.withdrawn(d));
+            options.policy.withdrawn.extend(withdrawn);
         }
         options
     }
 
-    /// What an encoder's activations and matrices are in on `device`, and why, where that was left to us.
+    /// The formats of an encoder's activations and matrices on `device`, and why `auto` chose them.
     pub(crate) fn format(&self, device: Device) -> Result<Format> {
         let weight_format = match self.weight_format {
             Some(WeightFormat::Bytes) if !self.auto => WeightFormat::Bytes,
@@ -214,26 +224,28 @@ impl LoadOptions {
         Ok(Format { dtype, weight_format, chosen: Some(why) })
     }
 
-    /// What a language model's matrices are kept in on `device`.
-    pub(crate) fn kept(&self, device: Device) -> Result<WeightFormat> {
+    /// The storage format of a language model's matrices on `device`.
+    pub(crate) fn lm_weight_format(&self, device: Device) -> Result<WeightFormat> {
         match (self.weight_format, device) {
             (Some(WeightFormat::Bytes), _) => {
                 Err(Error::Input("--dtype int8 is for encoders; language models take q8_0".into()))
             }
             (Some(weight_format), _) => Ok(weight_format),
-            // Our kernels read blocks beside activations in any format, and reading them is what writing a token costs.
+            // Our GPU kernels read quantized blocks with activations of any format, and decode
+            // speed is limited by reading weights.
             (None, Device::Metal(_) | Device::Cuda(_)) => Ok(WeightFormat::File),
             (None, _) if self.dtype == DType::F32 => Ok(WeightFormat::File),
             (None, _) => Ok(WeightFormat::Activations),
         }
     }
 
-    /// Tokens of a batch on `device`: what keeps a CPU's caches warm, or a GPU's multiprocessors busy.
+    /// Tokens per batch on `device`: enough to keep a GPU's multiprocessors busy, few enough to
+    /// stay in a CPU's caches.
     pub(crate) fn batch_tokens(&self, device: Device) -> Result<usize> {
         match self.batch_tokens {
             None => Ok(if device.is_gpu() { 32_768 } else { 4_096 }),
             Some(n @ 1..=MOST_BATCH_TOKENS) => Ok(n),
-            Some(n) => Err(Error::Input(format!("batches of {n} tokens: from 1 to {MOST_BATCH_TOKENS} will do"))),
+            Some(n) => Err(Error::Input(format!("--batch-tokens {n} is out of range: use 1 to {MOST_BATCH_TOKENS}"))),
         }
     }
 }

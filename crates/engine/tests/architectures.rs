@@ -1,4 +1,5 @@
-//! Every architecture against its reference, layer by layer and head by head, and against itself.
+//! Every architecture against its reference, layer by layer and head by head, and alone against
+//! batched.
 
 mod common;
 
@@ -69,7 +70,8 @@ fn t5() {
     family(&[&models[..], &["t5-token"]].concat(), &["t5-relu", "t5-gated", "mt5-tiny"]);
 }
 
-/// What changes the result and is not built is refused with a sentence, before anything runs.
+/// Settings that change the result and are not supported are refused with an explanation before
+/// anything runs.
 #[test]
 fn what_is_not_supported_is_refused() {
     let cases = [

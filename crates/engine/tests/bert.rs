@@ -9,8 +9,8 @@ use std::sync::Arc;
 const MODELS: [&str; 6] =
     ["bert-gelu", "bert-gelu-new", "bert-relu", "bert-masked-lm", "bert-classifier", "bert-wide-head"];
 
-/// Goldens are f64 runs stored in f32. numpy's own f32 comes within 1.5e-6 of them on values of size one to four; ours sums
-/// in another order and may be as far again.
+/// Goldens are f64 runs stored in f32. numpy's own f32 comes within 1.5e-6 of them on values of
+/// size one to four; ours sums in another order and may be as far off again.
 const F32: f32 = 4e-6;
 
 fn sequences(arrays: &Arrays) -> Vec<Sequence> {
@@ -61,8 +61,8 @@ fn both_rungs_equal_the_reference() {
     }
 }
 
-/// Half formats round every activation: 8 bits of precision over three layers leave a few hundredths on values of size four,
-/// but the direction of each token's vector stays.
+/// Half formats round every activation: 8 bits of precision over three layers leave a few
+/// hundredths on values of size four, but the direction of each token's vector stays.
 #[test]
 fn half_formats_point_the_same_way() {
     for name in MODELS {

@@ -1,4 +1,5 @@
-//! Who waits for an answer may leave, be late, or fail to listen: that ends their own answer, within a step, and nobody else's.
+//! A caller may cancel, miss a deadline, or fail to listen: that ends only its own answer, within a
+//! step.
 
 use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
@@ -36,7 +37,7 @@ fn start(llm: &Llm, request: &Request, caller: &RequestContext) -> Receiver<Resu
     inbox
 }
 
-/// Until nothing is under way.
+/// Waits until nothing runs.
 fn idle(llm: &Llm) -> sconce_engine::Activity {
     let begun = Instant::now();
     loop {
@@ -68,7 +69,7 @@ fn a_sink_hears_of_the_beginning_once_and_of_every_answer_to_its_end() {
     assert_eq!(picks.sum::<usize>(), 30);
     let times = caller.times();
     assert!(times.inference > Duration::ZERO && times.queue > Duration::ZERO, "{times:?}");
-    // Once more: two whole pages of the prompt are in the cache.
+    // Once more: two whole pages of the prompt are in the prefix cache.
     let again = start(&llm, &Request { echo: false, ..request }, &caller);
     assert_eq!(again.recv().expect("an event").expect("a beginning"), Event::Begun { cached_tokens: 32 });
     again.iter().for_each(|event| drop(event.expect("an event")));
@@ -81,7 +82,8 @@ fn a_sink_hears_of_the_beginning_once_and_of_every_answer_to_its_end() {
 fn who_is_cancelled_or_late_is_told_so_running_or_waiting_and_gives_room() {
     let llm = load(1);
     let (first, second) = (RequestContext::default(), RequestContext::default());
-    // One runs, one waits for its seat; the sink of the first waits for us, so that both are still there when we speak.
+    // One runs, one waits for a free sequence; the sink of the first blocks, so that both are still
+    // active when we cancel.
     let (go, wait) = channel::<()>();
     let (events, running) = channel();
     let slow = move |event| {
@@ -109,7 +111,7 @@ fn who_is_cancelled_or_late_is_told_so_running_or_waiting_and_gives_room() {
     let now = idle(&llm);
     assert_eq!(now.cache_used, 0.0);
     assert!(now.generated_tokens < 20, "{now:?}");
-    // Who comes cancelled is not even read.
+    // A request that is cancelled from the start is not even tokenized.
     let mut heard = 0;
     let told = llm.start(&request(20, 100, 1), &first, move |_| {
         heard += 1;

@@ -1,4 +1,5 @@
-//! Answers that must have a form, of a tiny model whose words are noise: whatever it would rather say, the form holds.
+//! Structured output of a tiny model with random weights: whatever it would prefer, the format
+//! holds.
 
 use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// A Llama of 559 words. Its tokenizer is of those that take the first space from a text.
+/// A Llama with a vocabulary of 559. Its tokenizer strips the first space of a text.
 fn load(llm: &LlmOptions) -> Llm {
     let dir = materialize("task-embed-llama");
     for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
@@ -57,7 +58,8 @@ fn run(llm: &Llm, request: &Request) -> Generation {
     llm.stream(request).expect("a stream").wait().expect("an answer")
 }
 
-/// Answers that came to their end: the context is short, and noise likes blanks.
+/// The number of answers that reached their end: the context is short, and random weights repeat
+/// whitespace.
 fn whole_ones(generation: &Generation) -> usize {
     generation.answers.iter().filter(|a| a.finish == Some(Finish::End)).count()
 }
@@ -107,7 +109,7 @@ fn expressions_grammars_and_objects() {
         };
         let date = text(Format::Regex("20[0-9]{2}-(0[1-9]|1[0-2])".into()));
         assert!(date.len() == 7 && date.starts_with("20") && date.as_bytes()[4] == b'-', "{date}");
-        // The space that it begins with is not taken off.
+        // The leading space is not stripped.
         let spaced = text(Format::Regex(" (yes|no)".into()));
         assert!(spaced == " yes" || spaced == " no", "{spaced:?}");
         let sum = text(Format::Grammar("start: term (\"+\" term){1,3}\nterm: /[0-9]{1,3}/".into()));
@@ -118,7 +120,7 @@ fn expressions_grammars_and_objects() {
         if whole_ones(&any) == 1 {
             assert!(serde_json::from_str::<Value>(&any.answers[0].text).expect("JSON").is_object());
         }
-        // What may end or go on ends by the model's own token, if that comes.
+        // A text that may end or continue ends by the model's end token.
         let end = GenerationParams { logit_bias: [(2, 100.0)].into(), ..sampled(seed) };
         let least = run(&llm, &request(Format::Regex("[a-z]{3,40}".into()), end));
         let (text, picks) = (&least.answers[0].text, &least.answers[0].picks);
@@ -136,14 +138,14 @@ fn a_form_ends_where_it_is_cut() {
     let cut = Request { max_tokens: Some(3), ..request(Format::JsonSchema(schema()), sampled(1)) };
     let answer = &run(&llm, &cut).answers[0];
     assert_eq!((answer.picks.len(), &answer.finish), (3, &Some(Finish::Length)));
-    // The last token that is allowed is the last that is needed.
+    // The last allowed token is the last needed one.
     let exact = Request { max_tokens: Some(1), ..request(Format::Regex("a".into()), sampled(1)) };
     assert_eq!(run(&llm, &exact).answers[0].finish, Some(Finish::End));
     let stop = Request { stop: vec!["b".into()], ..request(Format::Regex("aaabbb".into()), sampled(1)) };
     let answer = &run(&llm, &stop).answers[0];
     assert_eq!((&*answer.text, &answer.finish), ("aaa", &Some(Finish::Stop("b".into()))));
     let on = Request { ignore_end: true, ..request(Format::JsonObject, sampled(1)) };
-    assert!(llm.stream(&on).err().expect("refused").to_string().contains("cannot go on behind its end"));
+    assert!(llm.stream(&on).err().expect("refused").to_string().contains("cannot ignore the model's end token"));
 }
 
 fn company() -> Vec<Request> {
@@ -166,7 +168,8 @@ fn ids(generation: &Generation) -> Vec<Vec<u32>> {
 fn in_company_as_alone_also_where_the_cache_is_too_small_for_all() {
     let roomy = load(&LlmOptions { cache_tokens: Some(2048), ..LlmOptions::default() });
     let alone: Vec<_> = company().iter().map(|request| ids(&run(&roomy, request))).collect();
-    // A cache of two sequences: of the nine that begin together most are set back, some again and again.
+    // A KV cache of two sequences: of the nine that begin together most are preempted, some several
+    // times.
     let tight = load(&LlmOptions { cache_tokens: Some(256), ..LlmOptions::default() });
     for llm in [&roomy, &tight] {
         for (generation, alone) in llm.generate(&company()).into_iter().zip(&alone) {
@@ -199,7 +202,7 @@ fn what_no_text_can_be_is_said_to_who_asked_and_others_go_on() {
         assert!(said.as_ref().is_some_and(|said| said.contains(word)), "{word}: {said:?}");
         assert!(begun.elapsed() < Duration::from_secs(20), "{word} took {:?}", begun.elapsed());
     }
-    // Those that are taken may still be costly on the way: they end soon, one way or the other.
+    // Formats that compile may still be costly during generation: they end soon in any case.
     for pattern in [
         "a{1000000000}",
         "((((((a{1,99}){1,99}){1,99}){1,99}){1,99}){1,99}){1,99}b",

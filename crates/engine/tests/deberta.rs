@@ -27,10 +27,11 @@ const MODELS: [&str; 16] = [
     "deberta-v3-base",
 ];
 
-/// Of the largest value of a layer: goldens are f64 runs stored in f32, and sums in f32 are some roundings of 6e-8 away.
+/// Relative to the largest value of a layer: goldens are f64 runs stored in f32, and sums in f32
+/// are some roundings of 6e-8 away.
 const F32: f32 = 1e-5;
 
-/// A golden's files, written out.
+/// A golden's files, written to a folder.
 struct Files(tempfile::TempDir);
 
 impl Files {
@@ -68,7 +69,7 @@ fn layers(model: &dyn Encoder, sequences: &[Sequence], place: &Place) -> (Vec<Ve
     (seen, last, batch)
 }
 
-/// The largest difference against the largest value.
+/// The largest difference relative to the largest value.
 fn relative(got: &[f32], want: &[f32]) -> f32 {
     worst(got, want) / want.iter().fold(0.0, |m, v| v.abs().max(m))
 }
@@ -134,8 +135,8 @@ fn a_sequence_does_not_see_its_neighbours() {
     }
 }
 
-/// Half formats round every activation, once an op. On the worst element that leaves some three roundings of a value of the
-/// layer's size; a lost term or a wrong row is off by the size itself.
+/// Half formats round every activation, once per op. On the worst element that leaves some three
+/// roundings of a value of the layer's size; a lost term or a wrong row is off by the size itself.
 const ROUNDINGS: f32 = 8.0;
 
 #[test]
@@ -183,7 +184,7 @@ fn what_would_change_the_result_is_refused() {
     refused("deberta-v2-conv", "conv_groups", json!(2));
     refused("deberta-v2-conv", "conv_kernel_size", json!(4));
     refused("deberta-v2-conv", "attention_head_size", json!(24));
-    // Sizes whose product no number holds.
+    // Sizes whose product overflows.
     assert!(error("deberta-v2-conv", "conv_kernel_size", json!(u64::MAX)).contains("conv.weight"));
     assert!(error("deberta-tiny", "max_relative_positions", json!(i64::MAX)).contains("rel_embeddings"));
     assert!(error("deberta-tiny", "hidden_size", json!(3 * (u64::MAX / 3))).contains("by the configuration"));

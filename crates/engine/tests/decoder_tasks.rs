@@ -1,4 +1,4 @@
-//! Language models that do something other than go on: embedders, classifiers and rerankers, against the libraries they come from.
+//! Language models as embedders, classifiers and rerankers, against the libraries they come from.
 
 use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
@@ -41,7 +41,7 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
-/// A model as its files have it.
+/// A model with the settings of its files.
 struct Model {
     encoder: Box<dyn Encoder>,
     config: Value,
@@ -62,7 +62,7 @@ impl Model {
         Batch::new(&sequences, self.encoder.limits(), &self.place).unwrap()
     }
 
-    /// Every layer of one sequence against the golden's `hidden`.
+    /// Compares every layer of one sequence with the golden's `hidden`.
     fn layers_equal(&self, name: &str, ids: Vec<u32>) {
         let (arrays, mut seen) = (arrays(name), 0);
         let mut hold = |i: usize, x: &Tensor| {
@@ -82,8 +82,8 @@ fn everywhere(mut f: impl FnMut(&Place)) {
     }
 }
 
-/// With the tensors under `model.` and without, with a head that nothing asks for and without, with special tokens at either end;
-/// and all texts of a prompt in one batch, where each sees only its own.
+/// With the tensors under `model.` and without, with an unused head and without, with special
+/// tokens at either end; and all texts of a prompt in one batch, where each attends only to itself.
 #[test]
 fn embedders_equal_sentence_transformers() {
     for name in ["task-embed-qwen3", "task-embed-mistral", "task-embed-llama"] {
@@ -111,7 +111,7 @@ fn embedders_equal_sentence_transformers() {
     }
 }
 
-/// The row that a classifier reads is the last that is no padding, if there is such an id; else the last.
+/// A classifier reads the last token that is not padding, if there is a padding id; else the last.
 #[test]
 fn classifiers_read_the_last_token_that_is_no_padding() {
     for name in ["llama-sequence", "mistral-sequence", "qwen2-sequence", "qwen3-sequence"] {
@@ -131,7 +131,7 @@ fn classifiers_read_the_last_token_that_is_no_padding() {
             };
             let off = worst(&logits(&sequences), &want.values);
             assert!(off <= F32, "{name}: off by {off:.1e}");
-            // Of nothing but padding it is the first.
+            // If all tokens are padding, it reads the first.
             if head.padding == Some(0) {
                 assert!(worst(&logits(&[vec![0; 3]]), &logits(&[vec![0]])) <= F32, "{name}");
             }
@@ -139,7 +139,7 @@ fn classifiers_read_the_last_token_that_is_no_padding() {
     }
 }
 
-/// `name`'s embedder with a classifier of so many labels behind it, and the classifier's rows.
+/// `name`'s embedder with a classifier of `labels` labels, and the classifier's rows.
 fn classifying(name: &str, class: &str, labels: usize) -> (TempDir, Vec<Vec<f32>>) {
     let dir = materialize(name);
     let path = dir.path().join("config.json");
@@ -162,7 +162,8 @@ fn classifying(name: &str, class: &str, labels: usize) -> (TempDir, Vec<Vec<f32>
     (dir, rows)
 }
 
-/// From a text to its labels, through the tokenizer and the session. The reference's last hidden state is that of a golden.
+/// From a text to its labels, through the tokenizer and the session. The reference's last hidden
+/// state is a golden's.
 #[test]
 fn a_decoder_classifies_and_reranks() {
     let name = "task-embed-mistral";
@@ -181,7 +182,7 @@ fn a_decoder_classifies_and_reranks() {
         assert!((own.score - logit(row)).abs() <= F32, "label {label}: {} for {}", own.score, logit(row));
     }
     let error = Reranker::load(&reference(dir.path()), &options(), &()).err().unwrap().to_string();
-    assert!(error.contains("3 scores"), "{error}");
+    assert!(error.contains("3 labels"), "{error}");
 
     let (dir, _) = classifying(name, "MistralForSequenceClassification", 1);
     let reranker = Reranker::load(&reference(dir.path()), &options(), &()).unwrap();
@@ -193,12 +194,12 @@ fn a_decoder_classifies_and_reranks() {
     assert_eq!(alone.results[0][0].score, ranked.iter().find(|r| r.index == 1).unwrap().score);
 }
 
-/// The golden's scores, all documents of a query and task in one batch; and the ids, by their number.
+/// The golden's scores, all documents of a query and task in one batch; and the token counts.
 #[test]
 fn a_language_model_that_is_asked_reranks() {
     let name = "task-rerank-qwen3";
     let (dir, answers, arrays) = (materialize(name), answers(name), arrays(name));
-    // The reference cuts at 200 tokens, and turns positions as far as it is asked to.
+    // The reference truncates at 200 tokens and computes rotary positions without a limit.
     let change = |file: &str, key: &str, value: u64| {
         let path = dir.path().join(file);
         let mut fields = json(&path);

@@ -1,5 +1,6 @@
-//! Every language model against its reference: hidden states of each layer, logits of every position, and 32 greedy steps with a
-//! cache; and against itself: in a batch as alone, in chunks as at once.
+//! Every language model against its reference: hidden states of each layer, logits of every
+//! position, and 32 greedy steps with a KV cache; and batched against alone, chunked against at
+//! once.
 
 use sconce_engine::Checkpoint;
 use sconce_models::{Batch, CONTEXT, Encoder, KvView, LmHead, Sequence, TokenChunk, encoder, lm_head};
@@ -11,28 +12,30 @@ use sconce_testkit::{Arrays, Half, golden, json, materialize, worst};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// The worst logit, against the spread of the reference's. The references are worked out in f64 throughout, and the same model in
-/// f32 in the reference implementation is up to 4e-5 away from them.
+/// The worst logit, relative to the spread of the reference's. References are computed in f64
+/// throughout, and the same model in f32 in the reference implementation is up to 4e-5 away from
+/// them.
 const WORST: f64 = 1e-4;
 
-/// Rows of bf16 and f16: see [`Half`]. Measured on the CPU, fused and composed: half of the rows of a model within 4.5, the worst 15, in
-/// Phi-3 with factors for long texts, whose scores are larger than others'; without it 3.3 and 12. Where a sequence reads another's pages
-/// they are 40 to 190.
+/// Rows of bf16 and f16: see [`Half`]. Measured on the CPU, fused and composed: half of the rows of
+/// a model within 4.5, the worst 15, in Phi-3 with factors for long texts, whose scores are larger
+/// than others'; without it 3.3 and 12. If a sequence reads another's pages they are 40 to 190.
 const HALF: [f64; 2] = [6.0, 20.0];
 
-/// Of a mixture's rows (they are some sixty) those that may have gone to another expert, or read a row that has.
+/// The fraction of a mixture's rows (some sixty) that may be routed to another expert, or attend to
+/// such a row.
 const STRAYS: f64 = 0.25;
 
-/// Rows of a page of the cache: small, so that forty tokens take many.
+/// Rows per page of the KV cache: few, so that forty tokens take many pages.
 const PAGE: usize = 8;
 
-/// What of a golden is compared.
+/// The part of a golden that is compared.
 struct Part {
     name: &'static str,
-    /// The longest sequence there is room for; all that the model has where none is given.
+    /// The longest sequence; the model's own limit by default.
     context: Option<usize>,
     prompts: &'static [usize],
-    /// Of the greedy steps, the first so many.
+    /// How many of the greedy steps.
     steps: usize,
 }
 
@@ -48,25 +51,25 @@ struct Model {
     vocabulary: usize,
 }
 
-/// One sequence of a cache.
+/// One sequence in the KV cache.
 #[derive(Clone)]
 struct Growing {
     ids: Vec<u32>,
     table: Arc<[u32]>,
 }
 
-/// What a golden knows.
+/// The contents of a golden.
 struct Known<'a> {
     prompts: Vec<&'a [u32]>,
-    /// Of every token of theirs.
+    /// Logits of every token of the prompts.
     logits: Vec<f32>,
-    /// Of one of them, which it is and its states.
+    /// The index of one prompt and its hidden states.
     layers: Option<(usize, Vec<Vec<f32>>)>,
     /// See [`Half`].
     strays: f64,
 }
 
-/// Sequences in pages from the last to the first, so that none lies in order.
+/// Sequences in pages from the last to the first, so that no table is in order.
 fn spread(prompts: &[&[u32]]) -> Vec<Growing> {
     let mut free = (0..32u32).rev();
     let mut table = |ids: &[u32]| free.by_ref().take(ids.len().div_ceil(PAGE)).collect();
@@ -113,7 +116,7 @@ impl Model {
         logits
     }
 
-    /// Logits of every token of `prompts`, packed and without a cache.
+    /// Logits of every token of `prompts`, packed and without a KV cache.
     fn packed(&self, prompts: &[&[u32]], watch: &mut Vec<Vec<f32>>) -> Vec<f32> {
         let of = |ids: &&[u32]| Sequence { ids: ids.to_vec(), ..Sequence::default() };
         let sequences: Vec<_> = prompts.iter().map(of).collect();
@@ -122,21 +125,21 @@ impl Model {
     }
 
     /// Logits of the next tokens of several sequences: (sequence, first new token, wanted).
-    fn decode(&self, cache: &KvCache, pieces: &[(&Growing, usize, usize)]) -> Vec<f32> {
-        let piece = |(s, start, wanted): &(&Growing, usize, usize)| TokenChunk {
+    fn decode(&self, cache: &KvCache, chunks: &[(&Growing, usize, usize)]) -> Vec<f32> {
+        let chunk = |(s, start, wanted): &(&Growing, usize, usize)| TokenChunk {
             ids: s.ids[*start..].to_vec(),
             start: *start,
             table: s.table.clone(),
             wanted: *wanted,
         };
-        let pieces: Vec<_> = pieces.iter().map(piece).collect();
-        let batch = Batch::decode(&pieces, PAGE, cache, self.encoder.limits(), &self.place).expect("a batch");
-        assert!(matches!(batch.kv, Some(KvView { .. })));
+        let chunks: Vec<_> = chunks.iter().map(chunk).collect();
+        let batch = Batch::decode(&chunks, PAGE, cache, self.encoder.limits(), &self.place).expect("a batch");
+        assert!(matches!(batch.kept, Some(KvView { .. })));
         self.logits(&batch, &mut Vec::new())
     }
 }
 
-/// Against the largest distance of the reference from its mean, which is of the size of its spread.
+/// Relative to the largest distance of the reference from its mean, which is about its spread.
 fn close(what: &str, got: &[f32], want: &[f32], allowed: f64) {
     assert_eq!(got.len(), want.len(), "{what}");
     let mean = want.iter().map(|v| f64::from(*v)).sum::<f64>() / want.len() as f64;
@@ -168,7 +171,7 @@ fn check(part: &Part) {
         let what = format!("{} on {} ({rung:?})", part.name, place.device());
         assert_eq!(v, model.vocabulary, "{what}");
 
-        // Packed, without a cache.
+        // Packed, without a KV cache.
         let got = model.packed(&known.prompts, &mut Vec::new());
         close(&format!("{what}, packed"), &got, &known.logits, WORST);
         // Layer by layer.
@@ -192,8 +195,8 @@ fn check(part: &Part) {
     }
 }
 
-/// The same in a half format: layers and logits packed, and with a cache the logits of the last tokens, which are written and read by
-/// themselves, in company and alone. Which token is the likeliest may be another one than in f32, where two are near each other.
+/// The same in a half format: layers and logits packed, and with a KV cache the logits of the last
+/// tokens, computed alone and batched. The likeliest token may differ from f32's if two are close.
 fn rounded(model: &Model, what: &str, known: &Known) {
     let (v, width) = (model.vocabulary, model.encoder.hidden_size());
     let half =
@@ -221,7 +224,7 @@ fn rounded(model: &Model, what: &str, known: &Known) {
     half(seen.len() + 1).hold(&format!("{what}, last tokens"), &got, &[&rows[..], &rows[..1]].concat().concat(), v);
 }
 
-/// With a cache: at once, in chunks, and behind what another sequence has written.
+/// With a KV cache: at once, in chunks, and after a prefix that another sequence wrote.
 fn cached(model: &Model, what: &str, prompts: &[&[u32]], wanted: &[f32]) {
     let (cache, sequences) = (model.cache(32), spread(prompts));
     let whole: Vec<_> = sequences.iter().map(|s| (s, 0, s.ids.len())).collect();
@@ -233,8 +236,8 @@ fn cached(model: &Model, what: &str, prompts: &[&[u32]], wanted: &[f32]) {
         let cut = |s: &Growing| Growing { ids: s.ids[..(start + 3).min(s.ids.len())].to_vec(), ..s.clone() };
         let live: Vec<(usize, Growing)> =
             sequences.iter().enumerate().filter(|(_, s)| s.ids.len() > start).map(|(i, s)| (i, cut(s))).collect();
-        let pieces: Vec<_> = live.iter().map(|(_, s)| (s, start, usize::MAX)).collect();
-        let logits = model.decode(&cache, &pieces);
+        let chunks: Vec<_> = live.iter().map(|(_, s)| (s, start, usize::MAX)).collect();
+        let logits = model.decode(&cache, &chunks);
         let mut rest = &logits[..];
         for (i, s) in &live {
             let (own, behind) = rest.split_at((s.ids.len() - start) * model.vocabulary);
@@ -255,7 +258,7 @@ fn decoded(model: &Model, what: &str, prompt: &[u32], arrays: &Arrays, steps: us
     model.decode(&cache, &[(&other, 0, 1)]);
     for step in 0..steps {
         let start = if step == 0 { 0 } else { sequence.ids.len() - 1 };
-        // Every second step is taken beside the other.
+        // Every second step runs beside the other sequence.
         let logits = if step % 2 == 1 {
             other.ids.push((step % 7) as u32);
             let both = model.decode(&cache, &[(&other, other.ids.len() - 1, 1), (&sequence, start, 1)]);
@@ -286,7 +289,8 @@ fn llama() {
         "smollm",
     ];
     names.map(all).iter().for_each(check);
-    // Beyond the trained length the dynamic form changes with the length, which no cache can follow: there is no room.
+    // Beyond the trained length dynamic RoPE scaling changes with the length, which no KV cache can
+    // follow, so the context ends there.
     check(&Part { prompts: &[0, 1], steps: 0, ..all("llama-dynamic") });
 }
 
@@ -301,7 +305,7 @@ fn qwen() {
     names.map(all).iter().for_each(check);
 }
 
-/// LongRoPE has two sets of factors, which are chosen by the room for a sequence.
+/// LongRoPE has two sets of factors, chosen by the maximum length.
 #[test]
 fn phi() {
     ["phi-2", "phi-qk-layernorm", "phi-3"].map(all).iter().for_each(check);
@@ -334,7 +338,7 @@ fn gpt2() {
     ["gpt2", "gpt2-scaled"].map(all).iter().for_each(check);
 }
 
-/// The bits that are left show in the logits, and no more than they must.
+/// Quantization shows in the logits, but no more than its bits allow.
 #[test]
 fn quantised_while_loading() {
     let (dir, arrays) = (materialize("phi-4-mini"), Arrays::open(&golden("phi-4-mini").join("golden.safetensors")));
@@ -343,8 +347,8 @@ fn quantised_while_loading() {
     let prompt = &ids[bounds[1] as usize..bounds[2] as usize];
     let vocabulary = want.len() / ids.len();
     let want = &want[bounds[1] as usize * vocabulary..bounds[2] as usize * vocabulary];
-    // Its rows of 64 are whole blocks of 32; of 256 they are not, and Q8_0 stands in. Logits of another model would be off by four
-    // spreads and more.
+    // Its rows of 64 are whole blocks of 32; they are not whole blocks of 256, and Q8_0 is used
+    // instead. Logits of another model would be off by four spreads and more.
     for (quant, least, most) in [(Quant::Q8_0, 1e-3, 0.25), (Quant::Q4_0, 0.02, 2.0), (Quant::Q4K, 1e-3, 0.25)] {
         let model = Model::rounded(dir.path(), Some(16), &Place::cpu(), (DType::F32, WeightFormat::Blocks(quant)));
         let got = model.packed(&[prompt], &mut Vec::new());
@@ -353,14 +357,14 @@ fn quantised_while_loading() {
     }
 }
 
-/// How far off, on average.
+/// The root mean square error.
 fn rms(got: &[f32], want: &[f32]) -> f64 {
     let sum: f64 = got.iter().zip(want).map(|(a, b)| f64::from(a - b).powi(2)).sum();
     (sum / want.len() as f64).sqrt()
 }
 
-/// Keys and values in blocks of 8 bits: near to those in f32; and whoever reads what was kept reads the same, in a batch, behind a
-/// shared prefix, and in copied pages.
+/// A KV cache in blocks of 8 bits: close to f32; and reading stored blocks gives the same result in
+/// a batch, after a shared prefix, and in copied pages.
 #[test]
 fn with_a_cache_in_blocks() {
     let (dir, arrays) =
@@ -381,7 +385,7 @@ fn with_a_cache_in_blocks() {
         let v = model.vocabulary;
         let whole = |table: &[u32]| Growing { ids: prompt.to_vec(), table: table.into() };
         let (a, b) = (whole(&[7, 3, 9, 1, 20]), whole(&[11, 12, 13, 14, 15]));
-        // The prompt but for its last tokens at once, and then one by one.
+        // The prompt except its last tokens at once, and then these one by one.
         let (n, first) = (prompt.len(), 30);
         let cut = |s: &Growing, n: usize| Growing { ids: s.ids[..n].to_vec(), ..s.clone() };
         let stepped = |cache: &KvCache, s: &Growing, read: usize| -> Vec<f32> {
@@ -395,12 +399,14 @@ fn with_a_cache_in_blocks() {
         let cache = model.cache_in(KvCacheFormat::Q8, 32);
         let (got, want) = (stepped(&cache, &a, 0), stepped(&model.cache(32), &a, 0));
         let f16 = stepped(&model.cache_in(KvCacheFormat::Float(DType::F16), 32), &a, 0);
-        // A code is off by 1/254 of its block's largest value at most, which of 32 normal ones is about twice their deviation: half a
-        // percent of that on average, 18 times what f16 does to them. Measured: 23 times (f16 by 1.8e-3, logits spread by 2.3).
+        // A code is off by at most 1/254 of its block's largest value, which among 32 normal ones
+        // is about twice their deviation: half a percent of that on average, 18 times the error of
+        // f16. Measured: 23 times (f16 by 1.8e-3, logits spread by 2.3).
         let times = rms(&got, &want) / rms(&f16, &want);
         assert!((5.0..40.0).contains(&times), "{what}: {times} times as far off as in f16");
-        // What was written once is read again to the bit: alone, beside another, and behind a prefix that another wrote. Candle's
-        // products differ in the last bits with the company, and so do cuBLAS's.
+        // A stored block is read again to the bit: alone, beside another, and after a prefix that
+        // another sequence wrote. Candle's products differ in the last bits with the batch, and so
+        // do cuBLAS's.
         let same = |got: &[f32], want: &[f32], how: &str| match rung {
             Some(Rung::Fused) if !matches!(place.device(), Device::Cuda(_)) => assert_eq!(got, want, "{what}, {how}"),
             _ => close(&format!("{what}, {how}"), got, want, 1e-5),
@@ -412,7 +418,7 @@ fn with_a_cache_in_blocks() {
         both.chunks(v).for_each(|one| same(one, &got[(n - 1) * v..], "in a batch"));
         let shared = whole(&[7, 3, 9, 25, 26]);
         same(&stepped(&cache, &shared, 24), &stepped(&cache, &b, 24), "behind a shared prefix");
-        // A page that was shared and is copied.
+        // A shared page that is copied.
         let rows = |page: u32| page * PAGE as u32..(page + 1) * PAGE as u32;
         let rows = |page| sconce_ops::Tensor::from_u32(&rows(page).collect::<Vec<_>>(), &place).expect("rows");
         cache.copy(&rows(9), &rows(30)).expect("a copy");

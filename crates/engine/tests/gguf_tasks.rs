@@ -1,5 +1,5 @@
-//! Embedders and rerankers in GGUF, as llama.cpp's converter wrote them (tools/goldens/gguf_embedders.py), against the folders they
-//! were made from.
+//! Embedders and rerankers in GGUF, as llama.cpp's converter wrote them
+//! (tools/goldens/gguf_embedders.py), against the folders they were converted from.
 
 use sconce_engine::hub::{Files, Options, Reference};
 use sconce_engine::{
@@ -31,7 +31,8 @@ fn converted(name: &str) -> PathBuf {
     golden(name).join("model.gguf")
 }
 
-/// The texts of a golden that mean the same to both: a GGUF file does not say that a text is composed first (NFC).
+/// The texts of a golden that tokenize alike in both formats: a GGUF file does not record NFC
+/// normalization.
 fn texts(name: &str) -> Vec<String> {
     let answers = json(&golden(name).join("golden.json"));
     let cases = answers.get("cases").unwrap_or(&answers).as_array().unwrap();
@@ -55,7 +56,7 @@ fn bert_gives_the_vectors_of_its_folder() {
     assert_eq!(Task::detect(&converted("gguf-bert")).unwrap(), Task::Embed);
 }
 
-/// In blocks of eight bits, which are that far off.
+/// In blocks of eight bits, with their error.
 #[test]
 fn a_decoders_last_token_is_pooled() {
     let (file, dir) = (embedder(&converted("gguf-qwen3-embed")), materialize("task-embed-qwen3"));
@@ -89,7 +90,8 @@ fn a_reranker_has_its_two_words() {
     assert!(Task::Classify.plan(&Files::local(&path), Device::Cpu, &options()).is_ok());
 }
 
-/// A language model's blocks are what a plan for Metal counts, whatever the activations are in, and our kernels take them.
+/// A plan for Metal counts a language model's weights as blocks, whatever the activations' dtype,
+/// and our kernels take them.
 #[test]
 fn blocks_stay_blocks_on_metal_beside_every_dtype() {
     let planned = |device, dtype, weight_format| {
@@ -97,7 +99,8 @@ fn blocks_stay_blocks_on_metal_beside_every_dtype() {
         Task::Generate.plan(&Files::local(&converted("gguf-qwen3-embed")), device, &options).unwrap()
     };
     let metal = Device::Metal(0);
-    // What blocks are smaller than floats by, which is so much for each element of a matrix: 32 of them are 34 bytes in q8_0.
+    // Blocks are smaller than floats by this much per element of a matrix: 32 of them are 34 bytes
+    // in q8_0.
     let saved = |dtype| {
         let (blocks, floats) = (planned(metal, dtype, None), planned(metal, dtype, Some(WeightFormat::Activations)));
         assert_eq!((blocks.weight_format, floats.weight_format), (WeightFormat::File, WeightFormat::Activations));
@@ -109,13 +112,13 @@ fn blocks_stay_blocks_on_metal_beside_every_dtype() {
     let [f32, f16, bf16] = DType::FLOATS.map(saved);
     assert!(f16 > 0);
     assert_eq!((f16 * (4 * 32 - 34), f16), (f32 * (2 * 32 - 34), bf16));
-    // Where there are no products on blocks beside half precision, they are not kept.
+    // If the device has no products of blocks with half precision activations, blocks are not kept.
     assert_eq!(planned(Device::Cpu, DType::F16, None).weight_format, WeightFormat::Activations);
     assert_eq!(planned(Device::Cpu, DType::F32, None).weight_format, WeightFormat::File);
     assert_eq!(planned(Device::Cuda(0), DType::F16, None).weight_format, WeightFormat::File);
 }
 
-/// A T5 in GGUF is for the same task as one in a folder, whoever asks.
+/// A T5 in GGUF has the same task as one in a folder.
 #[test]
 fn a_t5_in_gguf_is_detected_planned_and_loaded() {
     let dir = tempfile::tempdir().unwrap();
@@ -128,7 +131,8 @@ fn a_t5_in_gguf_is_detected_planned_and_loaded() {
     let TaskModel::Seq2Seq(model) = support.task.load(&files, &options(), &()).unwrap() else { panic!("no T5") };
     let answers = model.generate(&["a b"], &Seq2SeqOptions { max_tokens: Some(4), ..Default::default() }).unwrap();
     assert_eq!(answers[0].answers.len(), 1);
-    // More beams than words: there are fewer answers than were asked for, and nobody waits for the others.
+    // More beams than vocabulary: fewer answers come back than were requested, and the call does
+    // not wait for the others.
     let search = BeamSearch { num_beams: 10, num_return_sequences: 10, ..BeamSearch::default() };
     let options = Seq2SeqOptions { search: Some(Search::Beams(search)), max_tokens: Some(1), ignore_end: false };
     let found = model.generate(&["a b"], &options).unwrap().remove(0).answers;
@@ -142,7 +146,7 @@ fn other_tasks_refuse_a_gguf() {
     assert!(Task::Tag.plan(&Files::local(&path), Device::Cpu, &options()).unwrap_err().to_string().contains("GGUF"));
 }
 
-/// Whatever tools/goldens/gguf_embedders.py wrote, in f32: the same vectors to the last bits.
+/// The files of tools/goldens/gguf_embedders.py, in f32: the same vectors to the last bits.
 #[test]
 #[ignore = "needs models that tools/goldens/gguf_embedders.py makes; SCONCE_GGUF_EMBEDDERS=DIR"]
 fn converted_embedders() {

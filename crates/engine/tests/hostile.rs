@@ -1,4 +1,4 @@
-//! Files that are broken or mean harm: each ends in a clear error, none in a crash, a hang or a wrong answer.
+//! Broken and hostile files: each gives a clear error; none a crash, a hang or a wrong answer.
 
 use sconce_engine::hub::{Files, Options};
 use sconce_engine::{DeviceChoice, EmbedOptions, Embedder, ErrorClass, LoadOptions, Prompt, Task, TextOrTokens};
@@ -18,7 +18,7 @@ fn options() -> LoadOptions {
     }
 }
 
-/// A copy of a tiny model that a test may spoil.
+/// A copy of a tiny model that a test may damage.
 fn copy(name: &str) -> TempDir {
     let tmp = TempDir::new().unwrap();
     copy_dir(&golden(name), tmp.path());
@@ -44,7 +44,7 @@ fn load(dir: &Path) -> Result<Vec<f32>, String> {
     Ok(e.values)
 }
 
-/// The error after `spoil` has had its way with one file.
+/// The error after `spoil` has changed one file.
 fn error_after(file: &str, spoil: impl FnOnce(Vec<u8>) -> Vec<u8>) -> String {
     let model = copy("st-cls-dense");
     let path = model.path().join(file);
@@ -107,7 +107,8 @@ fn weights_that_do_not_fit_the_configuration_are_refused_by_name() {
     }
 }
 
-/// Tensors of no elements fit any shape with a zero in it: sizes must be checked for themselves.
+/// Tensors without elements fit any shape with a zero in it, so sizes must be checked by
+/// themselves.
 #[test]
 fn empty_tensors_cannot_smuggle_in_huge_sizes() {
     let empty =
@@ -176,7 +177,7 @@ fn modules_that_lead_out_or_run_code_are_refused() {
     assert!(error_with("2_Dense/config.json", "out_features", json!(u64::MAX)).contains("weight "));
     assert!(error_with("2_Dense/config.json", "in_features", json!(31)).contains("31"));
     assert!(error_with("1_Pooling/config.json", "pooling_mode", json!("median")).contains("median"));
-    assert!(error_with("sentence_bert_config.json", "max_seq_length", json!(0)).contains("make sense"));
+    assert!(error_with("sentence_bert_config.json", "max_seq_length", json!(0)).contains("out of range"));
     assert!(error_with("config_sentence_transformers.json", "default_prompt_name", json!("x")).contains("`x`"));
 }
 
@@ -209,7 +210,7 @@ fn pickles_and_empty_directories_are_refused_with_advice() {
     std::fs::remove_file(model.path().join("golden.safetensors")).unwrap();
     std::fs::rename(model.path().join("model.safetensors"), model.path().join("pytorch_model.bin")).unwrap();
     let error = load(model.path()).unwrap_err();
-    // A torch checkpoint is read, without being run, if it is one; this is not.
+    // A torch checkpoint is parsed, without running its code, if it is one; this is not.
     assert!(error.contains("pytorch_model.bin") && error.contains("not a checkpoint of torch"), "{error}");
     std::fs::rename(model.path().join("pytorch_model.bin"), model.path().join("model.ckpt")).unwrap();
     let error = load(model.path()).unwrap_err();
@@ -243,13 +244,13 @@ fn half_formats_need_half_the_memory() {
             .unwrap()
     };
     let (full, half) = (of(DType::F32), of(DType::BF16));
-    // The Dense module behind the pooling stays in f32, as does the one number that tells its dtype.
+    // The Dense module after the pooling stays in f32, as does the one number that tells its dtype.
     let dense = json(&golden("st-cls-dense/2_Dense/config.json"));
     let dense = 4 * (dense["in_features"].as_u64().unwrap() + 1) * dense["out_features"].as_u64().unwrap() + 4;
     assert_eq!(full.weights - dense, 2 * (half.weights - dense));
 }
 
-/// Seeded mutations of every file of a model. Any error will do; a panic, a hang or a crash will not.
+/// Seeded mutations of every file of a model. Any error is fine; a panic, a hang or a crash is not.
 #[test]
 fn mutated_files_never_crash_the_engine() {
     let mut state = 0x5eed_u64;
@@ -275,7 +276,8 @@ fn mutated_files_never_crash_the_engine() {
         let file = model.path().join(files[round % files.len()]);
         let whole = std::fs::read(&file).unwrap();
         let mut bytes = whole.clone();
-        // Most of a safetensors file is weights, where a flipped bit is just another weight: aim at its header.
+        // Most of a safetensors file is weights, where a flipped bit is just another weight: aim at
+        // its header.
         let reach =
             if file.extension().is_some_and(|e| e == "safetensors") { 2000.min(bytes.len()) } else { bytes.len() };
         for _ in 0..=random(4) {
@@ -308,7 +310,8 @@ fn mutated_files_never_crash_the_engine() {
     assert!(survived > 20 && refused > 200, "{survived} survived, {refused} refused: the mutations say nothing");
 }
 
-/// A number that overflows for one text alone, so that nothing is wrong at loading, is the model's fault and not the text's.
+/// A number that overflows for one text only, so that loading succeeds, is the model's fault and
+/// not the text's.
 #[test]
 fn infinities_are_the_models_fault_and_not_the_texts() {
     let model = materialize("st-cls-dense");
@@ -317,7 +320,7 @@ fn infinities_are_the_models_fault_and_not_the_texts() {
     let (header, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
     let words = metadata.tensors().into_iter().find(|(name, _)| name.ends_with("word_embeddings.weight")).unwrap().1;
     let (rows, width) = (words.shape[0], words.shape[1]);
-    // The last word of the vocabulary is not among the ids that loading tries.
+    // The last token of the vocabulary is not among those of the sanity check.
     let last = header + 8 + words.data_offsets.0 + (rows - 1) * width * 4;
     bytes[last..last + 4].copy_from_slice(&f32::NAN.to_le_bytes());
     std::fs::write(&path, bytes).unwrap();

@@ -1,4 +1,4 @@
-//! A tiny language model of random weights: what a request comes to, whatever the model says.
+//! Requests to a tiny language model with random weights.
 
 use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
@@ -9,7 +9,7 @@ use sconce_testkit::materialize;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// A Llama with words of SentencePiece and a context of 128 tokens, without what makes it an embedder.
+/// A Llama with a SentencePiece vocabulary and a context of 128 tokens, without its embedder files.
 fn folder() -> TempDir {
     let dir = materialize("task-embed-llama");
     for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
@@ -39,7 +39,7 @@ fn answer(llm: &Llm, request: &Request) -> Answer {
 fn an_answer_goes_on_from_its_prompt() {
     let dir = folder();
     let llm = load(dir.path(), &LlmOptions::default()).expect("a model");
-    // `▁query,`, and the third byte of 叫 behind the first two.
+    // `▁query,`, and the third byte of 叫 after the first two.
     let (word, byte) = (350, 174);
     let text = |start: Start, id| answer(&llm, &forced(start, id, 1)).text;
     assert_eq!(text(Start::Text("the cat".into()), word), " query,");
@@ -47,7 +47,7 @@ fn an_answer_goes_on_from_its_prompt() {
     let open = llm.encode(&Start::Text("the 叫".into())).expect("tokens");
     let open = Start::Tokens(open[..open.len() - 1].to_vec());
     assert_eq!(text(open.clone(), byte), "叫");
-    // Echoed, it is what was written; nobody wrote what begins every text.
+    // The echo is the user's text, without the token that begins every text.
     let echoed = |start: Start, id| answer(&llm, &Request { echo: true, ..forced(start, id, 1) }).text;
     assert_eq!(echoed(Start::Text("the cat".into()), word), "the cat query,");
     assert_eq!(echoed(open, byte), "the 叫");
@@ -88,7 +88,7 @@ fn what_a_request_lacks_is_said_at_once() {
     let refused = |request: Request| llm.stream(&request).err().map_or_else(String::new, |e| e.to_string());
     assert!(refused(Request { stop: vec!["a".into(), String::new()], ..request.clone() }).contains("empty"));
     assert!(refused(Request { stop: vec!["a".repeat(70_000)], ..request.clone() }).contains("65536 bytes"));
-    assert!(refused(Request { max_tokens: Some(0), ..request.clone() }).contains("room for 1 to"));
+    assert!(refused(Request { max_tokens: Some(0), ..request.clone() }).contains("use 1 to"));
     assert_eq!(refused(request), "");
 }
 
@@ -114,14 +114,14 @@ fn time_runs_from_the_request_and_an_echo_is_no_answer() {
     std::thread::sleep(pause);
     let generation = stream.wait().expect("an answer");
     assert!(generation.took >= pause && generation.first.is_some_and(|first| first >= pause), "{generation:?}");
-    // Nothing but the prompt comes of a model that ends at once.
+    // A model that ends at once gives nothing but the prompt.
     let ended = Request { ignore_end: false, ..Request { echo: true, ..forced(Start::Text("the cat".into()), 2, 4) } };
     let generation = llm.stream(&ended).expect("a stream").wait().expect("an answer");
     assert_eq!((generation.answers[0].text.as_str(), generation.first), ("the cat", None));
 }
 
-/// Asked about a text, the model says of each token what it said when it wrote it: whatever is in the cache, in pieces of few rows,
-/// among others, and for every answer.
+/// Prompt logprobs equal those of the same tokens when they were generated: whatever is in the
+/// prefix cache, in chunks of few rows, batched, and for every answer.
 #[test]
 fn the_tokens_of_a_prompt_are_as_likely_as_when_they_were_written() {
     let dir = folder();
@@ -151,7 +151,7 @@ fn the_tokens_of_a_prompt_are_as_likely_as_when_they_were_written() {
             assert!(answer.text.starts_with("the cat"), "{}", answer.text);
             for (pick, was) in answer.picks[start.len()..].iter().zip(&written) {
                 let (now, was) = (pick.logprobs.as_ref().expect("logprobs"), was.logprobs.as_ref().expect("logprobs"));
-                // f32 in another order of summing.
+                // f32, summed in another order.
                 assert!((now.chosen - was.chosen).abs() < 1e-4, "{now:?} {was:?}");
                 assert_eq!(now.top.len(), 3);
                 assert!(now.top.iter().zip(&was.top).all(|(a, b)| (a.1 - b.1).abs() < 1e-4), "{now:?} {was:?}");
@@ -160,7 +160,8 @@ fn the_tokens_of_a_prompt_are_as_likely_as_when_they_were_written() {
     }
 }
 
-/// Sixteen answers at once have sixteen rows of logits, on their way and again where they are chosen from.
+/// Sixteen answers at once have sixteen rows of logits, on the device and again where they are
+/// sampled.
 #[test]
 fn logits_of_everyone_are_in_the_plan() {
     let dir = folder();

@@ -1,4 +1,5 @@
-//! What a server asks of an encoder besides its answer: tokens for texts, cuts, lengths, who waits, and that all may ask at once.
+//! What a server needs of an encoder besides embeddings: tokens as input, truncation, dimensions,
+//! queue statistics, cancellation, and concurrent requests.
 
 use sconce_engine::hub::Options;
 use sconce_engine::{
@@ -37,7 +38,7 @@ fn tokens_stand_for_their_text_and_are_placed_in_it() {
     let inputs: Vec<_> = given.iter().map(|ids| TextOrTokens::Tokens(ids)).collect();
     let got = model.embed_with(&inputs, &EmbedOptions::default()).unwrap();
     assert_eq!((&got.values, &got.tokens), (&want.values, &want.tokens));
-    // Both kinds side by side.
+    // Texts and tokens in one call.
     let mixed = [TextOrTokens::Text(TEXTS[0]), inputs[2]];
     let none = EmbedOptions { prompt: Prompt::Default, ..EmbedOptions::default() };
     assert_eq!(model.embed_with(&mixed, &none).unwrap().row(1), want.row(2));
@@ -47,7 +48,7 @@ fn tokens_stand_for_their_text_and_are_placed_in_it() {
     assert!(empty.contains("text 1: it has no tokens"), "{empty}");
     let beyond = model.embed_with(&[TextOrTokens::Tokens(&[9_999_999])], &none).unwrap_err().to_string();
     assert!(beyond.contains("9999999"), "{beyond}");
-    // Characters, not bytes; special ones have no place.
+    // Offsets count characters, not bytes; special tokens have none.
     let text = "Grüße, a man";
     let tokens = model.tokenize(text, true).unwrap();
     assert!(tokens[0].special && tokens[0].place.is_none(), "{:?}", tokens[0]);
@@ -84,7 +85,7 @@ fn what_is_too_long_is_cut_at_either_end_or_refused_with_its_length() {
     assert!(refused.contains("text 2") && refused.contains(&format!("{all} tokens")), "{refused}");
     assert!(refused.contains(&most.to_string()), "{refused}");
     assert!(model.with_truncation(Truncate::Never).embed(&["a man"], &Prompt::Default).is_ok());
-    // Of tokens the same.
+    // The same for inputs given as tokens.
     let given: Vec<u32> = (0..most as u32 * 2).map(|i| i % 20 + 5).collect();
     let of = |truncate, ids: &[u32]| {
         let inputs = [TextOrTokens::Tokens(ids)];
@@ -93,7 +94,7 @@ fn what_is_too_long_is_cut_at_either_end_or_refused_with_its_length() {
     assert_eq!(of(Truncate::Right, &given).unwrap(), of(Truncate::Never, &given[..most]).unwrap());
     assert_eq!(of(Truncate::Left, &given).unwrap(), of(Truncate::Never, &given[most..]).unwrap());
     assert!(of(Truncate::Never, &given).unwrap_err().to_string().contains(&format!("{} tokens", most * 2)));
-    // Every task has it.
+    // Every task supports it.
     let path = materialize("task-rerank");
     let reranker = Reranker::load(&path.path().to_str().unwrap().parse().unwrap(), &options(), &()).unwrap();
     let never = reranker.with_truncation(Truncate::Never).rerank("a", &["b", &long], RankOptions::default());
@@ -104,7 +105,7 @@ fn what_is_too_long_is_cut_at_either_end_or_refused_with_its_length() {
 #[test]
 fn vectors_come_as_long_and_as_wide_as_they_are_wanted() {
     let length = |row: &[f32]| row.iter().map(|v| v * v).sum::<f32>().sqrt();
-    // One that brings its vectors to length one, and one that does not.
+    // A model that L2-normalizes, and one that does not.
     for name in ["st-legacy", "st-max"] {
         let model = embedder(&golden(name));
         let inputs = TEXTS.map(TextOrTokens::Text);
@@ -130,7 +131,7 @@ fn vectors_come_as_long_and_as_wide_as_they_are_wanted() {
 
 #[test]
 fn vectors_of_single_tokens_pool_to_the_vector_of_the_text() {
-    // Pooled by the largest, without anything behind it.
+    // Max pooling, without modules after it.
     let model = embedder(&golden("st-max"));
     let inputs = TEXTS.map(TextOrTokens::Text);
     let raw = EmbedOptions { normalize: Some(false), ..EmbedOptions::default() };
@@ -175,7 +176,7 @@ fn who_asks_at_once_gets_what_they_would_get_alone_and_who_leaves_is_told() {
     let late = model.with_context(&RequestContext::new(Some(Instant::now()))).embed(&texts, &Prompt::Default);
     assert!(matches!(late, Err(Error::Late { .. })), "{late:?}");
     assert!(model.embed(&texts, &Prompt::Default).is_ok(), "others are not");
-    // The model ends with its last handle, whichever that is.
+    // The model is unloaded with its last handle, whichever that is.
     let last = model.with_context(&RequestContext::default());
     drop(model);
     assert_eq!(last.embed(&texts[..3], &Prompt::Default).unwrap().values, want.values[..3 * want.dimension]);

@@ -1,4 +1,4 @@
-//! Every family on every device, before anything is loaded; and configurations that somebody broke.
+//! Plans of every family on every device, before anything is loaded; and of broken configurations.
 
 use sconce_engine::hub::{Files, Options};
 use sconce_engine::{LoadOptions, Task, supports};
@@ -14,7 +14,8 @@ fn options() -> LoadOptions {
     LoadOptions { batch_tokens: Some(64), ..LoadOptions::new(Options::new(cache.clone(), cache)) }
 }
 
-/// Names of the goldens whose weights are a formula beside a configuration: one or more of every family.
+/// Names of the goldens whose weights are a formula beside a configuration: one or more of every
+/// family.
 fn families() -> Vec<String> {
     let all = std::fs::read_dir(golden("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let is_model = |name: &String| {
@@ -27,7 +28,8 @@ fn families() -> Vec<String> {
     names
 }
 
-/// What can be planned of a model: what it is made for, and the vocabulary's weights of a masked language model.
+/// The tasks to plan a model for: the detected one, and sparse embeddings for a masked language
+/// model.
 fn kinds(name: &str, dir: &Path) -> Vec<Task> {
     std::iter::once(Task::detect(dir).unwrap()).chain(name.contains("mlm").then_some(Task::Sparse)).collect()
 }
@@ -36,7 +38,7 @@ fn kinds(name: &str, dir: &Path) -> Vec<Task> {
 fn every_op_of_every_family_has_a_rung_on_every_device_and_none_is_the_host() {
     for name in families() {
         let dir = materialize(&name);
-        // A single tower is no model that texts and images could be compared with.
+        // A single tower cannot compare texts and images.
         let single = ["clip-text", "clip-vision", "siglip-text", "siglip-vision", "siglip-projection"];
         if single.contains(&&*name) {
             continue;
@@ -55,7 +57,8 @@ fn every_op_of_every_family_has_a_rung_on_every_device_and_none_is_the_host() {
     }
 }
 
-/// Where passes are recorded they have buffers of their own: twice what the largest holds, and here that is the batch itself.
+/// Captured passes have their own buffers: twice what the largest pass holds, which here is the
+/// batch itself.
 #[test]
 fn recorded_passes_are_planned_for() {
     let dir = materialize("task-rerank");
@@ -63,7 +66,7 @@ fn recorded_passes_are_planned_for() {
     let (cpu, cuda) = (of(Device::Cpu), of(Device::Cuda(0)));
     assert!(cpu.recorded == 0 && cuda.recorded > 0);
     assert_eq!(cuda.recorded, 2 * (cuda.workspace - cuda.recorded));
-    // A model that reads and writes has some of its writing, which takes less than reading does.
+    // A sequence-to-sequence model captures its decoding steps, which take less than encoding.
     let dir = materialize("t5-seq2seq");
     let of = |device| Task::Seq2Seq.plan(&Files::local(dir.path()), device, &options()).unwrap();
     let (cpu, cuda) = (of(Device::Cpu), of(Device::Cuda(0)));
@@ -84,7 +87,8 @@ fn what_a_device_supports_comes_from_the_plan() {
     assert!(!there.is_full() && there.refusals.iter().any(|r| r.contains("is withdrawn")), "{:?}", there.refusals);
 }
 
-/// Writes `config` beside the weights in `dir` and plans; anything but a panic or a long wait is fine.
+/// Writes `config` beside the weights in `dir` and plans; anything except a panic or a long wait is
+/// fine.
 fn survives(dir: &Path, config: &Value, what: &str) {
     std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
     let start = Instant::now();

@@ -1,9 +1,9 @@
-//! Recorded passes against the same passes run by themselves, over batches that differ in everything that a recording lets differ.
-//! A device without recordings runs both by itself.
+//! Replayed CUDA graphs against the same passes run directly, over batches that differ in
+//! everything that a graph allows to differ. Devices without graphs run both directly.
 
 use sconce_engine::Checkpoint;
 use sconce_models::{
-    Batch, CONTEXT, Encoder, EncoderKv, LmHead, Result, Seq2Seq, Sequence, TokenChunk, encoder, lm_head, seq2seq,
+    Batch, CONTEXT, Encoder, LmHead, Read, Result, Seq2Seq, Sequence, TokenChunk, encoder, lm_head, seq2seq,
 };
 use sconce_ops::case::places;
 use sconce_ops::replay::{self, Fill, Given, GraphCache, Pass};
@@ -11,8 +11,8 @@ use sconce_ops::{DType, Device, KvCache, KvCacheFormat, Ladder, Place, Policy, P
 use sconce_testkit::{json, materialize, worst};
 use std::sync::Arc;
 
-/// Attention of a batch that is filled up is by other tiles, whose sums come in another order; in f16 a result may round the other
-/// way, and what stands behind it a few times over.
+/// Attention of a batch with a dummy sequence uses other tiles, whose sums are in another order; in
+/// f16 a result may round the other way, and later ones a few times over.
 const WORST: [(DType, f32); 2] = [(DType::F32, 1e-5), (DType::F16, 2e-2)];
 
 const PAGE: usize = 8;
@@ -21,7 +21,7 @@ const WRITERS: [&str; 3] = ["t5-seq2seq", "flan-t5-seq2seq", "mt5-seq2seq"];
 
 const DECODERS: [&str; 8] = ["llama-2", "mistral", "mixtral", "qwen3", "gemma-2", "gpt2", "falcon-rw", "phi-2"];
 
-/// Rows of every token, and a vector of each sequence.
+/// Rows of every token, and an embedding of each sequence.
 struct Texts<'a> {
     encoder: &'a dyn Encoder,
     sequences: Vec<Sequence>,
@@ -48,7 +48,7 @@ impl Pass for Texts<'_> {
     }
 }
 
-/// What was asked for, of results that may be filled up.
+/// The requested results, without those of the dummy sequence.
 fn asked(texts: &Texts<'_>, results: &[Tensor]) -> Vec<f32> {
     let tokens = texts.sequences.iter().map(|s| s.ids.len()).sum::<usize>();
     let rows = [tokens, texts.sequences.len()];
@@ -111,19 +111,19 @@ fn short_texts() {
     }
 }
 
-struct Pieces<'a> {
+struct DecodePass<'a> {
     model: (&'a dyn Encoder, &'a LmHead),
-    pieces: Vec<TokenChunk>,
+    chunks: Vec<TokenChunk>,
     cache: &'a KvCache,
     place: &'a Place,
 }
 
-impl Pass for Pieces<'_> {
+impl Pass for DecodePass<'_> {
     type Batch = Batch;
     type Error = sconce_models::Error;
 
     fn batch(&self, _: Option<Fill>) -> Result<Batch> {
-        Batch::decode(&self.pieces, PAGE, self.cache, self.model.0.limits(), self.place)
+        Batch::decode(&self.chunks, PAGE, self.cache, self.model.0.limits(), self.place)
     }
 
     fn given(&self, batch: &Batch) -> Given {
@@ -135,7 +135,8 @@ impl Pass for Pieces<'_> {
     }
 }
 
-/// Sequences that join and leave, grow over pages and over powers of two; the kernels are the same, and so are the bits.
+/// Sequences that join and leave, and grow over pages and powers of two; the kernels are the same,
+/// and so are the bits.
 #[test]
 fn decoding() {
     for (place, force) in places() {
@@ -152,7 +153,7 @@ fn decoding() {
             // Pages in no order; a table grows with its sequence.
             let table =
                 |s: usize, end: usize| (0..end.div_ceil(PAGE) as u32).map(|p| 3 * p + s as u32).collect::<Arc<[u32]>>();
-            let piece = |s: usize, start: usize, n: usize| TokenChunk {
+            let chunk = |s: usize, start: usize, n: usize| TokenChunk {
                 ids: (start..start + n).map(|i| id(i, s)).collect(),
                 start,
                 table: table(s, start + n),
@@ -160,14 +161,14 @@ fn decoding() {
             };
             let starts = [250usize, 30, 1].map(|n| n.min(limits.positions.saturating_sub(20).max(1)));
             for cache in &caches {
-                let pieces = (0..3).map(|s| piece(s, 0, starts[s])).collect();
-                replay::run(&Pieces { model, pieces, cache, place: &place }).unwrap();
+                let chunks = (0..3).map(|s| chunk(s, 0, starts[s])).collect();
+                replay::run(&DecodePass { model, chunks, cache, place: &place }).unwrap();
             }
             for step in 0..16 {
                 let who: &[usize] = [&[0, 1, 2][..], &[0, 1, 2], &[0, 1, 2], &[2, 0], &[1]][step % 5];
                 let mut results = caches.each_ref().map(|cache| {
-                    let pieces = who.iter().map(|s| piece(*s, starts[*s] + step, 1)).collect();
-                    Pieces { model, pieces, cache, place: &place }
+                    let chunks = who.iter().map(|s| chunk(*s, starts[*s] + step, 1)).collect();
+                    DecodePass { model, chunks, cache, place: &place }
                 });
                 let [by_itself, replayed] = &mut results;
                 let want = replay::run(by_itself).unwrap().1[0].to_f32().unwrap();
@@ -178,10 +179,11 @@ fn decoding() {
                     place.device(),
                     worst(&got, &want)
                 );
-                // What others leave out is written too, so that nobody has a hole.
+                // Tokens that the other batches leave out are written too, so that no sequence has
+                // a hole.
                 for cache in &caches {
-                    let pieces = (0..3).map(|s| piece(s, starts[s] + step, 1)).collect();
-                    replay::run(&Pieces { model, pieces, cache, place: &place }).unwrap();
+                    let chunks = (0..3).map(|s| chunk(s, starts[s] + step, 1)).collect();
+                    replay::run(&DecodePass { model, chunks, cache, place: &place }).unwrap();
                 }
             }
             let made = passes.count();
@@ -191,32 +193,32 @@ fn decoding() {
     }
 }
 
-/// Pages and length of an input.
-type Where = (Arc<[u32]>, usize);
+/// Block table and length of an input.
+type InputTable = (Arc<[u32]>, usize);
 
-struct Seq2SeqStream<'a> {
+struct Seq2SeqPass<'a> {
     model: &'a dyn Seq2Seq,
-    pieces: Vec<TokenChunk>,
-    inputs: Vec<Where>,
+    chunks: Vec<TokenChunk>,
+    inputs: Vec<InputTable>,
     caches: (&'a KvCache, &'a KvCache),
     place: &'a Place,
 }
 
-impl Pass for Seq2SeqStream<'_> {
-    type Batch = (Batch, EncoderKv);
+impl Pass for Seq2SeqPass<'_> {
+    type Batch = (Batch, Read);
     type Error = sconce_models::Error;
 
-    fn batch(&self, _: Option<Fill>) -> Result<(Batch, EncoderKv)> {
+    fn batch(&self, _: Option<Fill>) -> Result<(Batch, Read)> {
         let (read, written) = self.caches;
-        let batch = Batch::decode(&self.pieces, PAGE, written, self.model.limits(), self.place)?;
-        Ok((batch, EncoderKv::new(&self.inputs, PAGE, read)?))
+        let batch = Batch::decode(&self.chunks, PAGE, written, self.model.limits(), self.place)?;
+        Ok((batch, Read::new(&self.inputs, PAGE, read)?))
     }
 
-    fn given(&self, (batch, read): &(Batch, EncoderKv)) -> Given {
+    fn given(&self, (batch, read): &(Batch, Read)) -> Given {
         read.given(batch)
     }
 
-    fn forward(&self, (batch, read): &(Batch, EncoderKv)) -> Result<Vec<Tensor>> {
+    fn forward(&self, (batch, read): &(Batch, Read)) -> Result<Vec<Tensor>> {
         let states = self.model.forward(batch, read, &mut |_, _| ())?;
         Ok(vec![self.model.head().forward(&states)?])
     }
@@ -227,7 +229,7 @@ fn pages(of: usize, end: usize) -> Arc<[u32]> {
     (0..end.div_ceil(PAGE) as u32).map(|page| 3 * page + of as u32).collect()
 }
 
-/// Answers that join, leave and grow as those of [`decoding`] do, and look at another input each time.
+/// Answers that join, leave and grow as in [`decoding`], and attend to another input each time.
 #[test]
 fn writing() {
     const INPUTS: [usize; 3] = [150, 40, 3];
@@ -247,18 +249,18 @@ fn writing() {
             let batch = Batch::new(&[0, 1, 2].map(text), model.limits(), &place).unwrap();
             let states = model.encoder().forward(&batch, &mut |_, _| ()).unwrap();
             let inputs = [0, 1, 2].map(|n| (pages(n, INPUTS[n]), INPUTS[n]));
-            let rows = EncoderKv::new(&inputs, PAGE, &read).unwrap().rows(&place).unwrap();
+            let rows = Read::new(&inputs, PAGE, &read).unwrap().rows(&place).unwrap();
             model.remember(&states, &read, &rows).unwrap();
-            // Of each of these the tokens from there on, looking at the input that is its turn.
+            // The tokens of each sequence from its start on, with the input whose turn it is.
             let pass = |who: &[usize], (step, n): (usize, Option<usize>), written| {
-                let piece = |s: &usize| {
+                let chunk = |s: &usize| {
                     let (start, n) = (n.map_or(0, |_| STARTS[*s] + step), n.unwrap_or(STARTS[*s]));
                     let ids = (start..start + n).map(|i| id(i, *s)).collect();
                     TokenChunk { ids, start, table: pages(*s, start + n), wanted: 1 }
                 };
                 let input = |s: &usize| inputs[(*s + step) % 3].clone();
-                let (pieces, inputs) = (who.iter().map(piece).collect(), who.iter().map(input).collect());
-                Seq2SeqStream { model, pieces, inputs, caches: (&read, written), place: &place }
+                let (chunks, inputs) = (who.iter().map(chunk).collect(), who.iter().map(input).collect());
+                Seq2SeqPass { model, chunks, inputs, caches: (&read, written), place: &place }
             };
             for written in &written {
                 replay::run(&pass(&[0, 1, 2], (0, None), written)).unwrap();
@@ -274,12 +276,13 @@ fn writing() {
                 let what = format!("{name} in {dtype} on {}, step {step}", place.device());
                 assert!(got == want, "{what}: {:.1e}", worst(&got, &want));
                 assert_eq!(counted() - before, 2 * calls, "{what}: a replay is counted as what it replays");
-                // What others leave out is written too, so that nobody has a hole.
+                // Tokens that the other batches leave out are written too, so that no sequence has
+                // a hole.
                 for written in &written {
                     replay::run(&pass(&[0, 1, 2], (step, Some(1)), written)).unwrap();
                 }
             }
-            // One at least for each number of answers.
+            // At least one graph for each number of answers.
             let made = passes.count();
             let least = if matches!(place.device(), Device::Cuda(_)) { 3 } else { 0 };
             assert!(made >= least && (made > 0) == (least > 0), "{name} on {}: {made}", place.device());

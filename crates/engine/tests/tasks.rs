@@ -1,4 +1,4 @@
-//! Every task, from texts to the answers people see, against the libraries they know it from.
+//! Every task, from texts to final results, against the reference libraries.
 
 use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
@@ -238,7 +238,7 @@ fn m3_gives_all_three_in_one_pass() {
             assert!((text.sparse.dot(&other.sparse) - want).abs() <= 1e-4 * want.abs().max(1.0));
         }
     }
-    // The same model serves those who ask for one of the three.
+    // The same model serves each of the three tasks.
     let sparse = SparseEncoder::load(&reference(dir.path()), &options(), &()).unwrap().embed(&texts(&cases)).unwrap();
     assert_eq!(sparse.results[2], got.results[2].sparse);
     let multi =
@@ -304,7 +304,7 @@ fn static_models_read_as_their_own_library_does() {
             assert_eq!(case["tokens"].as_u64(), Some(*tokens as u64), "{name}: {case}");
         }
         let want = arrays(name).f32("embeddings").values;
-        // Numbers of an int8 table go up to 127.
+        // Values of an int8 table go up to 127.
         let scale = want.iter().fold(1.0f32, |m, v| m.max(v.abs()));
         let off = worst(&got.values, &want);
         assert!(off <= F32 * scale, "{name}: off by {off:.1e}");

@@ -21,14 +21,15 @@ const MODELS: [&str; 10] = [
     "siglip-vision",
 ];
 
-/// Of the largest value of a layer: goldens are f64 runs stored in f32, and sums in f32 are some roundings of 6e-8 away.
+/// Relative to the largest value of a layer: goldens are f64 runs stored in f32, and sums in f32
+/// are some roundings of 6e-8 away.
 const F32: f32 = 1e-5;
 
-/// Half formats round every activation, once an op. On the worst element that leaves some three roundings of a value of the
-/// layer's size; a lost term or a wrong row is off by the size itself.
+/// Half formats round every activation, once per op. On the worst element that leaves some three
+/// roundings of a value of the layer's size; a lost term or a wrong row is off by the size itself.
 const ROUNDINGS: f32 = 8.0;
 
-/// A golden's files, written out.
+/// A golden's files, written to a folder.
 struct Files(tempfile::TempDir);
 
 impl Files {
@@ -55,17 +56,17 @@ fn sequences(arrays: &Arrays) -> Vec<Sequence> {
     ends.values.windows(2).map(|w| Sequence { ids: cut(w), ..Sequence::default() }).collect()
 }
 
-/// Hidden states of every layer, and the vectors.
-type Seen = (Vec<Vec<f32>>, Tensor);
+/// Hidden states of every layer, and the embeddings.
+type TowerOutputs = (Vec<Vec<f32>>, Tensor);
 
-fn texts(tower: &dyn TextTower, sequences: &[Sequence], place: &Place) -> Seen {
+fn texts(tower: &dyn TextTower, sequences: &[Sequence], place: &Place) -> TowerOutputs {
     let batch = Batch::new(sequences, tower.limits(), place).unwrap();
     let mut seen = Vec::new();
     let vectors = tower.forward(&batch, &mut |_, x: &Tensor| seen.push(x.to_f32().unwrap())).unwrap();
     (seen, vectors)
 }
 
-fn images(tower: &dyn VisionTower, pixels: &[&[f32]], dtype: DType, place: &Place) -> Seen {
+fn images(tower: &dyn VisionTower, pixels: &[&[f32]], dtype: DType, place: &Place) -> TowerOutputs {
     let images = Images::new(pixels, tower.image(), dtype, place).unwrap();
     let mut seen = Vec::new();
     let vectors = tower.forward(&images, &mut |_, x: &Tensor| seen.push(x.to_f32().unwrap())).unwrap();
@@ -81,7 +82,7 @@ fn borrowed(pixels: &[Vec<f32>]) -> Vec<&[f32]> {
     pixels.iter().map(Vec::as_slice).collect()
 }
 
-/// The largest difference against the largest value.
+/// The largest difference relative to the largest value.
 fn relative(got: &[f32], want: &[f32]) -> f32 {
     worst(got, want) / want.iter().fold(0.0, |m, v| v.abs().max(m))
 }
@@ -92,8 +93,8 @@ fn check(what: &str, got: &[f32], want: &[f32]) {
     assert!(off <= F32, "{what}: off by {off:.2e}");
 }
 
-/// A tower's layers and vectors against the golden's, whose names begin with `prefix`.
-fn check_tower(what: &str, (seen, vectors): &Seen, arrays: &Arrays, prefix: &str, embeds: &str) {
+/// Compares a tower's layers and embeddings with the golden's, whose names begin with `prefix`.
+fn check_tower(what: &str, (seen, vectors): &TowerOutputs, arrays: &Arrays, prefix: &str, embeds: &str) {
     assert!(!arrays.has(&format!("{prefix}hidden.{}", seen.len())), "{what}: fewer layers than the golden");
     for (i, got) in seen.iter().enumerate() {
         check(&format!("{what} {prefix}layer {i}"), got, &arrays.f32(&format!("{prefix}hidden.{i}")).values);
@@ -126,7 +127,7 @@ fn every_layer_and_every_vector_equal_the_reference_in_every_place() {
                 let of_image = |i| text.chunks(model.dimension).map(move |t| dot(i, t));
                 let cosines = image.chunks(model.dimension).flat_map(of_image);
                 let logits: Vec<f32> = cosines.map(|c| c * model.logit_scale + model.logit_bias).collect();
-                // Cosines cancel, so that logits are off by a part of what a cosine of one makes.
+                // Cosines cancel, so logits are compared relative to the logit of a cosine of one.
                 let off = worst(&logits, &arrays.f32("logits_per_image").values) / model.logit_scale;
                 println!("{what} logits: {off:.2e}");
                 assert!(off <= F32, "{what} logits: off by {off:.2e}");
@@ -164,7 +165,7 @@ fn a_text_and_an_image_do_not_see_their_neighbours() {
         let (text, vision) = (model.text.as_deref().unwrap(), model.vision.as_deref().unwrap());
         let (sequences, pixels) = (sequences(&arrays), cut(&arrays, vision));
         let pixels = borrowed(&pixels);
-        let values = |seen: Seen| seen.1.to_f32().unwrap();
+        let values = |seen: TowerOutputs| seen.1.to_f32().unwrap();
         let alone: Vec<f32> =
             sequences.iter().flat_map(|s| values(texts(text, std::slice::from_ref(s), &Place::cpu()))).collect();
         assert_eq!(values(texts(text, &sequences, &Place::cpu())), alone, "{name}");
@@ -247,7 +248,7 @@ fn what_would_change_the_result_is_refused() {
     refused("clip-tiny", &|c| c["text_config"] = json!([]), "not an object");
 }
 
-/// The oldest files repeat a tower's configuration, and transformers believes the repetition.
+/// The oldest files repeat a tower's configuration, and transformers uses the repetition.
 #[test]
 fn an_old_name_of_a_towers_configuration_wins() {
     let files = Files::of("clip-tiny");

@@ -1,8 +1,9 @@
-//! How ColBERT models read texts: markers, expansions, skip lists. Three layouts say it: Stanford's `artifact.metadata`, PyLate's
-//! `config_sentence_transformers.json`, and sentence-transformers' own modules.
+//! How ColBERT models tokenize texts: markers, query expansion, skip lists. Three layouts configure
+//! it: Stanford's `artifact.metadata`, PyLate's `config_sentence_transformers.json`, and
+//! sentence-transformers' own modules.
 
-use super::reading::{Reading, plain_reading};
-use super::sentence_transformers::{Dense, Entry, dense, reading};
+use super::input_spec::{InputSpec, plain_input_spec};
+use super::sentence_transformers::{Dense, Entry, dense, input_spec};
 use crate::error::{Error, Result};
 use sconce_formats::{json, optional_json};
 use sconce_models::Sequence;
@@ -11,53 +12,54 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// What Stanford's models skip unless told otherwise.
+/// The default skip list of Stanford's models.
 const PUNCTUATION: &str = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
 
-/// Queries have been this long since the first ColBERT.
+/// The query length since the first ColBERT.
 const QUERY_LENGTH: usize = 32;
 
-/// Which of the two a text is.
+/// Whether a text is a query or a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Query,
     Document,
 }
 
-/// What the files say of the tokens.
+/// The settings from the model's files.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ColbertSpec {
-    pub(crate) reading: Reading,
-    /// Projections with files of their own.
+    pub(crate) input_spec: InputSpec,
+    /// Projections with their own folders.
     pub(crate) dense: Vec<Dense>,
     /// Whether `linear.weight` beside the encoder is the projection.
     pub(crate) stanford: bool,
-    /// Whether vectors are brought to length one.
+    /// Whether vectors are L2-normalized.
     pub(crate) normalize: bool,
-    /// What stands before queries and documents.
+    /// The markers before queries and documents.
     markers: [String; 2],
-    /// The most tokens of queries and documents, where the files say.
+    /// The most tokens of queries and documents, if the files say.
     lengths: [Option<usize>; 2],
     expansion: Option<Expansion>,
     /// Tokens of documents that get no vector.
     skip: Vec<String>,
 }
 
-/// Mask tokens behind a query, which look at its tokens and find words that it could have had.
+/// Query expansion: mask tokens after a query, which attend to its tokens and stand for words that
+/// it could have had.
 #[derive(Clone, Debug, PartialEq)]
 struct Expansion {
-    /// Up to this many tokens.
+    /// Expand to this many tokens.
     length: usize,
-    /// Whether longer queries are cut to it.
+    /// Whether longer queries are truncated to it.
     fixed: bool,
-    /// Whether tokens look at them in turn.
+    /// Whether other tokens attend to the mask tokens.
     attend: bool,
-    /// The token, where it is not the mask.
+    /// The expansion token, if it is not the mask token.
     token: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Native {
+struct ExpansionConfig {
     strategy: String,
     #[serde(default)]
     attend: bool,
@@ -65,11 +67,11 @@ struct Native {
     length: usize,
 }
 
-/// A marked text.
-pub(crate) struct Marked {
+/// A tokenized query or document.
+pub(crate) struct ColbertInput {
     pub(crate) sequence: Sequence,
-    /// Which tokens give a vector.
-    pub(crate) kept: Vec<bool>,
+    /// Which tokens get a vector.
+    pub(crate) has_vector: Vec<bool>,
     pub(crate) truncated: bool,
 }
 
@@ -82,7 +84,7 @@ impl ColbertSpec {
             Some(entries) => Self::modules(dir, &modules, &entries),
             None if stanford => Self::stanford(dir),
             None => {
-                let what = "no modules.json, and not Stanford's HF_ColBERT: nothing says how tokens become vectors";
+                let what = "is not a ColBERT model: it has no modules.json, and config.json does not name HF_ColBERT";
                 Err(Error::file(dir, what))
             }
         }
@@ -95,7 +97,7 @@ impl ColbertSpec {
         let flag = |key: &str, or: bool| metadata.get(key).and_then(Value::as_bool).unwrap_or(or);
         let length = number("query_maxlen").unwrap_or(QUERY_LENGTH);
         Ok(ColbertSpec {
-            reading: plain_reading(dir)?,
+            input_spec: plain_input_spec(dir)?,
             dense: Vec::new(),
             stanford: true,
             normalize: true,
@@ -111,7 +113,8 @@ impl ColbertSpec {
         })
     }
 
-    /// PyLate's and sentence-transformers' own layouts differ in where the knobs are, and in what is left out when it is usual.
+    /// PyLate's and sentence-transformers' layouts differ in where settings are and in which
+    /// defaults are omitted.
     fn modules(dir: &Path, path: &Path, entries: &[Entry]) -> Result<ColbertSpec> {
         let top: Map<String, Value> =
             optional_json(&dir.join("config_sentence_transformers.json"))?.unwrap_or_default();
@@ -125,7 +128,7 @@ impl ColbertSpec {
                 "Normalize" if i > 0 => normalize = true,
                 _ => {
                     let what =
-                        format!("module {i} is `{}`, which has no place in a model of token vectors", entry.class());
+                        format!("module {i} is `{}`, which is not supported in a multi-vector model", entry.class());
                     return Err(Error::file(path, what));
                 }
             }
@@ -144,15 +147,15 @@ impl ColbertSpec {
         let expansion = match native.get("query_expansion").or_else(|| top.get("query_expansion")) {
             Some(Value::Null) => None,
             Some(value) => {
-                let native =
-                    Native::deserialize(value).map_err(|e| Error::file(&root, format!("query_expansion: {e}")))?;
+                let native = ExpansionConfig::deserialize(value)
+                    .map_err(|e| Error::file(&root, format!("query_expansion: {e}")))?;
                 let fixed = native.strategy == "fixed";
                 if !fixed && native.strategy != "min" {
-                    return Err(Error::file(&root, format!("query_expansion `{}` is not known", native.strategy)));
+                    return Err(Error::file(&root, format!("query_expansion `{}` is not supported", native.strategy)));
                 }
                 Some(Expansion { length: native.length, fixed, attend: native.attend, token: native.token })
             }
-            // PyLate expands unless it says otherwise; a model of sentence-transformers' own says so if it does.
+            // PyLate expands by default; sentence-transformers only if configured.
             None if mask.is_some() || top.get("do_query_expansion") == Some(&Value::Bool(false)) => None,
             None => Some(Expansion {
                 length: number("query_length").unwrap_or(QUERY_LENGTH),
@@ -174,13 +177,15 @@ impl ColbertSpec {
             }
             None => knob("skiplist_words").map_or_else(punctuation, strings),
         };
-        let sentence = reading(&root, dir)?;
-        // The usual limits may be those of a document without its marker; a length that is told counts more.
-        let told = ["query_length", "document_length"].map(number);
-        let lengths = told.map(|length| length.or(sentence.max_tokens));
-        let most = sentence.max_tokens.map(|most| told.iter().flatten().fold(most, |most, length| most.max(*length)));
+        let sentence = input_spec(&root, dir)?;
+        // The usual limits may be those of a document without its marker; an explicit length takes
+        // precedence.
+        let explicit = ["query_length", "document_length"].map(number);
+        let lengths = explicit.map(|length| length.or(sentence.max_tokens));
+        let most =
+            sentence.max_tokens.map(|most| explicit.iter().flatten().fold(most, |most, length| most.max(*length)));
         Ok(ColbertSpec {
-            reading: Reading { max_tokens: most, ..sentence },
+            input_spec: InputSpec { max_tokens: most, ..sentence },
             dense: dense_layers,
             stanford: false,
             normalize: normalize || mask.is_none(),
@@ -191,13 +196,13 @@ impl ColbertSpec {
         })
     }
 
-    /// Texts as the model sees them.
+    /// Tokenizes texts with markers and expansion.
     pub(crate) fn encode<T: AsRef<str> + Sync>(
         &self,
         reader: Reader<'_>,
         texts: &[T],
         side: Side,
-    ) -> Result<Vec<Marked>> {
+    ) -> Result<Vec<ColbertInput>> {
         let t = reader.tokenizer();
         let (marker, length) = match side {
             Side::Query => (&self.markers[0], self.lengths[0]),
@@ -205,8 +210,9 @@ impl ColbertSpec {
         };
         let expansion = self.expansion.as_ref().filter(|_| side == Side::Query);
         if let Some(e) = expansion.filter(|e| e.length > t.max_tokens()) {
-            let what = format!("queries are expanded to {} tokens, and the model takes {}", e.length, t.max_tokens());
-            return Err(Error::file(&self.reading.root, what));
+            let what =
+                format!("queries are expanded to {} tokens, but the model takes at most {}", e.length, t.max_tokens());
+            return Err(Error::file(&self.input_spec.root, what));
         }
         let length = match expansion {
             Some(Expansion { length, fixed: true, .. }) => Some(*length),
@@ -216,23 +222,24 @@ impl ColbertSpec {
             Side::Query => Vec::new(),
             Side::Document => self.skip.iter().filter_map(|word| t.id(word)).collect(),
         };
-        // A marker that is one token of the vocabulary goes in as that token; as text the tokenizer might take it apart.
+        // A marker that is one token of the vocabulary is inserted as that token; as text the
+        // tokenizer might split it.
         let id = t.id(marker).or_else(|| t.id(marker.trim())).filter(|_| !marker.trim().is_empty());
         let prompt = if id.is_some() { "" } else { marker };
         let most = length.unwrap_or(usize::MAX).min(t.max_tokens());
         let encoded = reader.encode_to(texts, prompt, most.saturating_sub(usize::from(id.is_some())).max(1))?;
         let mask = match expansion {
             Some(e) => Some(e.token.as_deref().map_or_else(|| t.mask(), |token| t.id(token)).ok_or_else(|| {
-                let what = "the model expands queries with a mask token, and its tokenizer has none";
-                Error::file(&self.reading.root, what)
+                let what = "the model expands queries with a mask token, but its tokenizer has none";
+                Error::file(&self.input_spec.root, what)
             })?),
             None => None,
         };
-        Ok(encoded.into_iter().map(|e| mark(e, id, expansion.zip(mask), &skip)).collect())
+        Ok(encoded.into_iter().map(|e| mark_input(e, id, expansion.zip(mask), &skip)).collect())
     }
 }
 
-fn mark(e: Encoded, id: Option<u32>, expansion: Option<(&Expansion, u32)>, skip: &[u32]) -> Marked {
+fn mark_input(e: Encoded, id: Option<u32>, expansion: Option<(&Expansion, u32)>, skip: &[u32]) -> ColbertInput {
     let Encoded { ids, type_ids, truncated, starts_special, .. } = e;
     let mut sequence = Sequence { ids, types: type_ids, keys: None };
     if let Some(id) = id {
@@ -242,7 +249,7 @@ fn mark(e: Encoded, id: Option<u32>, expansion: Option<(&Expansion, u32)>, skip:
             sequence.types.insert(at, 0);
         }
     }
-    let mut kept: Vec<bool> = sequence.ids.iter().map(|id| !skip.contains(id)).collect();
+    let mut has_vector: Vec<bool> = sequence.ids.iter().map(|id| !skip.contains(id)).collect();
     if let Some((expansion, mask)) = expansion {
         let real = sequence.ids.len();
         let length = expansion.length.max(real);
@@ -250,10 +257,10 @@ fn mark(e: Encoded, id: Option<u32>, expansion: Option<(&Expansion, u32)>, skip:
         if !sequence.types.is_empty() {
             sequence.types.resize(length, 0);
         }
-        kept.resize(length, true);
+        has_vector.resize(length, true);
         sequence.keys = (!expansion.attend).then_some(real);
     }
-    Marked { sequence, kept, truncated }
+    ColbertInput { sequence, has_vector, truncated }
 }
 
 fn punctuation() -> Vec<String> {

@@ -1,4 +1,4 @@
-//! What a model's files say of the task that they are made for. Every task decides by these facts whether it serves them.
+//! Facts about a model's files, by which each task decides whether they are made for it.
 
 use super::sentence_transformers::Entry;
 use crate::error::Result;
@@ -7,17 +7,17 @@ use sconce_formats::{Model, is_gguf, optional_json};
 use serde_json::Value;
 use std::path::Path;
 
-/// What bge-m3's two projections are called beside the encoder's weights.
+/// The file names of bge-m3's two projections.
 pub(crate) const M3_SPARSE: &str = "sparse_linear";
 pub(crate) const M3_MULTI_VECTOR: &str = "colbert_linear";
 
-/// What the files say.
+/// Facts about a model's files.
 pub(crate) struct FileFacts {
-    /// `config.json`, or what it would be of a GGUF file.
+    /// `config.json`, or its equivalent from a GGUF file.
     pub(crate) config: Value,
-    /// How a GGUF file says that its vectors are pooled.
+    /// The pooling that a GGUF file declares.
     pub(crate) pooling: Option<Pooling>,
-    /// Whether bge-m3's projections are there.
+    /// Whether bge-m3's projections are present.
     pub(crate) has_m3: bool,
     modules: Vec<Entry>,
 }
@@ -50,18 +50,18 @@ impl FileFacts {
         self.modules.iter().any(|m| m.class() == class)
     }
 
-    /// Whether the model has a head over sequences: labels, or one score.
+    /// Whether the model has a sequence classification head: labels, or one score.
     pub(crate) fn is_sequence_classifier(&self) -> bool {
         self.pooling == Some(Pooling::Rank) || self.class().ends_with("ForSequenceClassification")
     }
 
-    /// Whether a GGUF file says that it makes vectors.
+    /// Whether a GGUF file declares a pooling for embeddings.
     pub(crate) fn is_gguf_embedder(&self) -> bool {
         matches!(self.pooling, Some(Pooling::Mean | Pooling::Cls | Pooling::Last))
     }
 }
 
-/// Whether a folder holds a bge-m3 model.
+/// Whether a folder has a bge-m3 model.
 pub(crate) fn has_m3(dir: &Path) -> bool {
     [M3_SPARSE, M3_MULTI_VECTOR]
         .iter()

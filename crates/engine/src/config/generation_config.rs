@@ -1,10 +1,10 @@
-//! What `generation_config.json` says of how a model's answers are made, whatever kind of model writes them.
+//! `generation_config.json`: recommended parameters, for any kind of model that generates text.
 
 use crate::sampling::GenerationParams;
 use serde_json::Value;
 
-/// What changes answers and is not done here, with the value that changes nothing.
-const NOT_DONE: [(&str, f64); 8] = [
+/// Options that change answers and are not supported, with their neutral values.
+const UNSUPPORTED: [(&str, f64); 8] = [
     ("no_repeat_ngram_size", 0.0),
     ("encoder_no_repeat_ngram_size", 0.0),
     ("min_length", 0.0),
@@ -14,7 +14,7 @@ const NOT_DONE: [(&str, f64); 8] = [
     ("encoder_repetition_penalty", 1.0),
     ("penalty_alpha", 0.0),
 ];
-const NOT_DONE_EITHER: [&str; 6] = [
+const UNSUPPORTED_LISTS: [&str; 6] = [
     "forced_bos_token_id",
     "forced_eos_token_id",
     "bad_words_ids",
@@ -23,44 +23,44 @@ const NOT_DONE_EITHER: [&str; 6] = [
     "sequence_bias",
 ];
 
-/// What it asks for and does not get, a sentence each.
-pub(crate) fn not_done(advice: &Value) -> Vec<String> {
-    let strange = |(key, neutral): &&(&str, f64)| advice[key].as_f64().is_some_and(|v| v != *neutral);
-    let numbers = NOT_DONE.iter().filter(strange).map(|(key, _)| *key);
+/// A note for each unsupported option that is set.
+pub(crate) fn unsupported_notes(config: &Value) -> Vec<String> {
+    let is_set = |(key, neutral): &&(&str, f64)| config[key].as_f64().is_some_and(|v| v != *neutral);
+    let numbers = UNSUPPORTED.iter().filter(is_set).map(|(key, _)| *key);
     let empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
-    let others = NOT_DONE_EITHER.into_iter().filter(|key| !empty(&advice[*key]));
-    numbers.chain(others).map(|key| note(advice, key)).collect()
+    let others = UNSUPPORTED_LISTS.into_iter().filter(|key| !empty(&config[*key]));
+    numbers.chain(others).map(|key| unsupported_note(config, key)).collect()
 }
 
-/// That `key` is not done.
-pub(crate) fn note(advice: &Value, key: &str) -> String {
-    let mut asked: String = advice[key].to_string().chars().take(60).collect();
-    if asked.len() < advice[key].to_string().len() {
-        asked.push('…');
+/// The note that `key` is not supported.
+pub(crate) fn unsupported_note(config: &Value, key: &str) -> String {
+    let mut value: String = config[key].to_string().chars().take(60).collect();
+    if value.len() < config[key].to_string().len() {
+        value.push('…');
     }
-    format!("generation_config.json asks for {key} = {asked}, which is not done: answers may differ")
+    format!("generation_config.json asks for {key} = {value}, which is not supported: answers may differ")
 }
 
-/// A count that it gives.
-pub(crate) fn count(advice: &Value, key: &str) -> Option<usize> {
-    advice[key].as_u64().map(|n| usize::try_from(n).unwrap_or(usize::MAX))
+/// A count in the file.
+pub(crate) fn count(config: &Value, key: &str) -> Option<usize> {
+    config[key].as_u64().map(|n| usize::try_from(n).unwrap_or(usize::MAX))
 }
 
-/// The most likely token each time: where a model's makers recommend nothing, what is least surprising.
+/// Greedy decoding: the least surprising default where the files recommend nothing.
 pub(crate) fn greedy() -> GenerationParams {
     GenerationParams { temperature: 0.0, ..GenerationParams::default() }
 }
 
-/// How tokens are best chosen. As in transformers, penalties count also where the most likely token is taken.
-pub(crate) fn params(advice: &Value) -> Result<GenerationParams, String> {
-    let number = |key: &str, usual: f32| match &advice[key] {
+/// The recommended sampling parameters. As in transformers, penalties apply to greedy decoding too.
+pub(crate) fn params(config: &Value) -> Result<GenerationParams, String> {
+    let number = |key: &str, usual: f32| match &config[key] {
         Value::Null => Ok(usual),
         value => value.as_f64().map(|v| v as f32).ok_or_else(|| format!("{key} is {value}, not a number")),
     };
     let greedy = GenerationParams { repetition_penalty: number("repetition_penalty", 1.0)?, ..greedy() };
-    let params = if advice["do_sample"].as_bool() == Some(true) {
-        // Fifty is what transformers keeps unless told otherwise; zero keeps all.
-        let top_k = advice["top_k"].as_u64().unwrap_or(50) as u32;
+    let params = if config["do_sample"].as_bool() == Some(true) {
+        // Fifty is the default of transformers; zero keeps all.
+        let top_k = config["top_k"].as_u64().unwrap_or(50) as u32;
         GenerationParams {
             temperature: number("temperature", 1.0)?,
             top_k: Some(top_k).filter(|k| *k > 0),
@@ -98,13 +98,13 @@ mod tests {
     fn what_is_not_done_is_told() {
         let neutral =
             json!({"no_repeat_ngram_size": 0, "num_beam_groups": 1, "bad_words_ids": null, "suppress_tokens": []});
-        assert_eq!(not_done(&neutral), Vec::<String>::new());
-        let asked =
+        assert_eq!(unsupported_notes(&neutral), Vec::<String>::new());
+        let value =
             json!({"no_repeat_ngram_size": 3, "suppress_tokens": vec![1; 1000], "begin_suppress_tokens": [220]});
-        let notes = not_done(&asked);
+        let notes = unsupported_notes(&value);
         assert_eq!(notes.len(), 3, "{notes:?}");
         assert!(notes[0].contains("no_repeat_ngram_size = 3"), "{notes:?}");
         assert!(notes[1].contains("suppress_tokens = [1,1") && notes[1].len() < 200, "{notes:?}");
-        assert!(not_done(&Value::Null).is_empty());
+        assert!(unsupported_notes(&Value::Null).is_empty());
     }
 }

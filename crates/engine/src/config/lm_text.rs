@@ -1,7 +1,7 @@
-//! What a language model's files say of text: how it becomes tokens and comes back, how a conversation becomes a text, by which
-//! tokens an answer ends, and how tokens are best chosen.
+//! The text settings of a language model: tokenizer, detokenizer, chat templates, end tokens and
+//! recommended sampling parameters.
 
-use super::generation_config::{self, count, greedy, not_done, note};
+use super::generation_config::{self, count, greedy, unsupported_note, unsupported_notes};
 use crate::error::{Error, Result};
 use crate::sampling::GenerationParams;
 use sconce_formats::gguf::Gguf;
@@ -15,7 +15,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use tokenizers::{Encoding, Tokenizer};
 
-/// Tokens by which families end a turn. Files made from older checkpoints name only the one that ends a text.
+/// End-of-turn tokens of model families. Files made from older checkpoints name only the
+/// end-of-text token.
 const END_OF_TURN: [&str; 10] = [
     "<|im_end|>",
     "<|eot_id|>",
@@ -29,23 +30,25 @@ const END_OF_TURN: [&str; 10] = [
     "<|return|>",
 ];
 
-/// LmText of a language model.
+/// The text settings of a language model.
 pub(crate) struct LmText {
-    /// In which control tokens are what they look like. It decodes, too.
-    pub(crate) parsed: Arc<Tokenizer>,
-    /// In which they are text. Made when the first text comes that holds one: it takes as much memory as the other.
+    /// The tokenizer that recognizes control tokens. It also detokenizes.
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    /// The tokenizer that treats control tokens as text. Made when a text first contains one, since
+    /// it takes as much memory as the other.
     plain: OnceLock<Tokenizer>,
-    /// The file that they are from, if they are not from a folder.
+    /// The GGUF file, unless the model is a folder.
     gguf: Option<Arc<Gguf>>,
-    /// Why not, where they are broken: who only wants a text continued need not know.
+    /// The error is kept if the templates are broken, because plain continuation does not need
+    /// them.
     templates: Result<ChatTemplates, TemplateError>,
-    /// By which an answer ends.
+    /// End tokens.
     pub(crate) ends: Arc<BTreeSet<u32>>,
-    /// How its makers choose tokens.
+    /// The sampling parameters that the files recommend.
     pub(crate) params: GenerationParams,
-    /// The most tokens of an answer, where they say.
+    /// The most tokens of an answer, if the files say.
     pub(crate) most: Option<usize>,
-    /// What they ask for besides and a language model does not get.
+    /// Notes on unsupported options.
     pub(crate) notes: Vec<String>,
 }
 
@@ -59,9 +62,9 @@ impl LmText {
 
     pub(crate) fn of_gguf(root: &Path, gguf: &Arc<Gguf>) -> Result<LmText> {
         let vocabulary = gguf.vocabulary()?;
-        let parsed = metadata::tokenizer(&vocabulary, Specials::Parsed).map_err(|what| Error::file(root, what))?;
+        let tokenizer = metadata::tokenizer(&vocabulary, Specials::Parsed).map_err(|what| Error::file(root, what))?;
         let named = [vocabulary.eos, vocabulary.eot, vocabulary.eom].into_iter().flatten();
-        let ends = named.chain(turn_ends(&parsed)).collect();
+        let ends = named.chain(end_of_turn_ids(&tokenizer)).collect();
         let word = |id: Option<u32>| id.and_then(|id| vocabulary.tokens.get(id as usize).copied());
         let template = |source: &str| ChatTemplate::new(source, word(vocabulary.bos), word(vocabulary.eos));
         let (default, tool_use) = (gguf.chat_template(None)?, gguf.chat_template(Some("tool_use"))?);
@@ -70,7 +73,7 @@ impl LmText {
             default.and_then(|default| Ok(ChatTemplates { default, tool_use: tool_use.map(template).transpose()? }));
         gguf.let_go();
         Ok(LmText {
-            parsed: Arc::new(parsed),
+            tokenizer: Arc::new(tokenizer),
             plain: OnceLock::new(),
             gguf: Some(gguf.clone()),
             templates,
@@ -82,50 +85,53 @@ impl LmText {
     }
 
     fn of_folder(root: &Path, config: &Value) -> Result<LmText> {
-        let mut parsed = open(root)?;
-        parsed.with_padding(None);
-        sound(|| parsed.with_truncation(None).map(drop)).map_err(|e| Error::file(root, e))?;
-        let words: Value = optional_json(&root.join("tokenizer_config.json"))?.unwrap_or_default();
-        let told: Value = optional_json(&root.join("generation_config.json"))?.unwrap_or_default();
+        let mut tokenizer = open(root)?;
+        tokenizer.with_padding(None);
+        sound(|| tokenizer.with_truncation(None).map(drop)).map_err(|e| Error::file(root, e))?;
+        let tokenizer_config: Value = optional_json(&root.join("tokenizer_config.json"))?.unwrap_or_default();
+        let generation: Value = optional_json(&root.join("generation_config.json"))?.unwrap_or_default();
         let file = root.join("chat_template.jinja");
         let file = match file.exists() {
             true => Some(sconce_formats::bytes(&file, 1 << 20)?),
             false => None,
         };
         let file = file.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        let templates = ChatTemplates::read(file.as_deref(), &words);
-        let mut ends: BTreeSet<u32> = [&told["eos_token_id"], &config["eos_token_id"]]
+        let templates = ChatTemplates::read(file.as_deref(), &tokenizer_config);
+        let mut ends: BTreeSet<u32> = [&generation["eos_token_id"], &config["eos_token_id"]]
             .into_iter()
             .flat_map(|value| value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]))
             .filter_map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()))
             .collect();
-        let eos = words["eos_token"].as_str().or(words["eos_token"]["content"].as_str());
-        ends.extend(eos.and_then(|token| parsed.token_to_id(token)));
-        ends.extend(turn_ends(&parsed));
-        let params =
-            generation_config::params(&told).map_err(|what| Error::file(&root.join("generation_config.json"), what))?;
-        let mut notes = not_done(&told);
-        notes.extend(count(&told, "num_beams").filter(|n| *n > 1).map(|_| note(&told, "num_beams")));
+        let eos = tokenizer_config["eos_token"].as_str().or(tokenizer_config["eos_token"]["content"].as_str());
+        ends.extend(eos.and_then(|token| tokenizer.token_to_id(token)));
+        ends.extend(end_of_turn_ids(&tokenizer));
+        let params = generation_config::params(&generation)
+            .map_err(|what| Error::file(&root.join("generation_config.json"), what))?;
+        let mut notes = unsupported_notes(&generation);
+        notes.extend(
+            count(&generation, "num_beams").filter(|n| *n > 1).map(|_| unsupported_note(&generation, "num_beams")),
+        );
         Ok(LmText {
-            parsed: Arc::new(parsed),
+            tokenizer: Arc::new(tokenizer),
             plain: OnceLock::new(),
             gguf: None,
             templates,
             ends: Arc::new(ends),
             params,
-            most: count(&told, "max_new_tokens").filter(|n| *n > 0),
+            most: count(&generation, "max_new_tokens").filter(|n| *n > 0),
             notes,
         })
     }
 
-    /// Tokens of what somebody wrote, with those that begin every text.
+    /// Tokenizes a user's text, with the special tokens that begin every text.
     pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = encoding(&self.parsed, text, true)?;
-        let added = self.parsed.get_added_vocabulary().get_added_tokens_decoder();
-        // Those that every text gets are marked.
-        let own = encoding.get_ids().iter().zip(encoding.get_special_tokens_mask()).filter(|(_, every)| **every == 0);
-        // Where nothing of a text has become one, it makes no difference what one would be.
-        if own.into_iter().any(|(id, _)| added.contains_key(id)) {
+        let encoding = encoding(&self.tokenizer, text, true)?;
+        let added = self.tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+        // Special tokens that every text gets are marked.
+        let content_ids =
+            encoding.get_ids().iter().zip(encoding.get_special_tokens_mask()).filter(|(_, every)| **every == 0);
+        // If no part of the text became a control token, both tokenizers agree.
+        if content_ids.into_iter().any(|(id, _)| added.contains_key(id)) {
             ids(self.plain()?, text, true)
         } else {
             Ok(encoding.get_ids().to_vec())
@@ -133,17 +139,17 @@ impl LmText {
     }
 
     fn plain(&self) -> Result<&Tokenizer> {
-        if let Some(made) = self.plain.get() {
-            return Ok(made);
+        if let Some(plain) = self.plain.get() {
+            return Ok(plain);
         }
         let plain = match &self.gguf {
             Some(gguf) => {
-                let made = metadata::tokenizer(&gguf.vocabulary()?, Specials::Text);
+                let plain = metadata::tokenizer(&gguf.vocabulary()?, Specials::Text);
                 gguf.let_go();
-                made.map_err(|what| Error::file(gguf.path(), what))?
+                plain.map_err(|what| Error::file(gguf.path(), what))?
             }
             None => {
-                let mut plain = Tokenizer::clone(&self.parsed);
+                let mut plain = Tokenizer::clone(&self.tokenizer);
                 plain.set_encode_special_tokens(true);
                 plain
             }
@@ -151,12 +157,12 @@ impl LmText {
         Ok(self.plain.get_or_init(|| plain))
     }
 
-    /// Tokens of a text whose control tokens are what they look like, cut at `most`, and whether it was. What ends every text
-    /// stays.
+    /// Tokenizes a text in which control tokens count as such, truncated to `most`; returns whether
+    /// it was. The end token is kept.
     pub(crate) fn encode_to(&self, text: &str, most: usize) -> Result<(Vec<u32>, bool)> {
-        // A text that goes on for megabytes is not tokenized for the sake of its beginning.
+        // Only the part of a very long text that can matter is tokenized.
         let seen = text.char_indices().nth(most.saturating_mul(LONGEST_TOKEN)).map_or(text.len(), |(i, _)| i);
-        let mut ids = ids(&self.parsed, &text[..seen], true)?;
+        let mut ids = ids(&self.tokenizer, &text[..seen], true)?;
         let cut = ids.len() > most;
         if cut {
             let end = ids.last().copied().filter(|id| self.ends.contains(id));
@@ -168,9 +174,9 @@ impl LmText {
         Ok((ids, cut || seen < text.len()))
     }
 
-    /// Tokens of what a template wrote.
+    /// Tokenizes the output of a chat template.
     pub(crate) fn encode_rendered(&self, text: &str) -> Result<Vec<u32>> {
-        ids(&self.parsed, text, false)
+        ids(&self.tokenizer, text, false)
     }
 
     /// The template for a conversation.
@@ -188,8 +194,9 @@ fn encoding(tokenizer: &Tokenizer, text: &str, special: bool) -> Result<Encoding
         .map_err(|e| Error::Input(format!("the tokenizer failed on a text of {} bytes: {e}", text.len())))
 }
 
-/// The ids of tokens by which turns end, whatever the files say of them. What only is spelt like one is a word.
-fn turn_ends(tokenizer: &Tokenizer) -> impl Iterator<Item = u32> {
+/// The ids of end-of-turn tokens, whatever the files declare. Only added tokens count; the same
+/// spelling may be an ordinary word.
+fn end_of_turn_ids(tokenizer: &Tokenizer) -> impl Iterator<Item = u32> {
     let added = tokenizer.get_added_vocabulary().get_vocab();
     END_OF_TURN.iter().filter_map(|token| added.get(*token).copied())
 }
@@ -199,8 +206,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A folder with a tokenizer of a few words, of which `added` are added, and what its makers say of generating.
-    fn folder(added: &[(&str, bool)], advice: &Value) -> tempfile::TempDir {
+    /// A folder with a tokenizer of a few words and `added` tokens, and a generation config.
+    fn folder(added: &[(&str, bool)], generation: &Value) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let added: Vec<Value> = (3..)
             .zip(added)
@@ -215,7 +222,7 @@ mod tests {
             "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null, "decoder": null,
             "model": model});
         std::fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
-        std::fs::write(dir.path().join("generation_config.json"), advice.to_string()).unwrap();
+        std::fs::write(dir.path().join("generation_config.json"), generation.to_string()).unwrap();
         dir
     }
 
@@ -223,7 +230,7 @@ mod tests {
     fn the_turn_ends_where_no_file_says_so() {
         let dir = folder(&[("<s>", true), ("<|im_end|>", true), ("<end_of_turn>", false)], &json!({"eos_token_id": 3}));
         let words = LmText::of_folder(dir.path(), &json!({})).unwrap();
-        // What is spelt like one and was not added is a word like another.
+        // The same spelling that was not added is an ordinary word.
         assert_eq!(*words.ends, BTreeSet::from([3, 4, 5]));
     }
 

@@ -1,25 +1,26 @@
-//! The sentence-transformers files: which modules stand behind the encoder, and how texts go in.
+//! The sentence-transformers files: the modules after the encoder, and the tokenization settings.
 //!
-//! Both layouts are read: the old one (`sentence_transformers.models.X`, flags for poolings, `max_seq_length`) and the one
-//! written since version 6 (longer class paths, a `pooling_mode`, the length in `tokenizer_config.json`).
+//! Both layouts are read: the old one (`sentence_transformers.models.X`, flags for poolings,
+//! `max_seq_length`) and the one written since version 6 (longer class paths, a `pooling_mode`, the
+//! length in `tokenizer_config.json`).
 
-use super::reading::{Reading, plain_reading};
+use super::input_spec::{InputSpec, plain_input_spec};
 use crate::error::{Error, Result};
 use sconce_formats::{Model, gguf, is_gguf, json, optional_json};
 use sconce_ops::{Activation, Linear, Pooling, Weights};
-use sconce_text::{Table, TokenizerOptions};
+use sconce_text::{TokenizerOptions, Table};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-/// What model2vec reads of a text unless its files say otherwise.
+/// model2vec's default maximum length.
 const MODEL2VEC_TOKENS: usize = 512;
 
-/// A table of words has no longest text; memory is planned for one of so many tokens.
+/// A static embedding table has no maximum length; memory is planned for this many tokens.
 const STATIC_TOKENS: usize = 1 << 16;
 
-/// Which prompt stands before each text.
+/// The prompt before each text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Prompt {
     /// The model's default, if it has one.
@@ -27,20 +28,20 @@ pub enum Prompt {
     Default,
     /// One of the model's prompts, by name (`query`, `document`).
     Named(String),
-    /// These words.
+    /// This text.
     Text(String),
 }
 
-/// How a text becomes a vector, as the model's files say.
+/// How a text becomes an embedding, from the model's files.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SentenceSpec {
-    /// How texts go in.
-    pub(crate) reading: Reading,
-    /// Laid side by side in this order.
+    /// Tokenization settings.
+    pub(crate) input_spec: InputSpec,
+    /// Poolings, concatenated in this order.
     pub(crate) poolings: Vec<Pooling>,
-    /// Whether tokens of the prompt count in the pooling.
+    /// Whether prompt tokens are pooled.
     pub(crate) include_prompt: bool,
-    /// What follows the pooling, in order.
+    /// The modules after the pooling, in order.
     pub(crate) tail: Vec<Module>,
     /// Prompts by name.
     pub(crate) prompts: BTreeMap<String, String>,
@@ -48,16 +49,16 @@ pub(crate) struct SentenceSpec {
     pub(crate) default_prompt: Option<String>,
 }
 
-/// A module behind the pooling.
+/// A module after the pooling.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Module {
     /// y = act(W x + b).
     Dense(Dense),
-    /// To length one.
+    /// L2-normalize.
     Normalize,
 }
 
-/// A dense layer, its weights in `dir`.
+/// A dense layer with its weights in `dir`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Dense {
     pub(crate) dir: PathBuf,
@@ -68,17 +69,17 @@ pub(crate) struct Dense {
 }
 
 impl Dense {
-    /// Its weights, for rows of `inputs` numbers.
+    /// Loads its weights, for inputs of this width.
     pub(crate) fn load(&self, inputs: usize, w: &Weights) -> Result<Linear> {
         if self.inputs != inputs {
-            let what = format!("takes {} numbers, but {inputs} come before it", self.inputs);
+            let what = format!("in_features is {}, but its input has {inputs}", self.inputs);
             return Err(Error::file(&self.dir.join("config.json"), what));
         }
         Ok(Linear::load(&w.sub("linear"), inputs, self.outputs, self.bias)?.with(self.activation))
     }
 }
 
-/// A line of `modules.json`.
+/// An entry of `modules.json`.
 #[derive(Deserialize)]
 pub(crate) struct Entry {
     #[serde(rename = "type")]
@@ -87,8 +88,8 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// The class without the modules it lies in: those have moved between releases, its own name has not. Code of the model's
-    /// own has no name here: it is not run.
+    /// The class name without its Python modules, which have moved between releases. Empty for
+    /// custom code, which is not run.
     pub(crate) fn class(&self) -> &str {
         match self.kind.split_once('.') {
             Some(("sentence_transformers" | "pylate", path)) => path.rsplit('.').next().unwrap_or_default(),
@@ -123,7 +124,7 @@ struct Prompts {
 struct DenseConfig {
     in_features: usize,
     out_features: usize,
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     bias: bool,
     activation_function: Option<String>,
     #[serde(default)]
@@ -131,15 +132,15 @@ struct DenseConfig {
 }
 
 impl SentenceSpec {
-    /// Reads the files in `dir`. A plain transformers model, without `modules.json`, is pooled by the mean, as
-    /// sentence-transformers does it.
+    /// Reads the files in `dir`. A plain transformers model, without `modules.json`, is pooled by
+    /// the mean, as in sentence-transformers.
     pub(crate) fn read(dir: &Path) -> Result<SentenceSpec> {
         if is_gguf(dir) {
             return SentenceSpec::of_gguf(dir);
         }
         let prompts: Prompts = optional_json(&dir.join("config_sentence_transformers.json"))?.unwrap_or_default();
         let mut spec = SentenceSpec {
-            reading: reading(dir, dir)?,
+            input_spec: input_spec(dir, dir)?,
             poolings: Vec::new(),
             include_prompt: true,
             tail: Vec::new(),
@@ -162,26 +163,30 @@ impl SentenceSpec {
         Ok(spec)
     }
 
-    /// What a GGUF file says: how vectors are pooled, and no more. They are brought to length one, as llama.cpp does.
+    /// Reads a GGUF file, which only declares the pooling. Embeddings are L2-normalized, as in
+    /// llama.cpp.
     fn of_gguf(file: &Path) -> Result<SentenceSpec> {
         let Model { config, gguf, .. } = Model::open(file)?;
         let pooling = gguf.map_or(Ok(None), |gguf| gguf.pooling())?;
-        let goes_on = config.pointer("/architectures/0").and_then(Value::as_str).is_some_and(|c| c.ends_with("LM"));
+        let is_causal_lm =
+            config.pointer("/architectures/0").and_then(Value::as_str).is_some_and(|c| c.ends_with("LM"));
         let refuse = |what: &str| Err(Error::file(file, what));
         let pooling = match pooling {
             Some(gguf::Pooling::Mean) => Pooling::Mean,
             Some(gguf::Pooling::Cls) => Pooling::Cls,
             Some(gguf::Pooling::Last) => Pooling::LastToken,
-            Some(gguf::Pooling::Rank) => return refuse("holds a reranker (pooling_type 4); `sconce rerank` reads it"),
-            Some(gguf::Pooling::None) => return refuse("gives a vector a token (pooling_type 0), and not one a text"),
-            // By the mean or by the last token, of a language model that makes all the difference.
-            None if goes_on => {
-                return refuse("is a language model that does not say how its vectors are pooled (pooling_type)");
+            Some(gguf::Pooling::Rank) => return refuse("is a reranker (pooling_type 4); use `sconce rerank`"),
+            Some(gguf::Pooling::None) => {
+                return refuse("has no pooling (pooling_type 0), so it gives a vector per token, not per text");
+            }
+            // For a language model, mean and last-token pooling differ too much to guess.
+            None if is_causal_lm => {
+                return refuse("is a language model without a pooling_type, so it cannot embed texts");
             }
             None => Pooling::Mean,
         };
         Ok(SentenceSpec {
-            reading: plain_reading(file)?,
+            input_spec: plain_input_spec(file)?,
             poolings: vec![pooling],
             include_prompt: true,
             tail: vec![Module::Normalize],
@@ -190,7 +195,7 @@ impl SentenceSpec {
         })
     }
 
-    /// The words that `prompt` puts before a text.
+    /// The text that `prompt` puts before a text.
     pub(crate) fn prompt<'a>(&'a self, prompt: &'a Prompt) -> Result<&'a str> {
         let named = |name: &str| {
             let names = || self.prompts.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -204,15 +209,15 @@ impl SentenceSpec {
         }
     }
 
-    /// The mean of the words that are known. The configuration decides, also where the files of sentence-transformers beside it
-    /// would have it read by other rules.
+    /// The mean of the known words. The configuration takes precedence over sentence-transformers
+    /// files beside it.
     fn model2vec(&mut self, config: &Value) {
         let most = match config.get("max_length") {
             None => MODEL2VEC_TOKENS,
             Some(n) => n.as_u64().map_or(STATIC_TOKENS, |n| (n as usize).min(STATIC_TOKENS)),
         };
-        self.reading.max_tokens = Some(most);
-        self.reading.manner.table = Some(Table::Model2vec);
+        self.input_spec.max_tokens = Some(most);
+        self.input_spec.manner.table = Some(Table::Model2vec);
         self.poolings = vec![Pooling::Mean];
         if config.get("normalize").and_then(Value::as_bool).unwrap_or(false) {
             self.tail.push(Module::Normalize);
@@ -224,13 +229,13 @@ impl SentenceSpec {
             let folder = module.folder(dir, path)?;
             match module.class() {
                 "" => {
-                    let what = format!("`{}` is code of the model's own, which is not run", module.kind);
+                    let what = format!("`{}` is custom code, which is not run", module.kind);
                     return Err(Error::file(path, what));
                 }
-                "Transformer" if i == 0 => self.reading = reading(&folder, dir)?,
+                "Transformer" if i == 0 => self.input_spec = input_spec(&folder, dir)?,
                 "StaticEmbedding" if i == 0 => {
                     let manner = TokenizerOptions { lower_case: false, table: Some(Table::Plain) };
-                    self.reading = Reading { root: folder, max_tokens: Some(STATIC_TOKENS), manner };
+                    self.input_spec = InputSpec { root: folder, max_tokens: Some(STATIC_TOKENS), manner };
                     self.poolings = vec![Pooling::Mean];
                 }
                 "Pooling" if i == 1 => self.pooling(&folder.join("config.json"))?,
@@ -243,10 +248,7 @@ impl SentenceSpec {
             }
         }
         if self.poolings.is_empty() {
-            return Err(Error::file(
-                path,
-                "no pooling: the model gives a vector a token; read it with `embed --multi`",
-            ));
+            return Err(Error::file(path, "no pooling: this is a multi-vector model; use `embed --multi`"));
         }
         Ok(())
     }
@@ -260,7 +262,7 @@ impl SentenceSpec {
             "mean_sqrt_len_tokens" => Ok(Pooling::MeanSqrtLen),
             "weightedmean" => Ok(Pooling::WeightedMean),
             "lasttoken" => Ok(Pooling::LastToken),
-            other => Err(Error::file(path, format!("pooling `{other}` is not known"))),
+            other => Err(Error::file(path, format!("pooling `{other}` is not supported"))),
         };
         self.include_prompt = config.get("include_prompt").and_then(Value::as_bool).unwrap_or(true);
         self.poolings = match config.get("pooling_mode") {
@@ -275,7 +277,7 @@ impl SentenceSpec {
     }
 }
 
-/// The old layout: a flag a mode, laid side by side in this order whatever the file's.
+/// The old layout: a flag per mode, concatenated in this order whatever the file's.
 fn flags(config: &Value) -> Result<Vec<Pooling>, String> {
     let known = [
         ("pooling_mode_cls_token", Pooling::Cls),
@@ -287,17 +289,17 @@ fn flags(config: &Value) -> Result<Vec<Pooling>, String> {
     ];
     let set = |name: &str| config.get(name).and_then(Value::as_bool) == Some(true);
     let names = config.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
-    let stranger =
+    let is_unknown =
         |name: &&str| name.starts_with("pooling_mode_") && !known.iter().any(|(k, _)| k == name) && set(name);
-    if let Some(name) = names.into_iter().find(stranger) {
-        return Err(format!("`{name}` is not a pooling that is known"));
+    if let Some(name) = names.into_iter().find(is_unknown) {
+        return Err(format!("pooling `{name}` is not supported"));
     }
     let modes: Vec<_> = known.into_iter().filter(|(name, _)| set(name)).map(|(_, mode)| mode).collect();
-    // As in sentence-transformers: no flag set means the mean.
+    // As in sentence-transformers: no flag means the mean.
     Ok(if modes.is_empty() { vec![Pooling::Mean] } else { modes })
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
@@ -325,14 +327,15 @@ pub(crate) fn dense(dir: &Path) -> Result<Dense> {
     })
 }
 
-/// How texts go into the encoder in `root`, as the files of sentence-transformers beside it or in `dir` say.
-pub(crate) fn reading(root: &Path, dir: &Path) -> Result<Reading> {
+/// The tokenization settings of the encoder in `root`, from the sentence-transformers files beside
+/// it or in `dir`.
+pub(crate) fn input_spec(root: &Path, dir: &Path) -> Result<InputSpec> {
     let config = match optional_json(&root.join("sentence_bert_config.json"))? {
         Some(config) => config,
         None => optional_json::<SentenceConfig>(&dir.join("sentence_bert_config.json"))?.unwrap_or_default(),
     };
-    let plain = plain_reading(root)?;
-    Ok(Reading {
+    let plain = plain_input_spec(root)?;
+    Ok(InputSpec {
         max_tokens: config.max_seq_length.or(plain.max_tokens),
         manner: TokenizerOptions { lower_case: config.do_lower_case.unwrap_or(false), table: None },
         ..plain

@@ -1,4 +1,4 @@
-//! One answer in the making: chooses its tokens, makes text of them, and knows when it ends.
+//! One running answer: samples its tokens, detokenizes them, and decides when it ends.
 
 use super::{Finish, GenerationReply, SampledToken};
 use crate::error::Result;
@@ -10,88 +10,88 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A generation request, ready to run.
+/// A generation request, checked and tokenized.
 pub(crate) struct GenerateRequest {
     pub(crate) tokens: Vec<u32>,
     pub(crate) params: Arc<GenerationParams>,
     pub(crate) stop: StopCriteria,
-    /// Makes text of an answer, behind the prompt where it goes on from that.
+    /// The detokenizer of an answer, after the prompt if the answer continues it.
     pub(crate) detok: Detokenizer,
-    /// Finds the stop texts in it.
+    /// Finds the stop strings.
     pub(crate) stops: Stops,
-    /// The form of each answer, if they must have one.
-    pub(crate) forms: Vec<Constraint>,
+    /// The constraint of each answer, for structured output.
+    pub(crate) constraints: Vec<Constraint>,
     /// Whether the log probabilities of the prompt's tokens are wanted.
     pub(crate) scored: bool,
-    /// What every answer begins with.
+    /// The beginning of every answer.
     pub(crate) echo: Option<super::Echo>,
 }
 
-/// What ends an answer, and how long it may get.
+/// What ends an answer.
 #[derive(Clone, Debug)]
 pub(crate) struct StopCriteria {
-    /// Tokens by which the model ends.
+    /// End tokens.
     pub(crate) tokens: Arc<BTreeSet<u32>>,
-    /// Texts that end it.
+    /// Stop strings.
     pub(crate) texts: Arc<[String]>,
     /// The most tokens of an answer.
     pub(crate) most: usize,
 }
 
-/// One answer that runs.
+/// One running answer.
 pub(crate) struct ActiveSequence {
     answer: usize,
     sampler: Sampler,
-    /// The form it must have, and how far it is.
-    form: Option<Constraint>,
+    /// The constraint and its state.
+    constraint: Option<Constraint>,
     detok: Option<Detokenizer>,
     stops: Stops,
     stop: StopCriteria,
     /// Tokens of the prompt, and of the answer.
     prompt: usize,
-    picked: usize,
-    /// Chosen, and not yet shown.
+    generated: usize,
+    /// Sampled, but not yet sent.
     picks: Vec<SampledToken>,
-    /// The tokens of the prompt and how likely they were, as far as that is known; if it is asked for.
+    /// The prompt's tokens with their log probabilities, as far as computed; if requested.
     scores: Option<Vec<SampledToken>>,
-    /// The likeliest others that are told with each of them.
+    /// How many of the likeliest tokens to report for each.
     top: u32,
     reply: Arc<GenerationReply>,
 }
 
-/// What an answer's next token comes of.
+/// The input for an answer's next token.
 pub(crate) enum NextToken<'a> {
-    /// Logits to choose from, which are used up.
+    /// Logits to sample from, which are overwritten.
     Logits(&'a mut [f32]),
-    /// The token, which was chosen where they are.
+    /// The token that the device sampled.
     Token(u32),
 }
 
-/// How an answer goes on.
+/// How an answer continues.
 pub(crate) enum StepOutput {
     Token(u32),
     Ended,
 }
 
 impl ActiveSequence {
-    /// Answer `answer` of a request, which may have to have a form.
+    /// Answer `answer` of a request, with an optional constraint.
     pub(crate) fn new(
         answer: usize,
         request: &GenerateRequest,
-        form: Option<Constraint>,
+        constraint: Option<Constraint>,
         reply: &Arc<GenerationReply>,
     ) -> ActiveSequence {
         ActiveSequence {
             answer,
             sampler: Sampler::new(request.params.clone(), answer as u32),
-            form,
+            constraint,
             detok: Some(request.detok.clone()),
             stops: request.stops.clone(),
             stop: request.stop.clone(),
             prompt: request.tokens.len(),
-            picked: 0,
+            generated: 0,
             picks: Vec::new(),
-            // Nothing comes before the first.
+            // Nothing comes before the first token.
             scores: request
                 .scored
                 .then(|| request.tokens.iter().take(1).map(|id| SampledToken { id: *id, logprobs: None }).collect()),
@@ -100,8 +100,9 @@ impl ActiveSequence {
         }
     }
 
-    /// Notes how likely tokens of the prompt were: `rows` are the logits behind those at `positions`. Some may have come before,
-    /// if the cache had to be computed again. Once all are known they are told, for all answers.
+    /// Records the log probabilities of prompt tokens: `rows` are the logits at `positions`. Some
+    /// may be repeated, if the sequence was preempted and computed again. Once all are known, they
+    /// are sent for all answers.
     pub(crate) fn score(&mut self, rows: &[&mut [f32]], positions: Range<usize>, tokens: &[u32]) {
         let Some(scores) = &mut self.scores else { return };
         let known = scores.len();
@@ -125,20 +126,21 @@ impl ActiveSequence {
         }
     }
 
-    /// How the next token behind `tokens` is chosen, if that takes nothing but logits.
-    pub(crate) fn plain(&self, tokens: &[u32]) -> Option<SamplingParams> {
-        let choosing = self.sampler.plain(Text { tokens, prompt: self.prompt });
-        choosing.filter(|_| self.form.is_none())
+    /// The sampling parameters for the token after `tokens`, if the device can sample it: no
+    /// constraint, penalties, bias or logprobs.
+    pub(crate) fn device_params(&self, tokens: &[u32]) -> Option<SamplingParams> {
+        let params = self.sampler.device_params(Text { tokens, prompt: self.prompt });
+        params.filter(|_| self.constraint.is_none())
     }
 
-    /// Chooses the next token behind `tokens` and tells what it makes.
+    /// Samples the next token after `tokens` and sends the resulting text.
     pub(crate) fn next(&mut self, given: NextToken<'_>, tokens: &[u32]) -> StepOutput {
-        // The prompt was all that was asked for.
+        // Only the prompt was requested.
         if self.stop.most == 0 {
             return self.end(Finish::Length);
         }
         let choice = match given {
-            NextToken::Logits(logits) => self.choose(logits, Text { tokens, prompt: self.prompt }),
+            NextToken::Logits(logits) => self.sample(logits, Text { tokens, prompt: self.prompt }),
             NextToken::Token(token) => Ok(Choice { token, logprobs: None }),
         };
         let choice = match choice {
@@ -151,22 +153,22 @@ impl ActiveSequence {
         if self.stop.tokens.contains(&choice.token) {
             return self.end(Finish::End);
         }
-        self.picked += 1;
+        self.generated += 1;
         self.picks.push(SampledToken { id: choice.token, logprobs: choice.logprobs });
         let text = self.detok.as_mut().and_then(|detok| detok.push(choice.token)).unwrap_or_default();
         match self.stops.push(&text) {
             Step::Stopped { text, stop } => {
-                self.show(text);
+                self.send_text(text);
                 self.reply.end(self.answer, self.stopped_by(stop), None);
                 StepOutput::Ended
             }
             Step::Text(text) => {
                 if !text.is_empty() {
-                    self.show(text);
+                    self.send_text(text);
                 }
-                if self.form.as_ref().is_some_and(Constraint::is_done) {
+                if self.constraint.as_ref().is_some_and(Constraint::is_done) {
                     self.end(Finish::End)
-                } else if self.picked >= self.stop.most {
+                } else if self.generated >= self.stop.most {
                     self.end(Finish::Length)
                 } else {
                     StepOutput::Token(choice.token)
@@ -175,17 +177,19 @@ impl ActiveSequence {
         }
     }
 
-    /// The next token, one that the form allows. This is called once a token, also where the cache is computed again.
-    fn choose(&mut self, logits: &mut [f32], text: Text<'_>) -> Result<Choice> {
-        let mask = self.form.as_mut().map(Constraint::mask).transpose()?;
+    /// Samples a token that the constraint allows. Called once per token, even if the KV cache is
+    /// computed again.
+    fn sample(&mut self, logits: &mut [f32], text: Text<'_>) -> Result<Choice> {
+        let mask = self.constraint.as_mut().map(Constraint::mask).transpose()?;
         let choice = self.sampler.next(logits, text, mask.as_ref().map(TokenMask::words))?;
-        if let Some(form) = &mut self.form {
-            form.commit(choice.token)?;
+        if let Some(constraint) = &mut self.constraint {
+            constraint.commit(choice.token)?;
         }
         Ok(choice)
     }
 
-    /// Its prompt's first step begins, of which so many tokens were in the KV cache. Returns whether this is the first call.
+    /// Called when the prompt's first step begins, with the number of its tokens in the prefix
+    /// cache. Returns whether this is the first call.
     pub(crate) fn begin(&self, cached_tokens: usize) -> bool {
         self.reply.begin(cached_tokens)
     }
@@ -199,19 +203,19 @@ impl ActiveSequence {
         Finish::Stop(self.stop.texts.get(text).cloned().unwrap_or_default())
     }
 
-    /// What was held back, and the end.
+    /// Sends the text that was held back, and the end.
     fn end(&mut self, finish: Finish) -> StepOutput {
         let rest = self.detok.take().map(Detokenizer::finish);
         let rest = rest.and_then(|rest| rest.ok()).unwrap_or_default();
         match self.stops.push(&rest) {
             Step::Stopped { text, stop } => {
-                self.show(text);
+                self.send_text(text);
                 self.reply.end(self.answer, self.stopped_by(stop), None);
             }
             Step::Text(text) => {
                 let text = text + &self.stops.finish();
                 if !text.is_empty() || !self.picks.is_empty() {
-                    self.show(text);
+                    self.send_text(text);
                 }
                 self.reply.end(self.answer, finish, None);
             }
@@ -219,7 +223,7 @@ impl ActiveSequence {
         StepOutput::Ended
     }
 
-    fn show(&mut self, text: String) {
+    fn send_text(&mut self, text: String) {
         let picks = std::mem::take(&mut self.picks);
         self.reply.text(self.answer, text, picks);
     }

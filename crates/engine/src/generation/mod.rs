@@ -1,4 +1,4 @@
-//! Generation: what is asked of a language model, and what comes back while it runs.
+//! Generation: requests to language models, and their events while they run.
 
 mod active_sequence;
 mod reply;
@@ -6,39 +6,42 @@ mod stream;
 
 pub(crate) use active_sequence::{ActiveSequence, GenerateRequest, NextToken, StepOutput, StopCriteria};
 pub(crate) use reply::{Echo, GenerationReply};
-pub(crate) use stream::About;
+pub(crate) use stream::StreamInfo;
 pub use stream::{NextEvent, Stream};
 
 use crate::sampling::{GenerationParams, Logprobs};
 use crate::structured_output::Format;
 use std::time::Duration;
 
-/// A text to go on from, and how.
+/// A prompt and how to continue it.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// The text, or its tokens.
+    /// The prompt.
     pub start: Start,
-    /// How tokens are chosen; the default is what the model's own files recommend.
+    /// The sampling parameters; `None`: what the model's files recommend.
     pub params: Option<GenerationParams>,
-    /// The most tokens of an answer; `None`: what the model's own files say, else as many as there is room for.
+    /// The most tokens of an answer; `None`: what the model's files say, else as many as fit into
+    /// the context.
     pub max_tokens: Option<usize>,
-    /// Texts that end an answer. They are never shown, and no part of them.
+    /// Stop strings. They end an answer and are not part of it.
     pub stop: Vec<String>,
-    /// Whether the answer begins with the prompt; where logprobs are asked for, with those of its tokens too. Of the first there
-    /// are none: nothing comes before it. Then `max_tokens` may be 0, to ask about the prompt alone.
+    /// Whether the answer begins with the prompt, and with `logprobs` also with those of its
+    /// tokens. The first token has none, since nothing comes before it. With `echo`, `max_tokens`
+    /// may be 0.
     pub echo: bool,
-    /// Whether an answer goes on behind the model's own end.
+    /// Whether an answer continues after the model's end token.
     pub ignore_end: bool,
-    /// What an answer must be; `None`: any text. An answer that is cut, by `max_tokens` or a stop text, is the beginning of one.
+    /// The required format of an answer (structured output); `None`: any text. An answer that
+    /// `max_tokens` or a stop string cuts off is the beginning of one.
     pub format: Option<Format>,
 }
 
-/// What a generation starts from.
+/// The prompt of a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// A text. What looks like a control token in it is text.
+    /// A text. Control tokens in it are ordinary text.
     Text(String),
-    /// A text in which control tokens are what they look like: what a chat template wrote.
+    /// A text in which control tokens count as such: the output of a chat template.
     Rendered(String),
     /// Tokens.
     Tokens(Vec<u32>),
@@ -50,64 +53,66 @@ impl Default for Start {
     }
 }
 
-/// One chosen token.
+/// One sampled token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampledToken {
     /// Its id.
     pub id: u32,
-    /// How likely it and others were, if that was asked for.
+    /// Log probabilities of this token and others, if requested.
     pub logprobs: Option<Logprobs>,
 }
 
 /// Why an answer ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// The model said so, or nothing could follow in the form that the answer must have.
+    /// The model's end token, or nothing can follow in the required format.
     End,
-    /// One of the stop texts came.
+    /// This stop string.
     Stop(String),
-    /// There was no room for more, or no more was asked for.
+    /// The limit of tokens.
     Length,
 }
 
-/// What happens to an answer.
+/// An event of a generation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// Its prompt is being run; the first event of a request, and told once, whatever the number of answers.
+    /// The prompt starts to run. The first event of a request, sent once for all its answers.
     Begun {
-        /// Tokens of the prompt that were in the cache already.
+        /// Prompt tokens that were in the prefix cache.
         cached_tokens: usize,
     },
-    /// It grows, by whole characters. Tokens that have not made one yet come with the text that they become.
+    /// An answer grows by whole characters. Tokens of an incomplete character come with the text
+    /// that completes it.
     Text {
-        /// Which of the answers.
+        /// Index of the answer.
         answer: usize,
-        /// What is new.
+        /// The new text.
         text: String,
-        /// The tokens behind it.
+        /// Its tokens.
         picks: Vec<SampledToken>,
     },
-    /// It ends.
+    /// An answer ends.
     End {
-        /// Which of the answers.
+        /// Index of the answer.
         answer: usize,
-        /// Why.
+        /// The reason.
         finish: Finish,
-        /// Of a beam search: the logarithm of its probability over its length to the penalty.
+        /// In a beam search: the log probability divided by length to the power of the length
+        /// penalty.
         score: Option<f32>,
     },
 }
 
-/// What is known of a request when it is handed over.
+/// What is known about a request when it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Started {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Answers that will come.
+    /// Number of answers.
     pub answers: usize,
 }
 
-/// An answer, complete.
+/// A complete answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
     /// Its text.
@@ -116,19 +121,19 @@ pub struct Answer {
     pub picks: Vec<SampledToken>,
     /// Why it ended.
     pub finish: Option<Finish>,
-    /// Of a beam search: the logarithm of its probability over its length to the penalty.
+    /// In a beam search: the log probability divided by length to the power of the length penalty.
     pub score: Option<f32>,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generation {
     /// The answers.
     pub answers: Vec<Answer>,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// From the request until the first text came that is not the prompt's.
+    /// Time from the request to the first generated text.
     pub first: Option<Duration>,
-    /// From the request until the end.
+    /// Time from the request to the end.
     pub took: Duration,
 }

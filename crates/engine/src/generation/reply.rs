@@ -12,53 +12,54 @@ pub(crate) struct GenerationReply {
     answers: usize,
     /// Answers that have not ended.
     left: AtomicUsize,
-    /// What every answer begins with.
+    /// The beginning of every answer.
     echo: Mutex<Option<Echo>>,
 }
 
-/// The prompt, where answers begin with it.
+/// The prompt, for answers that begin with it.
 pub(crate) struct Echo {
     pub(crate) text: String,
-    /// Whether it waits until the log probabilities of its tokens are known.
+    /// Whether it is sent only when the log probabilities of its tokens are known.
     pub(crate) scored: bool,
 }
 
 impl GenerationReply {
-    /// For so many answers, which begin with `echo`.
+    /// A reply for `answers` answers, which begin with `echo`.
     pub(crate) fn new(reply: &Arc<Reply<Event>>, answers: usize, echo: Option<Echo>) -> Arc<GenerationReply> {
         let (reply, left, echo) = (reply.clone(), AtomicUsize::new(answers), Mutex::new(echo));
         Arc::new(GenerationReply { reply, answers, left, echo })
     }
 
-    /// The first step of the prompt begins, of which so many tokens were in the KV cache. Returns whether this is the first call.
+    /// Called when the prompt's first step begins, with the number of its tokens in the prefix
+    /// cache. Returns whether this is the first call.
     pub(crate) fn begin(&self, cached_tokens: usize) -> bool {
         let is_first = self.reply.start();
         if is_first {
             self.reply.send(Event::Begun { cached_tokens });
             let echo = self.take_echo(|echo| !echo.scored);
-            self.show(echo, &[]);
+            self.send_echo(echo, &[]);
         }
         is_first
     }
 
-    /// The log probabilities of the prompt's tokens are known.
+    /// Called when the log probabilities of the prompt's tokens are known.
     pub(crate) fn scored(&self, picks: &[SampledToken]) {
         let echo = self.take_echo(|_| true);
-        self.show(echo, picks);
+        self.send_echo(echo, picks);
     }
 
-    /// An answer grows.
+    /// Sends new text of an answer.
     pub(crate) fn text(&self, answer: usize, text: String, picks: Vec<SampledToken>) {
         self.reply.send(Event::Text { answer, text, picks });
     }
 
-    /// An answer ends, with its score if it was found by beam search.
+    /// Ends an answer, with its score if a beam search found it.
     pub(crate) fn end(&self, answer: usize, finish: Finish, score: Option<f32>) {
         let event = Event::End { answer, finish, score };
         if self.left.fetch_sub(1, Relaxed) == 1 { self.reply.finish(event) } else { self.reply.send(event) }
     }
 
-    /// All answers end with an error.
+    /// Ends all answers with an error.
     pub(crate) fn fail(&self, error: Error) {
         self.reply.fail(error);
     }
@@ -67,8 +68,8 @@ impl GenerationReply {
         self.echo.lock().unwrap_or_else(PoisonError::into_inner).take_if(|echo| which(echo))
     }
 
-    /// The beginning of every answer.
-    fn show(&self, echo: Option<Echo>, picks: &[SampledToken]) {
+    /// Sends the beginning of every answer.
+    fn send_echo(&self, echo: Option<Echo>, picks: &[SampledToken]) {
         let Some(echo) = echo else { return };
         (0..self.answers).for_each(|answer| self.text(answer, echo.text.clone(), picks.to_vec()));
     }

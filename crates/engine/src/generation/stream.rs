@@ -8,19 +8,19 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Events of one request, as they come. Dropping it cancels what is not done.
+/// The events of one request as they arrive. Dropping it cancels the request.
 pub struct Stream {
     events: Receiver<Result<Event>>,
-    /// Gone when all was sent.
+    /// Dropped when the last event was sent.
     reply: Weak<Reply<Event>>,
-    about: About,
+    info: StreamInfo,
     begun: Instant,
     left: usize,
 }
 
-/// What a stream is told when it is made.
+/// Facts about the request of a stream.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct About {
+pub(crate) struct StreamInfo {
     pub(crate) device: Device,
     pub(crate) answers: usize,
     pub(crate) prompt_tokens: usize,
@@ -28,28 +28,28 @@ pub(crate) struct About {
 }
 
 impl Stream {
-    /// A stream, and the reply whose events it gives.
-    pub(crate) fn new(context: &RequestContext, about: About) -> (Stream, Arc<Reply<Event>>) {
+    /// A stream, and the reply whose events it yields.
+    pub(crate) fn new(context: &RequestContext, info: StreamInfo) -> (Stream, Arc<Reply<Event>>) {
         let (sender, events) = channel();
-        // Nobody receives it if the stream was dropped; the next step finds out.
+        // If the stream was dropped, sending fails, and the request ends before the next step.
         let sink: Sink<Event> = Box::new(move |event| drop(sender.send(event)));
-        let reply = Arc::new(Reply::new(context.clone(), about.device, sink));
-        let stream =
-            Stream { events, reply: Arc::downgrade(&reply), about, begun: Instant::now(), left: about.answers };
+        let reply = Arc::new(Reply::new(context.clone(), info.device, sink));
+        let stream = Stream { events, reply: Arc::downgrade(&reply), info, begun: Instant::now(), left: info.answers };
         (stream, reply)
     }
 
     /// Tokens of the prompt.
     pub fn prompt_tokens(&self) -> usize {
-        self.about.prompt_tokens
+        self.info.prompt_tokens
     }
 
-    /// Whether the input was longer than there is room for, and was cut.
+    /// Whether the input was too long and was truncated.
     pub fn truncated(&self) -> bool {
-        self.about.truncated
+        self.info.truncated
     }
 
-    /// The next event if it comes within `patience`: who listens may have something else to attend to, such as Ctrl-C.
+    /// The next event if it arrives within `patience`, so that the caller can attend to other
+    /// things, such as Ctrl-C.
     pub fn within(&mut self, patience: Duration) -> NextEvent {
         if self.left == 0 {
             return NextEvent::Done;
@@ -57,18 +57,18 @@ impl Stream {
         match self.events.recv_timeout(patience) {
             Err(RecvTimeoutError::Timeout) => NextEvent::Nothing,
             Err(RecvTimeoutError::Disconnected) => {
-                let gone = self.gone();
-                NextEvent::Event(self.seen(gone))
+                let disconnected = self.disconnected();
+                NextEvent::Event(self.count_end(disconnected))
             }
-            Ok(event) => NextEvent::Event(self.seen(event)),
+            Ok(event) => NextEvent::Event(self.count_end(event)),
         }
     }
 
-    fn gone(&self) -> Result<Event> {
-        Err(Error::Stopped { device: self.about.device, why: "no reason given".into() })
+    fn disconnected(&self) -> Result<Event> {
+        Err(Error::Stopped { device: self.info.device, why: "unknown reason".into() })
     }
 
-    fn seen(&mut self, event: Result<Event>) -> Result<Event> {
+    fn count_end(&mut self, event: Result<Event>) -> Result<Event> {
         match &event {
             Ok(Event::Begun { .. } | Event::Text { .. }) => {}
             Ok(Event::End { .. }) => self.left -= 1,
@@ -77,16 +77,16 @@ impl Stream {
         event
     }
 
-    /// All of it, once it is done.
+    /// Waits for the whole result.
     pub fn wait(self) -> Result<Generation> {
-        let (begun, About { prompt_tokens, answers, .. }) = (self.begun, self.about);
+        let (begun, StreamInfo { prompt_tokens, answers, .. }) = (self.begun, self.info);
         let mut all: Vec<Answer> = (0..answers).map(|_| Answer::default()).collect();
         let mut first = None;
         for event in self {
             match event? {
                 Event::Begun { .. } => {}
                 Event::Text { answer, text, picks } => {
-                    // What is echoed came before anything was computed.
+                    // Echoed text is sent before anything is computed.
                     if !picks.is_empty() {
                         first.get_or_insert_with(|| begun.elapsed());
                     }
@@ -115,18 +115,18 @@ impl Iterator for Stream {
         if self.left == 0 {
             return None;
         }
-        let event = self.events.recv().unwrap_or_else(|_| self.gone());
-        Some(self.seen(event))
+        let event = self.events.recv().unwrap_or_else(|_| self.disconnected());
+        Some(self.count_end(event))
     }
 }
 
-/// What came of waiting a while.
+/// The result of waiting for an event.
 #[derive(Debug)]
 pub enum NextEvent {
     /// An event.
     Event(Result<Event>),
-    /// Nothing yet.
+    /// No event yet.
     Nothing,
-    /// There are no more.
+    /// There are no more events.
     Done,
 }

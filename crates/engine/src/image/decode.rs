@@ -1,5 +1,6 @@
-//! Bytes to an upright RGB picture, as Pillow's `exif_transpose` and `convert("RGB")` make it: alpha is dropped, not
-//! blended; of an animation the first frame is taken; colour profiles and gamma are not applied.
+//! Decodes an image file to upright RGB, as Pillow's `exif_transpose` and `convert("RGB")` do:
+//! alpha is dropped, not blended; of an animation the first frame is taken; colour profiles and
+//! gamma are not applied.
 
 use super::orientation::{self, Orientation};
 use super::{Image, MOST_BYTES, check_size, gif, jpeg, png};
@@ -8,22 +9,23 @@ use ::image::{ColorType, ExtendedColorType, ImageDecoder, ImageFormat, ImageResu
 use std::io::Cursor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a decoder may hold beside the pixels.
+/// Bytes that a decoder may hold besides the pixels.
 const MOST_DECODER_BYTES: u64 = 64 << 20;
 
-/// Decodes a JPEG, PNG, GIF, WebP, BMP or TIFF file. The format is told by the content.
+/// Decodes a JPEG, PNG, GIF, WebP, BMP or TIFF file, detected by its content.
 ///
-/// Fails on what is no such file, is damaged or cut short, or is larger than [`MOST_PIXELS`](super::MOST_PIXELS),
-/// [`LONGEST_SIDE`](super::LONGEST_SIDE) or [`MOST_BYTES`]; the size is judged by the header, before memory is taken.
+/// Fails if the file has another format, is damaged or truncated, or is larger than
+/// [`MOST_PIXELS`](super::MOST_PIXELS), [`LONGEST_SIDE`](super::LONGEST_SIDE) or [`MOST_BYTES`];
+/// the size is checked in the header, before memory is allocated.
 pub(super) fn decode(bytes: &[u8]) -> Result<Image, String> {
-    const KNOWN: &str = "JPEG, PNG, GIF, WebP, BMP and TIFF are read";
+    const KNOWN: &str = "JPEG, PNG, GIF, WebP, BMP and TIFF are supported";
     if bytes.is_empty() {
-        return Err("the picture is empty: 0 bytes".into());
+        return Err("the image is empty: 0 bytes".into());
     }
     if bytes.len() > MOST_BYTES {
-        return Err(format!("the picture's file has {} bytes, and up to {MOST_BYTES} are taken", bytes.len()));
+        return Err(format!("the image file has {} bytes; the limit is {MOST_BYTES}", bytes.len()));
     }
-    let format = ::image::guess_format(bytes).map_err(|_| format!("not a picture in a format we know: {KNOWN}"))?;
+    let format = ::image::guess_format(bytes).map_err(|_| format!("not an image in a supported format: {KNOWN}"))?;
     type Decoder = fn(&[u8]) -> Result<Image, String>;
     let (name, decoder): (_, Decoder) = match format {
         ImageFormat::Jpeg => ("JPEG", jpeg::decode),
@@ -32,23 +34,26 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Image, String> {
         ImageFormat::WebP => ("WebP", |b| read(WebPDecoder::new(Cursor::new(b)))),
         ImageFormat::Bmp => ("BMP", |b| read(BmpDecoder::new(Cursor::new(b)))),
         ImageFormat::Tiff => ("TIFF", tiff),
-        other => return Err(format!("the picture is {other:?}, and only {KNOWN}: convert it")),
+        other => return Err(format!("the image is {other:?}, but only {KNOWN}: convert it")),
     };
-    // The decoders index and assert on what a hostile file says; the file is at fault, and this call alone fails.
+    // Decoders index and assert on what a hostile file says; a panic means a bad file and fails
+    // this call alone.
     match catch_unwind(AssertUnwindSafe(|| decoder(bytes))) {
-        Ok(result) => result.map_err(|why| format!("{name} picture: {why}")),
-        Err(_) => Err(format!("{name} picture: it contradicts itself")),
+        Ok(result) => result.map_err(|why| format!("{name} image: {why}")),
+        Err(_) => Err(format!("{name} image: it is inconsistent")),
     }
 }
 
-/// TIFF holds nearly anything; what is read the way Pillow reads it is taken, and the rest refused.
+/// TIFF can hold nearly anything; only pixel types that decode as in Pillow are accepted.
 fn tiff(bytes: &[u8]) -> Result<Image, String> {
     let decoder = TiffDecoder::new(Cursor::new(bytes)).map_err(|e| e.to_string())?;
     match decoder.original_color_type() {
         ExtendedColorType::L1 | ExtendedColorType::L8 | ExtendedColorType::Rgb8 | ExtendedColorType::Rgb16 => {
             read(Ok(decoder))
         }
-        other => Err(format!("its pixels are {other:?}; of TIFF, 1 and 8 bit grey and RGB are read: save it as PNG")),
+        other => {
+            Err(format!("its pixels are {other:?}; for TIFF, 1 and 8 bit grey and RGB are supported: save it as PNG"))
+        }
     }
 }
 
@@ -59,7 +64,7 @@ fn read(decoder: ImageResult<impl ImageDecoder>) -> Result<Image, String> {
     let mut limits = Limits::no_limits();
     limits.max_alloc = Some(2 * decoder.total_bytes() + MOST_DECODER_BYTES);
     decoder.set_limits(limits).map_err(|e| e.to_string())?;
-    // Damaged metadata is no reason to refuse the pixels, nor is it one for Pillow. TIFF has a tag of its own.
+    // Damaged metadata is ignored, as in Pillow. TIFF has its own orientation tag.
     let (exif, xmp) = (decoder.exif_metadata().ok().flatten(), decoder.xmp_metadata().ok().flatten());
     let orientation = match decoder.orientation() {
         Ok(Orientation::NoTransforms) | Err(_) => orientation::of(exif.as_deref(), xmp.as_deref()),
@@ -73,20 +78,21 @@ fn read(decoder: ImageResult<impl ImageDecoder>) -> Result<Image, String> {
     Ok(orientation::upright(Image::new(width as usize, height as usize, rgb)?, orientation))
 }
 
-/// What `convert("RGB")` makes of it: no alpha, and the high byte of 16 bits.
+/// As `convert("RGB")`: drops alpha, and takes the high byte of 16 bits.
 fn to_rgb(raw: Vec<u8>, color: ColorType) -> Result<Vec<u8>, String> {
     let high = |p: &[u8], i: usize| (u16::from_ne_bytes([p[2 * i], p[2 * i + 1]]) >> 8) as u8;
     Ok(match color {
         ColorType::Rgb8 => raw,
-        ColorType::L8 => each(raw, 1, |p| [p[0]; 3]),
-        ColorType::Rgba8 => each(raw, 4, |p| [p[0], p[1], p[2]]),
-        ColorType::Rgb16 => each(raw, 6, |p| [high(p, 0), high(p, 1), high(p, 2)]),
-        other => return Err(format!("its pixels are {other:?}, which is not read: save it as 8-bit RGB")),
+        ColorType::L8 => map_pixels(raw, 1, |p| [p[0]; 3]),
+        ColorType::Rgba8 => map_pixels(raw, 4, |p| [p[0], p[1], p[2]]),
+        ColorType::Rgb16 => map_pixels(raw, 6, |p| [high(p, 0), high(p, 1), high(p, 2)]),
+        other => return Err(format!("its pixels are {other:?}, which is not supported: save it as 8-bit RGB")),
     })
 }
 
-/// Three bytes for every `size` bytes; in place where they do not grow, because a picture can be most of the memory.
-pub(super) fn each(mut raw: Vec<u8>, size: usize, rgb: impl Fn(&[u8]) -> [u8; 3]) -> Vec<u8> {
+/// Maps every `size` bytes to three; in place if the result is not larger, because an image can
+/// take most of the memory.
+pub(super) fn map_pixels(mut raw: Vec<u8>, size: usize, rgb: impl Fn(&[u8]) -> [u8; 3]) -> Vec<u8> {
     if size < 3 {
         return raw.chunks_exact(size).flat_map(rgb).collect();
     }

@@ -1,5 +1,6 @@
-//! The first frame of a GIF in its palette's own colours, as Pillow shows it: a transparent pixel keeps the colour of
-//! its index, and so does what the frame leaves uncovered. `image` would make both black.
+//! The first frame of a GIF in its palette's own colours, as Pillow shows it: a transparent pixel
+//! keeps the colour of its index, and so do pixels that the frame leaves uncovered. The `image`
+//! crate would make both black.
 
 use super::{Image, MOST_PIXELS, check_size};
 use ::gif::{ColorOutput, DecodeOptions, MemoryLimit};
@@ -22,7 +23,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Image, String> {
     let (width, height) = (screen.0.max(left + w), screen.1.max(top + h));
     check_size(width as u64, height as u64)?;
 
-    // As Pillow, every index beyond the palette is black.
+    // As in Pillow, every index beyond the palette is black.
     let color = |index: u8| -> [u8; 3] {
         let at = usize::from(index) * 3;
         palette.get(at..at + 3).map_or([0; 3], |c| [c[0], c[1], c[2]])

@@ -1,16 +1,17 @@
-//! JPEG, with the decoder itself and not through `image`, which would turn CMYK into RGB by another formula than Pillow.
+//! JPEG, by its decoder directly and not through the `image` crate, which converts CMYK by another
+//! formula than Pillow.
 
-use super::decode::each;
+use super::decode::map_pixels;
 use super::orientation::{of, upright};
 use super::{Image, LONGEST_SIDE, check_size};
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions};
 
-/// Scans cost time but no bytes worth speaking of; a progressive file needs about ten.
+/// Scans cost time but few bytes; a progressive file needs about ten.
 const MOST_SCANS: usize = 64;
 
 pub(super) fn decode(bytes: &[u8]) -> Result<Image, String> {
-    // Not strict: cameras write junk between segments, and Pillow takes that too.
+    // Not strict: cameras write junk between segments, and Pillow accepts that too.
     let options = DecoderOptions::default()
         .set_strict_mode(false)
         .set_max_width(LONGEST_SIDE as usize)
@@ -20,30 +21,32 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Image, String> {
     decoder.decode_headers().map_err(|e| e.to_string())?;
     let (width, height) = decoder.dimensions().ok_or("it has no size")?;
     check_size(width as u64, height as u64)?;
-    // Every block of 64 pixels costs a bit at least, so that a small file cannot have much memory taken for it.
+    // Every block of 64 pixels takes at least a bit, so a small file cannot make us allocate much
+    // memory.
     if (width * height).div_ceil(512) > bytes.len() {
         return Err(format!("its {} bytes cannot hold {width}x{height} pixels", bytes.len()));
     }
-    whole(bytes)?;
+    check_end_marker(bytes)?;
     let stored = decoder.input_colorspace().ok_or("it has no colours")?;
     let wanted = match stored {
         ColorSpace::Luma | ColorSpace::YCbCr | ColorSpace::RGB => ColorSpace::RGB,
         ColorSpace::CMYK | ColorSpace::YCCK => stored,
-        other => return Err(format!("its colours are {other:?}, which is not read: save it as RGB")),
+        other => return Err(format!("its colours are {other:?}, which is not supported: save it as RGB")),
     };
     decoder.set_options(options.jpeg_set_out_colorspace(wanted));
     let raw = decoder.decode().map_err(|e| e.to_string())?;
     let rgb = match wanted {
-        ColorSpace::CMYK => each(raw, 4, |p| ink([p[0], p[1], p[2]], p[3])),
-        ColorSpace::YCCK => each(raw, 4, |p| ink(ycc(p[0], p[1], p[2]).map(|c| 255 - c), p[3])),
+        ColorSpace::CMYK => map_pixels(raw, 4, |p| cmyk_to_rgb([p[0], p[1], p[2]], p[3])),
+        ColorSpace::YCCK => map_pixels(raw, 4, |p| cmyk_to_rgb(ycc_to_rgb(p[0], p[1], p[2]).map(|c| 255 - c), p[3])),
         _ => raw,
     };
     let orientation = of(decoder.exif().map(Vec::as_slice), decoder.xmp().map(Vec::as_slice));
     Ok(upright(Image::new(width, height, rgb)?, orientation))
 }
 
-/// A file that was cut short decodes to grey where it ends. Pillow refuses what has no end marker, and so do we.
-fn whole(bytes: &[u8]) -> Result<(), String> {
+/// A truncated file would decode to grey at its end. Like Pillow, refuse files without an end
+/// marker.
+fn check_end_marker(bytes: &[u8]) -> Result<(), String> {
     let mut at = 2;
     while let Some(&[a, b]) = bytes.get(at..at + 2) {
         at += match (a, b) {
@@ -59,11 +62,12 @@ fn whole(bytes: &[u8]) -> Result<(), String> {
             _ => 1,
         };
     }
-    Err("it was cut short: the end marker is missing".into())
+    Err("it is truncated: the end marker is missing".into())
 }
 
-/// Paint to light. Files hold CMYK inverted, 255 for no ink, since Adobe began it; Pillow takes all of them to be so.
-fn ink(light: [u8; 3], white: u8) -> [u8; 3] {
+/// CMYK to RGB. Files store CMYK inverted, 255 for no ink, since Adobe began it; Pillow assumes so
+/// for all files.
+fn cmyk_to_rgb(light: [u8; 3], white: u8) -> [u8; 3] {
     light.map(|c| {
         // A product of two bytes, divided by 255 and rounded.
         let product = u32::from(255 - c) * u32::from(white) + 128;
@@ -71,9 +75,9 @@ fn ink(light: [u8; 3], white: u8) -> [u8; 3] {
     })
 }
 
-/// JFIF's YCbCr to RGB in 16-bit fixed point, each term rounded as libjpeg does.
-/// Of YCCK the complement is stored ink.
-fn ycc(y: u8, cb: u8, cr: u8) -> [u8; 3] {
+/// JFIF's YCbCr to RGB in 16-bit fixed point, each term rounded as in libjpeg. For YCCK the
+/// complement is stored ink.
+fn ycc_to_rgb(y: u8, cb: u8, cr: u8) -> [u8; 3] {
     const HALF: i32 = 1 << 15;
     let (y, cb, cr) = (i32::from(y), i32::from(cb) - 128, i32::from(cr) - 128);
     let r = y + ((91_881 * cr + HALF) >> 16);

@@ -1,7 +1,8 @@
-//! From the bytes of a picture to what a vision model reads: decode, turn upright, resize, crop, normalise.
+//! From an image file to a vision model's input: decode, rotate upright, resize, crop, normalize.
 //!
-//! The reference is Pillow under transformers' PIL image processors, because that is what CLIP and SigLIP were trained
-//! behind: `load_image` (EXIF orientation, then `convert("RGB")`), then the processor that the model's files describe.
+//! The reference is Pillow with transformers' PIL image processors, because CLIP and SigLIP were
+//! trained with them: `load_image` (EXIF orientation, then `convert("RGB")`), then the processor
+//! that the model's files describe.
 
 mod decode;
 mod gif;
@@ -15,15 +16,16 @@ use crate::error::{Error, Result};
 use decode::decode;
 pub(crate) use processor::Processor;
 
-/// The most pixels of a picture: 134 million, above any common camera and below Pillow's own limit of 179 million.
-/// Decoding holds up to some 13 bytes a pixel at its peak (a progressive CMYK JPEG), so 1.7 GiB at this limit.
+/// The most pixels of an image: 134 million, above any common camera and below Pillow's own limit
+/// of 179 million. Decoding takes up to some 13 bytes per pixel at its peak (a progressive CMYK
+/// JPEG), so 1.7 GiB at this limit.
 pub(crate) const MOST_PIXELS: u64 = 1 << 27;
-/// The longest side, which is JPEG's own. It bounds the tables of a resize.
+/// The longest side, which is JPEG's own limit. It bounds the tables of a resize.
 pub(crate) const LONGEST_SIDE: u64 = 65_535;
-/// The most bytes of a picture's file.
+/// The most bytes of an image file.
 pub(crate) const MOST_BYTES: usize = 256 << 20;
 
-/// A decoded picture, upright, 8 bits a channel.
+/// A decoded image, upright, 8 bits per channel.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Image {
     width: usize,
@@ -32,12 +34,13 @@ pub struct Image {
 }
 
 impl Image {
-    /// Reads a picture: PNG, JPEG, GIF, WebP, BMP or TIFF, told by its content. Of moving ones the first.
+    /// Decodes a PNG, JPEG, GIF, WebP, BMP or TIFF file, detected by its content. Of an animation,
+    /// the first frame.
     pub fn decode(bytes: &[u8]) -> Result<Image> {
         decode(bytes).map_err(|what| Error::Input(format!("the image cannot be used: {what}")))
     }
 
-    /// A picture of `width` × `height` pixels from its rows of red, green and blue bytes.
+    /// An image of `width` × `height` pixels from its rows of red, green and blue bytes.
     pub fn new(width: usize, height: usize, rgb: Vec<u8>) -> Result<Image, String> {
         check_size(width as u64, height as u64)?;
         if rgb.len() != width * height * 3 {
@@ -46,12 +49,12 @@ impl Image {
         Ok(Image { width, height, rgb })
     }
 
-    /// Pixels in a row.
+    /// Width in pixels.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Rows.
+    /// Height in pixels.
     pub fn height(&self) -> usize {
         self.height
     }
@@ -68,14 +71,14 @@ impl std::fmt::Debug for Image {
     }
 }
 
-/// Refuses a size from a header, before anything is allocated for it.
+/// Refuses a size from a header before memory is allocated for it.
 fn check_size(width: u64, height: u64) -> Result<(), String> {
     if width == 0 || height == 0 {
-        return Err(format!("it is {width}x{height} pixels: there is nothing to see"));
+        return Err(format!("it has no pixels: {width}x{height}"));
     }
     if width > LONGEST_SIDE || height > LONGEST_SIDE || width * height > MOST_PIXELS {
         return Err(format!(
-            "it is {width}x{height} pixels; up to {MOST_PIXELS} pixels and {LONGEST_SIDE} a side are taken: scale it down"
+            "it is {width}x{height} pixels; the limit is {MOST_PIXELS} pixels and {LONGEST_SIDE} per side: scale it down"
         ));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Which way up: the EXIF orientation, and XMP's where EXIF has none, as Pillow's `getexif` finds them.
+//! Image orientation: from EXIF, or from XMP if EXIF has none, as Pillow's `getexif` finds it.
 
 use super::Image;
 pub(super) use ::image::metadata::Orientation;
@@ -14,15 +14,15 @@ fn of_xmp(xmp: &[u8]) -> Option<Orientation> {
     found.filter_map(digit).next().and_then(Orientation::from_exif)
 }
 
-/// EXIF's word first, then XMP's.
+/// The orientation from EXIF, else from XMP.
 pub(super) fn of(exif: Option<&[u8]>, xmp: Option<&[u8]>) -> Orientation {
     exif.and_then(Orientation::from_exif_chunk).or_else(|| xmp.and_then(of_xmp)).unwrap_or(Orientation::NoTransforms)
 }
 
-/// The picture as it is to be seen.
+/// Rotates and flips the image to upright.
 pub(super) fn upright(image: Image, orientation: Orientation) -> Image {
     let (w, h) = (image.width, image.height);
-    // Where pixel (x, y) of the result comes from.
+    // The source of pixel (x, y) of the result.
     type From = fn(usize, usize, usize, usize) -> (usize, usize);
     let (swap, from): (bool, From) = match orientation {
         Orientation::NoTransforms => return image,

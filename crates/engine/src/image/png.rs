@@ -1,15 +1,16 @@
-//! PNG, with the decoder itself: through `image` a few bytes of compressed XMP could unpack to gigabytes.
+//! PNG, by its decoder directly: through the `image` crate a few bytes of compressed XMP could
+//! unpack to gigabytes.
 
-use super::decode::each;
+use super::decode::map_pixels;
 use super::orientation::{of, upright};
 use super::{Image, check_size};
 use ::png::text_metadata::ITXtChunk;
 use ::png::{BitDepth, ColorType, Decoder, Limits, Transformations};
 use std::io::Cursor;
 
-/// For rows and metadata; the pixels are ours.
+/// For rows and metadata; the pixel buffer is ours.
 const MOST_DECODER_BYTES: usize = 64 << 20;
-/// As Pillow, and far above any packet that only says which way is up.
+/// The same limit as Pillow's, and far above any packet that only holds an orientation.
 const MOST_XMP_BYTES: usize = 1 << 20;
 
 pub(super) fn decode(bytes: &[u8]) -> Result<Image, String> {
@@ -19,26 +20,27 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Image, String> {
     let head = decoder.read_header_info().map_err(|e| e.to_string())?;
     let (width, height) = (head.width, head.height);
     check_size(width.into(), height.into())?;
-    // Pillow takes the high byte of 16 bits, but clips those of a lone grey at 255.
+    // Pillow takes the high byte of 16 bits, but clips 16-bit grey without alpha at 255.
     let clip = (head.color_type, head.bit_depth) == (ColorType::Grayscale, BitDepth::Sixteen);
     let strip = if clip { Transformations::IDENTITY } else { Transformations::STRIP_16 };
     decoder.set_transformations(Transformations::EXPAND | strip);
     let mut reader = decoder.read_info().map_err(|e| e.to_string())?;
 
-    // The first frame is the one that plain viewers show, part of the animation or not.
+    // The first frame is the one that plain viewers show, whether it is part of the animation or
+    // not.
     let mut raw = vec![0; reader.output_buffer_size().ok_or("its pixels do not fit in memory")?];
     reader.next_frame(&mut raw).map_err(|e| e.to_string())?;
-    // What follows the pixels may still say which way is up; whether it is sound does not matter to them.
+    // Chunks after the pixels may hold the orientation; errors in them are ignored.
     let _ = reader.finish();
     let clipped = |p: &[u8]| [u16::from_be_bytes([p[0], p[1]]).min(255) as u8; 3];
     let rgb = match reader.output_color_type() {
-        (ColorType::Grayscale, BitDepth::Sixteen) => each(raw, 2, clipped),
-        (ColorType::GrayscaleAlpha, BitDepth::Sixteen) => each(raw, 4, clipped),
-        (ColorType::Grayscale, BitDepth::Eight) => each(raw, 1, |p| [p[0]; 3]),
-        (ColorType::GrayscaleAlpha, BitDepth::Eight) => each(raw, 2, |p| [p[0]; 3]),
+        (ColorType::Grayscale, BitDepth::Sixteen) => map_pixels(raw, 2, clipped),
+        (ColorType::GrayscaleAlpha, BitDepth::Sixteen) => map_pixels(raw, 4, clipped),
+        (ColorType::Grayscale, BitDepth::Eight) => map_pixels(raw, 1, |p| [p[0]; 3]),
+        (ColorType::GrayscaleAlpha, BitDepth::Eight) => map_pixels(raw, 2, |p| [p[0]; 3]),
         (ColorType::Rgb, BitDepth::Eight) => raw,
-        (ColorType::Rgba, BitDepth::Eight) => each(raw, 4, |p| [p[0], p[1], p[2]]),
-        other => return Err(format!("its pixels are {other:?}, which is not read: save it as 8-bit RGB")),
+        (ColorType::Rgba, BitDepth::Eight) => map_pixels(raw, 4, |p| [p[0], p[1], p[2]]),
+        other => return Err(format!("its pixels are {other:?}, which is not supported: save it as 8-bit RGB")),
     };
 
     let info = reader.info();

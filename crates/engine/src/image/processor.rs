@@ -1,5 +1,5 @@
-//! What a model's own files say happens to a picture before the model sees it: resize, centre crop, rescale, normalise,
-//! with the numbers of transformers' PIL image processors.
+//! The image processor that a model's files describe: resize, centre crop, rescale, normalize, with
+//! the numbers of transformers' PIL image processors.
 
 use super::Image;
 use super::resize::{Filter, resize_window};
@@ -11,13 +11,13 @@ use std::path::Path;
 
 /// Far above any such file.
 const MOST_CONFIG_BYTES: u64 = 1 << 20;
-/// Far above any model's pictures.
+/// Far above any model's image size.
 const MOST_SIDE: u64 = 2048;
 
 const CLIP_MEAN: [f64; 3] = [0.48145466, 0.4578275, 0.40821073];
 const CLIP_STD: [f64; 3] = [0.26862954, 0.26130258, 0.27577711];
 
-/// From a picture to the values that a model reads.
+/// Converts images to model inputs.
 #[derive(Clone, Debug)]
 pub(crate) struct Processor {
     resize: Option<(Size, Filter)>,
@@ -28,7 +28,7 @@ pub(crate) struct Processor {
 
 #[derive(Clone, Copy, Debug)]
 enum Size {
-    /// The short side becomes this, the long one keeps the proportion.
+    /// The short side becomes this; the long one keeps the proportion.
     Shortest(usize),
     Exact {
         height: usize,
@@ -36,16 +36,17 @@ enum Size {
     },
 }
 
-/// The processors whose defaults and steps we know.
+/// The supported processors, with their defaults and steps.
 #[derive(Clone, Copy)]
-enum Kind {
+enum ProcessorKind {
     Clip,
     Siglip,
 }
 
 impl Processor {
-    /// Reads the image processor in a model's folder: `image_processor` in `processor_config.json` where a newer file
-    /// has it, else `preprocessor_config.json`. An option that we do not know or do not do is refused.
+    /// Reads the image processor in a model's folder: `image_processor` in `processor_config.json`
+    /// if a newer file has it, else `preprocessor_config.json`. Unknown or unsupported options are
+    /// refused.
     pub(crate) fn read(dir: &Path) -> Result<Processor, String> {
         const NESTED: &str = "processor_config.json";
         const PLAIN: &str = "preprocessor_config.json";
@@ -55,18 +56,19 @@ impl Processor {
             Some(other) => return Err(format!("{NESTED}: image_processor is {other}, not an object")),
             None => (
                 PLAIN,
-                json(&dir.join(PLAIN))?.ok_or_else(|| format!("no {PLAIN}: it tells how pictures are prepared"))?,
+                json(&dir.join(PLAIN))?
+                    .ok_or_else(|| format!("no {PLAIN}, which describes how images are prepared"))?,
             ),
         };
         Processor::new(Options(options)).map_err(|why| format!("{name}: {why}"))
     }
 
-    /// Height and width of what the model sees.
+    /// Height and width of the model's input.
     pub(crate) fn side(&self) -> (usize, usize) {
         self.side
     }
 
-    /// The values of a picture, channels first: `[3, height, width]`.
+    /// The values of an image, channels first: `[3, height, width]`.
     pub(crate) fn pixels(&self, image: &Image) -> Vec<f32> {
         let (height, width) = self.side;
         let scaled = match self.resize {
@@ -74,14 +76,15 @@ impl Processor {
             Some((Size::Exact { height, width }, _)) => (height, width),
             Some((Size::Shortest(size), _)) => shortest(size, image.height, image.width),
         };
-        // Zeros, as the reference pads before it normalises.
+        // Zeros before normalization, as the reference pads.
         let mut out: Vec<f32> = self.values.iter().flat_map(|v| std::iter::repeat_n(v[0], height * width)).collect();
         let (rows, top) = overlap(scaled.0, height);
         let (columns, left) = overlap(scaled.1, width);
         let filter = self.resize.map_or(Filter::Nearest, |(_, filter)| filter);
-        let seen = resize_window(image, (scaled.1, scaled.0), columns.clone(), rows.clone(), filter);
+        let window = resize_window(image, (scaled.1, scaled.0), columns.clone(), rows.clone(), filter);
         for (plane, (values, channel)) in out.chunks_exact_mut(height * width).zip(self.values.iter().zip(0..)) {
-            for (row, pixels) in plane.chunks_exact_mut(width).skip(top).zip(seen.rgb.chunks_exact(seen.width * 3)) {
+            for (row, pixels) in plane.chunks_exact_mut(width).skip(top).zip(window.rgb.chunks_exact(window.width * 3))
+            {
                 let bytes = pixels.iter().skip(channel).step_by(3);
                 row[left..left + columns.len()].iter_mut().zip(bytes).for_each(|(v, &b)| *v = values[usize::from(b)]);
             }
@@ -91,7 +94,7 @@ impl Processor {
 
     fn new(mut options: Options) -> Result<Processor, String> {
         let kind = options.kind()?;
-        let clip = matches!(kind, Kind::Clip);
+        let clip = matches!(kind, ProcessorKind::Clip);
         let square = options.flag("default_to_square", false)?;
         let size = options.size("size", square)?;
         let crop_size = options.size("crop_size", true)?;
@@ -101,13 +104,13 @@ impl Processor {
             (false, _) => None,
             (true, Some(Size::Exact { height, width })) => Some((height, width)),
             (true, None) if clip => Some((224, 224)),
-            (true, _) => return Err("do_center_crop is on, and crop_size gives no height and width".into()),
+            (true, _) => return Err("do_center_crop is on, but crop_size has no height and width".into()),
         };
         let side = match (crop, resize) {
             (Some(crop), _) => crop,
             (None, Some((Size::Exact { height, width }, _))) => (height, width),
             (None, _) => {
-                return Err("neither size nor crop_size fixes both sides; a model needs pictures of one size".into());
+                return Err("neither size nor crop_size fixes both sides; a model needs images of one size".into());
             }
         };
         let values = options.values(kind)?;
@@ -116,23 +119,24 @@ impl Processor {
     }
 }
 
-impl Kind {
+impl ProcessorKind {
     fn size(self) -> Size {
         match self {
-            Kind::Clip => Size::Shortest(224),
-            Kind::Siglip => Size::Exact { height: 224, width: 224 },
+            ProcessorKind::Clip => Size::Shortest(224),
+            ProcessorKind::Siglip => Size::Exact { height: 224, width: 224 },
         }
     }
 
     fn mean_and_std(self) -> ([f64; 3], [f64; 3]) {
         match self {
-            Kind::Clip => (CLIP_MEAN, CLIP_STD),
-            Kind::Siglip => ([0.5; 3], [0.5; 3]),
+            ProcessorKind::Clip => (CLIP_MEAN, CLIP_STD),
+            ProcessorKind::Siglip => ([0.5; 3], [0.5; 3]),
         }
     }
 }
 
-/// The options of a file, taken one by one, so that what is left was not understood. `null` means the default.
+/// The options of a file, taken one by one, so that what is left is unknown. `null` means the
+/// default.
 struct Options(Map<String, Value>);
 
 impl Options {
@@ -140,11 +144,11 @@ impl Options {
         self.0.remove(name).filter(|v| !v.is_null())
     }
 
-    fn kind(&mut self) -> Result<Kind, String> {
+    fn kind(&mut self) -> Result<ProcessorKind, String> {
         let names = ["image_processor_type", "feature_extractor_type", "processor_class"].map(|n| self.take(n));
         let Some(name) = names.into_iter().flatten().next() else {
             return Err(
-                "it names no image_processor_type; CLIPImageProcessor and SiglipImageProcessor are known".into()
+                "it has no image_processor_type; CLIPImageProcessor and SiglipImageProcessor are supported".into()
             );
         };
         match name.as_str().unwrap_or_default() {
@@ -152,11 +156,13 @@ impl Options {
             | "CLIPImageProcessorFast"
             | "CLIPImageProcessorPil"
             | "CLIPFeatureExtractor"
-            | "CLIPProcessor" => Ok(Kind::Clip),
+            | "CLIPProcessor" => Ok(ProcessorKind::Clip),
             "SiglipImageProcessor" | "SiglipImageProcessorFast" | "SiglipImageProcessorPil" | "SiglipProcessor" => {
-                Ok(Kind::Siglip)
+                Ok(ProcessorKind::Siglip)
             }
-            _ => Err(format!("pictures are prepared by {name}; CLIPImageProcessor and SiglipImageProcessor are known")),
+            _ => {
+                Err(format!("the image processor is {name}; CLIPImageProcessor and SiglipImageProcessor are supported"))
+            }
         }
     }
 
@@ -168,10 +174,11 @@ impl Options {
         }
     }
 
-    /// A number alone is the short side, or both sides where `square` says so.
+    /// A number alone is the short side, or both sides if `square`.
     fn size(&mut self, name: &str, square: bool) -> Result<Option<Size>, String> {
         let Some(value) = self.take(name) else { return Ok(None) };
-        let wrong = || format!("{name} is {value}; a short side, or height and width, from 1 to {MOST_SIDE} are taken");
+        let wrong =
+            || format!("{name} is {value}; it must be a short side, or height and width, from 1 to {MOST_SIDE}");
         let side = |v: &Value| v.as_u64().filter(|n| (1..=MOST_SIDE).contains(n)).map(|n| n as usize).ok_or_else(wrong);
         let exact = |h, w| Ok(Size::Exact { height: side(h)?, width: side(w)? });
         let size = match &value {
@@ -203,7 +210,7 @@ impl Options {
         self.take(name).map_or(Ok(default), |v| v.as_f64().ok_or_else(|| format!("{name} is {v}, not a number")))
     }
 
-    /// One number for all channels, or one for each.
+    /// One number for all channels, or one per channel.
     fn channels(&mut self, name: &str, default: [f64; 3]) -> Result<[f64; 3], String> {
         let Some(value) = self.take(name) else { return Ok(default) };
         let three = match &value {
@@ -213,8 +220,8 @@ impl Options {
         three.and_then(|v| v.try_into().ok()).ok_or_else(|| format!("{name} is {value}, not three numbers"))
     }
 
-    /// Rescaled in f64 and rounded to f32, then normalised in f32, as numpy does it there.
-    fn values(&mut self, kind: Kind) -> Result<Box<[[f32; 256]; 3]>, String> {
+    /// Rescaled in f64 and rounded to f32, then normalized in f32, as numpy does in the reference.
+    fn values(&mut self, kind: ProcessorKind) -> Result<Box<[[f32; 256]; 3]>, String> {
         let factor = self.number("rescale_factor", 1.0 / 255.0)?;
         let scale = self.flag("do_rescale", true)?.then_some(factor);
         let (mean, std) = kind.mean_and_std();
@@ -233,17 +240,17 @@ impl Options {
         Ok(values)
     }
 
-    /// Refuses what is left, unless it cannot change a value.
+    /// Refuses remaining options, unless they cannot change a value.
     fn finish(mut self) -> Result<(), String> {
         for name in ["do_pad", "use_square_size"] {
             if self.flag(name, false)? {
-                return Err(format!("{name} is on, and that is not done here"));
+                return Err(format!("{name} is on, which is not supported"));
             }
         }
         if let Some(format) = self.take("data_format").filter(|f| f != "channels_first") {
-            return Err(format!("data_format is {format}; models here read channels first"));
+            return Err(format!("data_format is {format}; only channels_first is supported"));
         }
-        // How arrays are handed over, or on what they are computed; and every decoded picture is RGB already.
+        // Options about array types or devices; and every decoded image is RGB already.
         let inert = [
             "do_convert_rgb",
             "input_data_format",
@@ -255,15 +262,13 @@ impl Options {
             "_valid_processor_keys",
         ];
         match self.0.iter().find(|(name, value)| !value.is_null() && !inert.contains(&name.as_str())) {
-            Some((name, value)) => {
-                Err(format!("{name} is {value}, an option we do not know: it may change the values"))
-            }
+            Some((name, value)) => Err(format!("{name} is {value}, an unknown option, which may change the values")),
             None => Ok(()),
         }
     }
 }
 
-/// A JSON object, if the file is there.
+/// A JSON object, if the file exists.
 fn json(path: &Path) -> Result<Option<Map<String, Value>>, String> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let file = match File::open(path) {
@@ -274,7 +279,7 @@ fn json(path: &Path) -> Result<Option<Map<String, Value>>, String> {
     let mut text = Vec::new();
     file.take(MOST_CONFIG_BYTES + 1).read_to_end(&mut text).map_err(|e| format!("{name}: {e}"))?;
     if text.len() as u64 > MOST_CONFIG_BYTES {
-        return Err(format!("{name}: over {MOST_CONFIG_BYTES} bytes, too large for such a file"));
+        return Err(format!("{name}: the file is larger than {MOST_CONFIG_BYTES} bytes"));
     }
     serde_json::from_slice(&text).map(Some).map_err(|e| format!("{name}: {e}"))
 }
@@ -285,9 +290,11 @@ fn shortest(size: usize, height: usize, width: usize) -> (usize, usize) {
     if width <= height { (long(height, width), size) } else { (size, long(width, height)) }
 }
 
-/// Of `have` pixels the middle `want`: which ones, and where they begin in the result when there are too few.
+/// The middle `want` of `have` pixels: which ones, and where they begin in the result if there are
+/// too few.
 fn overlap(have: usize, want: usize) -> (Range<usize>, usize) {
-    // Rounded down on both sides of zero: the odd pixel of a crop is lost at the end, that of a padding gained in front.
+    // Rounded towards negative infinity: a crop loses the odd pixel at the end, a padding gains it
+    // in front.
     if have >= want {
         let first = (have - want) / 2;
         (first..first + want, 0)

@@ -1,19 +1,19 @@
-//! Pillow's `Image.resize` on 8-bit RGB, bit for bit: weights in f64, rounded to 22-bit fixed point; one pass along the
-//! rows and one along the columns, each rounded to 8 bits.
+//! Pillow's `Image.resize` on 8-bit RGB, bit for bit: weights in f64, rounded to 22-bit fixed
+//! point; one pass along the rows and one along the columns, each rounded to 8 bits.
 
 use super::Image;
 use sconce_ops::threads;
 use std::ops::Range;
 
-/// Where Pillow rounds weights: what 32 bits leave beside 8 for the value and 2 for overshoot.
+/// Where Pillow rounds weights: 32 bits less 8 for the value and 2 for overshoot.
 const BITS: u32 = 22;
-/// Rows that a thread makes at a time: enough that those at the seams, filtered twice, weigh little.
+/// Rows per task of a thread: enough that rows at the seams, which are filtered twice, cost little.
 const BAND: usize = 32;
 
-/// In C these two are floats.
+/// Floats in Pillow's C code.
 const HAMMING: (f64, f64) = (0.54f32 as f64, 0.46f32 as f64);
 
-/// How pixels are weighed.
+/// Resampling filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Filter {
     Nearest,
@@ -25,7 +25,7 @@ pub(super) enum Filter {
 }
 
 impl Filter {
-    /// By Pillow's number, which is what `resample` in a model's files is.
+    /// By Pillow's number, which `resample` in a model's files holds.
     pub(super) fn from_number(n: u64) -> Option<Filter> {
         Some(match n {
             0 => Filter::Nearest,
@@ -67,7 +67,7 @@ impl Filter {
     }
 }
 
-/// The input pixels that make one output pixel, and their weights.
+/// The input pixels of one output pixel, and their weights.
 struct Tap {
     first: usize,
     weights: Vec<i32>,
@@ -79,7 +79,7 @@ impl Tap {
     }
 }
 
-/// The taps of a `part` of the output, of `from` pixels scaled to `to`.
+/// The taps of a `part` of the output, for `from` pixels scaled to `to`.
 fn taps(from: usize, to: usize, part: Range<usize>, filter: Filter) -> Vec<Tap> {
     let scale = from as f64 / to as f64;
     let one = |weights: Vec<i32>, first| Tap { first, weights };
@@ -87,7 +87,7 @@ fn taps(from: usize, to: usize, part: Range<usize>, filter: Filter) -> Vec<Tap> 
         return part.map(|i| one(vec![1 << BITS], i)).collect();
     }
     if filter == Filter::Nearest {
-        // Pillow adds step by step, and its sums, not the products, decide between two pixels.
+        // Pillow accumulates the steps, and the accumulated rounding decides between two pixels.
         let positions = std::iter::successors(Some(scale * 0.5), |x| Some(x + scale));
         let nearest = |x: f64| one(vec![1 << BITS], (x as usize).min(from - 1));
         return positions.skip(part.start).take(part.len()).map(nearest).collect();
@@ -115,8 +115,8 @@ fn to_byte(sum: i32) -> u8 {
     (sum >> BITS).clamp(0, 255) as u8
 }
 
-/// A window of the picture scaled to `width` × `height`. Only the window is computed, so that a thin picture, which
-/// scales to one of gigabytes, costs no more than what is kept of it.
+/// A window of the image scaled to `width` × `height`. Only the window is computed, so that a thin
+/// image, which scales to gigabytes, costs no more than the window.
 pub(super) fn resize_window(
     image: &Image,
     (width, height): (usize, usize),
@@ -128,8 +128,8 @@ pub(super) fn resize_window(
     let across = taps(image.width, width, columns.clone(), filter);
     let down = taps(image.height, height, rows.clone(), filter);
     let mut rgb = vec![0; line * rows.len()];
-    // Which pass is first shows in the roundings. Since version 13 Pillow begins with the columns where these lose more
-    // than twice what the rows do; before, it never did.
+    // The order of the passes shows in the rounding. Since version 13 Pillow begins with the
+    // columns if these shrink by more than twice as much as the rows; before, it never did.
     let shrinks = height < image.height && image.height - height > 2 * image.width.saturating_sub(width);
     let resize = if shrinks { down_then_across } else { across_then_down };
     threads::for_each_chunk_mut(&mut rgb, line * BAND, |band, to| {
@@ -162,12 +162,12 @@ fn down_then_across(image: &Image, down: &[Tap], across: &[Tap], to: &mut [u8]) 
     }
 }
 
-/// All input that some taps read.
+/// The input range that the taps read.
 fn span(taps: &[Tap]) -> Range<usize> {
     taps.iter().map(|t| t.first).min().unwrap_or(0)..taps.iter().map(Tap::end).max().unwrap_or(0)
 }
 
-/// One row from those beneath a tap.
+/// One output row from the rows of a tap.
 fn weigh_rows<'a>(rows: impl Iterator<Item = &'a [u8]>, tap: &Tap, sums: &mut [i32], to: &mut [u8]) {
     sums.fill(1 << (BITS - 1));
     for (row, &weight) in rows.zip(&tap.weights) {
@@ -176,7 +176,7 @@ fn weigh_rows<'a>(rows: impl Iterator<Item = &'a [u8]>, tap: &Tap, sums: &mut [i
     to.iter_mut().zip(sums).for_each(|(to, sum)| *to = to_byte(*sum));
 }
 
-/// Each pixel of a row from those beneath its tap.
+/// Each output pixel of a row from the pixels of its tap.
 fn weigh_pixels(row: &[u8], taps: &[Tap], to: &mut [u8]) {
     for (tap, to) in taps.iter().zip(to.chunks_exact_mut(3)) {
         let mut sums = [1 << (BITS - 1); 3];

@@ -1,4 +1,5 @@
-//! Against Pillow and transformers, whose results `make_image.py` wrote down; and against files that lie.
+//! Compares with results of Pillow and transformers, which `make_image.py` stored, and tests
+//! hostile files.
 
 use super::resize::{Filter, resize_window};
 use super::*;
@@ -60,8 +61,9 @@ fn decodes_as_pillow() {
             let off: Vec<u32> = image.rgb.iter().zip(&want).map(|(a, b)| u32::from(a.abs_diff(*b))).collect();
             let (worst, mean) = (*off.iter().max().unwrap(), off.iter().sum::<u32>() as f64 / off.len() as f64);
             println!("{name}: worst {worst}, mean {mean:.3}");
-            // Decoders may round the inverse transform and the spreading of colour their own way: 2 and 0.36 here, 5 and
-            // 0.36 on photographs of a megapixel. A 15-bit BMP's steps of 8 are rounded there and cut in Pillow.
+            // Decoders may round the inverse transform and the chroma upsampling differently: 2 and
+            // 0.36 here, 5 and 0.36 on photographs of a megapixel. A 15-bit BMP's steps of 8 are
+            // rounded there and truncated in Pillow.
             if worst > 4 || mean > 0.5 {
                 wrong.push(format!("{name}: worst {worst}, mean {mean:.3}"));
             }
@@ -185,7 +187,7 @@ fn refuses_what_it_does_not_do() {
         std::fs::remove_dir_all(dir).unwrap();
     }
     assert!(Processor::read(&folder("none")).unwrap_err().contains("no preprocessor_config.json"));
-    // A file of the tokenizer's processor alone is no image processor, and is passed over.
+    // A processor_config.json without an image processor is skipped.
     let dir = folder("both");
     std::fs::write(dir.join("processor_config.json"), json!({"processor_class": "CLIPProcessor"}).to_string()).unwrap();
     std::fs::write(dir.join("preprocessor_config.json"), base.to_string()).unwrap();
@@ -193,7 +195,7 @@ fn refuses_what_it_does_not_do() {
     std::fs::remove_dir_all(dir).unwrap();
 }
 
-/// One small file of every kind, of those that are read.
+/// One small file of every kind that decodes.
 fn files() -> Vec<(String, Vec<u8>)> {
     let read = |case: &Value| {
         let name = case["file"].as_str().unwrap().to_owned();
@@ -226,7 +228,7 @@ fn a_file_cut_short_is_refused() {
     }
     for name in ["420.jpg", "progressive.jpg"] {
         let bytes = std::fs::read(goldens().join(name)).unwrap();
-        assert!(decode(&bytes[..bytes.len() - 2]).unwrap_err().contains("cut short"));
+        assert!(decode(&bytes[..bytes.len() - 2]).unwrap_err().contains("truncated"));
     }
 }
 
@@ -262,7 +264,7 @@ fn hostile_headers_are_refused_before_memory_is_taken() {
     for (format, bytes, says) in cases {
         let why = decode(&bytes).unwrap_err();
         println!("{why}");
-        assert!(why.starts_with(&format!("{format} picture: ")) && why.contains(says), "{why}");
+        assert!(why.starts_with(&format!("{format} image: ")) && why.contains(says), "{why}");
     }
     assert!(decode(b"").unwrap_err().contains("0 bytes"));
     assert!(decode(b"hello").unwrap_err().contains("JPEG, PNG"));
@@ -270,7 +272,7 @@ fn hostile_headers_are_refused_before_memory_is_taken() {
     assert!(decode(b"\0\0\0\x1cftypavif\0\0\0\0").unwrap_err().contains("Avif"));
 }
 
-/// PNG's checksum, for headers made here.
+/// PNG's checksum, for patched headers.
 fn crc32(bytes: &[u8]) -> u32 {
     let bit = |crc: u32| if crc & 1 == 1 { (crc >> 1) ^ 0xEDB8_8320 } else { crc >> 1 };
     !bytes.iter().fold(!0, |crc, &b| (0..8).fold(crc ^ u32::from(b), |crc, _| bit(crc)))
@@ -307,7 +309,7 @@ fn mutated_files_never_panic() {
                     assert_eq!(image.rgb.len(), image.width * image.height * 3);
                     read += 1;
                 }
-                Err(why) if why.contains("contradicts") => caught += 1,
+                Err(why) if why.contains("inconsistent") => caught += 1,
                 Err(_) => refused += 1,
             }
         }

@@ -1,6 +1,6 @@
-//! The free KV blocks: a queue of small numbers that can also be left from the middle, all in O(1).
+//! The free KV blocks: a queue of small integers with O(1) removal from the middle.
 
-/// Numbers below a bound, each at most once, in order. A linked list whose links lie in one array.
+/// Integers below a bound, each at most once, in order: a linked list whose links are in one array.
 pub(crate) struct FreeList {
     links: Vec<Link>,
     head: Option<u32>,
@@ -15,19 +15,18 @@ struct Link {
 }
 
 impl FreeList {
-    /// All numbers below `bound`, ascending.
+    /// All integers below `bound`, ascending.
     pub(crate) fn full(bound: u32) -> FreeList {
         let mut queue = FreeList { links: vec![Link::default(); bound as usize], head: None, tail: None, len: 0 };
         (0..bound).for_each(|i| queue.push_back(i));
         queue
     }
 
-    /// How many are in it.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// To the end. `i` must not be in the queue.
+    /// Adds `i`, which must not be in the queue, at the end.
     pub(crate) fn push_back(&mut self, i: u32) {
         self.links[i as usize] = Link { before: self.tail, after: None };
         *self.after(self.tail) = Some(i);
@@ -35,7 +34,7 @@ impl FreeList {
         self.len += 1;
     }
 
-    /// To the front. `i` must not be in the queue.
+    /// Adds `i`, which must not be in the queue, at the front.
     pub(crate) fn push_front(&mut self, i: u32) {
         self.links[i as usize] = Link { before: None, after: self.head };
         *self.before(self.head) = Some(i);
@@ -43,14 +42,13 @@ impl FreeList {
         self.len += 1;
     }
 
-    /// From the front.
     pub(crate) fn pop_front(&mut self) -> Option<u32> {
         let i = self.head?;
         self.remove(i);
         Some(i)
     }
 
-    /// From wherever it is. `i` must be in the queue.
+    /// Removes `i`, which must be in the queue.
     pub(crate) fn remove(&mut self, i: u32) {
         let Link { before, after } = std::mem::take(&mut self.links[i as usize]);
         *self.after(before) = after;
@@ -58,7 +56,7 @@ impl FreeList {
         self.len -= 1;
     }
 
-    /// What points at the successor of `i`; for none, at the first.
+    /// The link to the successor of `i`; for `None`, to the first element.
     fn after(&mut self, i: Option<u32>) -> &mut Option<u32> {
         match i {
             Some(i) => &mut self.links[i as usize].after,
@@ -66,7 +64,7 @@ impl FreeList {
         }
     }
 
-    /// What points at the predecessor of `i`; for none, at the last.
+    /// The link to the predecessor of `i`; for `None`, to the last element.
     fn before(&mut self, i: Option<u32>) -> &mut Option<u32> {
         match i {
             Some(i) => &mut self.links[i as usize].before,

@@ -1,4 +1,4 @@
-//! The cache of keys and values: who owns which part of it.
+//! The paged KV cache: which sequence owns which block.
 
 mod blocks;
 mod free_list;

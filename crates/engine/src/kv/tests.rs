@@ -5,44 +5,44 @@ const B: SeqId = SeqId(2);
 const C: SeqId = SeqId(3);
 
 impl Blocks {
-    /// Everything that must hold between two calls.
+    /// The invariants between two calls.
     pub(crate) fn check(&self) {
         let mut owners = vec![0; self.count()];
         for table in self.tables.values() {
             assert_eq!(table.blocks.len(), table.len.div_ceil(self.size));
-            let mut before = EMPTY;
+            let mut before = EMPTY_PREFIX;
             for (i, b) in table.blocks.iter().enumerate() {
                 owners[*b as usize] += 1;
-                let text = self.blocks[*b as usize].text.as_ref();
-                if i < table.known {
-                    let text = text.expect("known");
+                let text = self.blocks[*b as usize].prefix.as_ref();
+                if i < table.cached {
+                    let text = text.expect("cached");
                     assert_eq!(
                         text.key[..2],
                         [before as u32, (before >> 32) as u32],
-                        "a known block follows another text"
+                        "a cached block follows another text"
                     );
-                    before = text.number;
+                    before = text.id;
                 }
             }
-            assert_eq!(before, table.text);
+            assert_eq!(before, table.prefix);
         }
         let mut free = 0;
-        let mut numbers: Vec<u64> = vec![EMPTY];
+        let mut numbers: Vec<u64> = vec![EMPTY_PREFIX];
         for (i, block) in self.blocks.iter().enumerate() {
             assert_eq!(block.owners, owners[i], "block {i}");
             free += usize::from(block.owners == 0);
-            if let Some(text) = &block.text {
-                assert_eq!(self.known.get(&text.key), Some(&(i as u32)));
-                numbers.push(text.number);
+            if let Some(text) = &block.prefix {
+                assert_eq!(self.cached.get(&text.key), Some(&(i as u32)));
+                numbers.push(text.id);
             }
         }
         assert_eq!(free, self.free_blocks());
-        assert_eq!(self.known.len() + 1, numbers.len());
-        // No continuation is out of reach.
+        assert_eq!(self.cached.len() + 1, numbers.len());
+        // No cached continuation is unreachable.
         numbers.sort_unstable();
-        for key in self.known.keys() {
+        for key in self.cached.keys() {
             let before = u64::from(key[0]) | u64::from(key[1]) << 32;
-            assert!(numbers.binary_search(&before).is_ok(), "the text before a known block was forgotten");
+            assert!(numbers.binary_search(&before).is_ok(), "the text before a cached block was forgotten");
         }
     }
 }
@@ -50,7 +50,7 @@ impl Blocks {
 fn run(blocks: &mut Blocks, sequence: SeqId, tokens: &[u32]) -> usize {
     let hit = blocks.allocate(sequence, tokens);
     assert_eq!(blocks.reserve(sequence, tokens.len() - hit), Ok(None));
-    blocks.computed(sequence, tokens);
+    blocks.mark_computed(sequence, tokens);
     blocks.check();
     hit
 }
@@ -61,19 +61,19 @@ fn a_prompt_begins_with_what_is_known_but_never_ends_with_it() {
     let text: Vec<u32> = (0..12).collect();
     assert_eq!(run(&mut blocks, A, &text), 0);
     assert_eq!(blocks.slots(A, 3..6).collect::<Vec<_>>(), [3, 4, 5]);
-    // Wholly known, but the last token must be computed, and with it its block.
+    // Everything is cached, but the last token must be computed, and with it its block.
     assert_eq!(run(&mut blocks, B, &text), 8);
-    // It then is the same block.
+    // Afterwards it is the same block.
     assert_eq!(blocks.table(A), blocks.table(B));
     assert_eq!(blocks.free_blocks(), 7);
-    // The same tokens after another beginning are another text.
+    // The same tokens after another prefix are another text.
     let other: Vec<u32> = [9, 9, 9, 9].into_iter().chain(4..12).collect();
     assert_eq!(run(&mut blocks, C, &other), 0);
-    assert_eq!(blocks.stats(), Stats { asked: 36, hit: 8, evicted: 0 });
+    assert_eq!(blocks.stats(), Stats { queried: 36, hit: 8, evicted: 0 });
     [A, B, C].iter().for_each(|s| blocks.free(*s));
     blocks.check();
     assert_eq!(blocks.free_blocks(), 10);
-    // Freed is not forgotten.
+    // Freed blocks stay in the prefix cache.
     assert_eq!(run(&mut blocks, A, &(0..13).collect::<Vec<_>>()), 12);
 }
 
@@ -84,7 +84,7 @@ fn a_block_is_not_known_before_it_is_computed() {
     blocks.allocate(A, &text);
     blocks.reserve(A, 12).unwrap();
     assert_eq!(blocks.allocate(B, &text), 0);
-    blocks.computed(A, &text[..7]);
+    blocks.mark_computed(A, &text[..7]);
     assert_eq!(blocks.allocate(B, &text), 4);
     blocks.check();
 }
@@ -97,15 +97,15 @@ fn forks_share_all_and_copy_on_the_first_write() {
     blocks.fork(A, C);
     blocks.check();
     assert_eq!(blocks.free_blocks(), 8);
-    assert_eq!((blocks.need(A, 1), blocks.room(A, 1), blocks.room(A, 0)), (1, 2, 0));
+    assert_eq!((blocks.need(A, 1), blocks.capacity(A, 1), blocks.capacity(A, 0)), (1, 2, 0));
     assert_eq!(blocks.reserve(A, 1), Ok(Some((1, 2))));
     assert_eq!(blocks.reserve(B, 1), Ok(Some((1, 3))));
-    // The last one that has it need not copy.
+    // The last owner need not copy.
     assert_eq!(blocks.reserve(C, 1), Ok(None));
     assert_eq!(blocks.reserve(A, 1), Ok(None));
     blocks.check();
     assert_eq!([A, B, C].map(|s| blocks.table(s).to_vec()), [[0, 2], [0, 3], [0, 1]]);
-    // A full end is never written again.
+    // A full last block is never written again.
     blocks.fork(A, B);
     assert_eq!(blocks.reserve(A, 1), Ok(None));
     assert_eq!(blocks.reserve(B, 1), Ok(None));
@@ -116,12 +116,12 @@ fn forks_share_all_and_copy_on_the_first_write() {
 fn lacking_blocks_are_said_and_nothing_is_taken() {
     let mut blocks = Blocks::new(3, 4).unwrap();
     blocks.allocate(A, &[1; 20]);
-    assert_eq!(blocks.reserve(A, 13), Err(NeedBlocks { need: 4, free: 3 }));
+    assert_eq!(blocks.reserve(A, 13), Err(OutOfBlocks { need: 4, free: 3 }));
     assert_eq!(blocks.len(A), Some(0));
     blocks.reserve(A, 12).unwrap();
-    assert_eq!(blocks.room(A, 0), 0);
+    assert_eq!(blocks.capacity(A, 0), 0);
     blocks.fork(A, B);
-    assert_eq!(blocks.reserve(B, 1), Err(NeedBlocks { need: 1, free: 0 }));
+    assert_eq!(blocks.reserve(B, 1), Err(OutOfBlocks { need: 1, free: 0 }));
     blocks.free(A);
     assert_eq!(blocks.free_blocks(), 0);
     blocks.free(B);
@@ -138,7 +138,7 @@ fn the_longest_unused_goes_first_and_ends_before_beginnings() {
     blocks.free(A);
     run(&mut blocks, B, &[6, 7]);
     blocks.free(B);
-    // Unused ones first; then [3, 4], the end of the older text.
+    // Uncached blocks first; then [3, 4], the end of the older text.
     run(&mut blocks, C, &[8, 9, 10]);
     blocks.free(C);
     assert_eq!(blocks.stats().evicted, 1);

@@ -1,11 +1,12 @@
-//! What will run where, and what it will take, before a byte of weights is read.
+//! Plans: which kernels will run where, and how much memory they will take, before any weight is
+//! read.
 
 mod size;
 mod trace;
 mod verdict;
 
 pub use size::Size;
-pub(crate) use trace::{Outline, Trace};
+pub(crate) use trace::{PlanDetails, Trace};
 pub use verdict::{Verdict, verdict_path};
 
 use crate::error::{Error, Result};
@@ -13,17 +14,18 @@ use sconce_ops::{DType, Device, Step, WeightFormat};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// The least cosine to vectors in f32 that `auto` puts up with: it takes the fastest format that is held to no less.
+/// The least cosine similarity to f32 vectors that `auto` accepts: it chooses the fastest format
+/// with at least this bound.
 pub const LEAST_AUTO: f64 = 0.999;
 
-/// What bf16 and f16 are held to, and what int8.
+/// The least cosine similarity to f32 vectors that tests require of bf16 and f16, and of int8.
 const LEAST_HALF: f64 = 0.9998;
 const LEAST_BYTES: f64 = 0.995;
 
-// So that there is nothing to choose but between f32 and bf16: see `LoadOptions::format`.
+// So `auto` has to choose between f32 and bf16 only: see `LoadOptions::format`.
 const _: () = assert!(LEAST_HALF >= LEAST_AUTO && LEAST_BYTES < LEAST_AUTO);
 
-/// A plan, and how a kind of model is laid out beyond it.
+/// A plan, with the memory layout of one kind of model.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned<L> {
     pub(crate) plan: Plan,
@@ -37,45 +39,47 @@ pub struct Plan {
     pub device: Device,
     /// The format of activations, and of weights unless `weight_format` says otherwise.
     pub dtype: DType,
-    /// What matrices are kept in.
+    /// The storage format of matrices.
     pub weight_format: WeightFormat,
-    /// Why an encoder has this format, where it was chosen by `auto`.
+    /// Why `auto` chose this format for an encoder.
     pub chosen: Option<String>,
     /// Every op call of a forward pass.
     pub steps: Vec<Step>,
     /// Bytes of weights, as packed for the device.
     pub weights: u64,
-    /// Bytes of the cache of keys and values, of language models.
+    /// Bytes of the KV cache, of language models.
     pub cache: u64,
-    /// Tokens that it keeps, of all sequences together.
+    /// Tokens that the KV cache holds, over all sequences.
     pub cache_tokens: usize,
-    /// The most bytes that tensors of one batch hold at once. What is kept from batch to batch stays within it.
+    /// The most bytes that tensors of one batch hold at once. Buffers that the pool keeps between
+    /// batches count towards it.
     pub workspace: u64,
-    /// What of it is of passes that are recorded, and nothing else's.
+    /// The part of `workspace` that is reserved for passes captured as CUDA graphs.
     pub recorded: u64,
-    /// Tokens of the batch that was planned for.
+    /// Tokens of the planned batch.
     pub batch_tokens: usize,
     /// The longest text, in tokens.
     pub max_tokens: usize,
-    /// Numbers in a vector.
+    /// Dimension of an embedding.
     pub dimension: usize,
-    /// Words of the model's table.
+    /// Size of the vocabulary.
     pub vocabulary: usize,
-    /// The most texts of a batch.
+    /// The most sequences in a batch.
     pub most_sequences: usize,
-    /// Where the encoder's files are.
+    /// The folder of the encoder's files.
     pub root: PathBuf,
     /// Weights in the files that the model does not read.
     pub unread: Vec<String>,
 }
 
 impl Plan {
-    /// The format by the name that is asked for it: that of activations, unless an encoder's weights are in bytes.
+    /// The format by its `--dtype` name: that of activations, or `int8`.
     pub fn format(&self) -> String {
         if self.weight_format == WeightFormat::Bytes { "int8".into() } else { self.dtype.to_string() }
     }
 
-    /// The least cosine between an encoder's vectors and those in f32, as tests hold MiniLM to it; `None` where nothing is lost.
+    /// The least cosine similarity between an encoder's vectors and those in f32, as tests check
+    /// for MiniLM; `None` for f32.
     pub fn bound(&self) -> Option<f64> {
         match (self.weight_format, self.dtype) {
             (WeightFormat::Bytes, _) => Some(LEAST_BYTES),
@@ -92,28 +96,29 @@ impl Plan {
     /// The calls that no allowed rung takes.
     pub fn refusals(&self) -> Vec<String> {
         let mut seen = BTreeSet::new();
-        let tell = |s: &Step| {
+        let describe = |s: &Step| {
             let why = s.rung.as_ref().err()?;
-            // The same refusal comes back in every layer; the first place will do.
+            // The same refusal repeats in every layer; naming the first is enough.
             let at = if s.at.is_empty() { String::new() } else { format!(" (first in {})", s.at) };
             seen.insert((s.op, s.dtype, why.clone())).then(|| format!("{} in {}{at}: {why}", s.op, s.dtype))
         };
-        self.steps.iter().filter_map(tell).collect()
+        self.steps.iter().filter_map(describe).collect()
     }
 
-    /// Refuses weights that belong to no part of the model that is known: a model that was understood has none.
+    /// Refuses weights that no known part of the architecture reads: a correctly understood model
+    /// has none.
     fn check_unread(&self) -> Result<()> {
-        let strange: Vec<_> = self.unread.iter().filter(|name| !sconce_models::is_ignorable(name)).collect();
-        let Some(first) = strange.first() else { return Ok(()) };
-        let more = if strange.len() > 1 { format!(" and {} more tensors", strange.len() - 1) } else { String::new() };
+        let unknown: Vec<_> = self.unread.iter().filter(|name| !sconce_models::is_ignorable(name)).collect();
+        let Some(first) = unknown.first() else { return Ok(()) };
+        let more = if unknown.len() > 1 { format!(" and {} more tensors", unknown.len() - 1) } else { String::new() };
         let what = format!(
-            "the weights hold {first}{more}, which this architecture does not have by its config.json; are they of another model, \
-             or saved by another version of it?"
+            "the weights hold {first}{more}, which the architecture in config.json does not have; do the weights belong to another model, \
+             or to another version of it?"
         );
         Err(Error::file(&self.root, what))
     }
 
-    /// Refuses what cannot run, was not understood, or would not fit into `free` bytes.
+    /// Refuses a model that cannot run, has unknown weights, or does not fit into `free` bytes.
     pub fn check(&self, free: u64) -> Result<()> {
         let refusals = self.refusals();
         if !refusals.is_empty() {

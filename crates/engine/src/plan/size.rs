@@ -1,27 +1,28 @@
-//! How large a language model is.
+//! Parameter counts of a language model.
 
 use crate::error::Result;
 use sconce_formats::Model;
 use sconce_hub::Files;
 use serde_json::Value;
 
-/// Tables of which a token takes a row, unless they are the head as well.
+/// Lookup tables: a token reads one row, unless the table is the tied head as well.
 const TABLES: [&str; 4] = ["embed_tokens.weight", "word_embeddings.weight", "wte.weight", "wpe.weight"];
 
-/// Heads that are matrices of their own.
+/// Output heads that are not tied to the embedding table.
 const HEADS: [&str; 2] = ["lm_head.weight", "embed_out.weight"];
 
-/// How large a language model is, as its files have it.
+/// Parameter counts of a language model, from its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Numbers in all of its weights.
+    /// All parameters.
     pub parameters: u64,
-    /// Those that a token is multiplied with: not a table that is only looked up, and of experts the part that is asked.
+    /// Parameters that one token is multiplied with: without tables that are only looked up, and of
+    /// experts only those that a token is routed to.
     pub active: u64,
 }
 
 impl Size {
-    /// Of a model that is here. Only headers are read.
+    /// Counts the parameters of a local model. Reads headers only.
     pub fn of(files: &Files) -> Result<Size> {
         let model = Model::open(files.root())?;
         let mut shapes = Vec::new();
@@ -44,12 +45,12 @@ fn count(shapes: &[(String, u64)], config: &Value) -> Size {
     let text = config.get("text_config").unwrap_or(config);
     let number = |names: &[&str]| names.iter().find_map(|name| text.get(*name).and_then(Value::as_u64));
     let experts = number(&["num_local_experts", "num_experts"]).filter(|n| *n > 0);
-    let asked = number(&["num_experts_per_tok"]);
+    let experts_per_token = number(&["num_experts_per_tok"]);
     let active = |(name, numbers): &&(String, u64)| match () {
         () if name.ends_with("wpe.weight") => 0,
         () if has_head && TABLES.iter().any(|table| name.ends_with(table)) => 0,
-        () if name.contains(".experts.") => match (experts, asked) {
-            (Some(experts), Some(asked)) => numbers / experts * asked.min(experts),
+        () if name.contains(".experts.") => match (experts, experts_per_token) {
+            (Some(experts), Some(experts_per_token)) => numbers / experts * experts_per_token.min(experts),
             _ => *numbers,
         },
         () => *numbers,
@@ -69,8 +70,8 @@ mod tests {
         let (table, head) = (("model.embed_tokens.weight", 1000), ("lm_head.weight", 1000));
         let tied = count(&shapes(&[layer, table]), &json!({}));
         assert_eq!(tied, Size { parameters: 1100, active: 1100 });
-        let apart = count(&shapes(&[layer, table, head]), &json!({}));
-        assert_eq!(apart, Size { parameters: 2100, active: 1100 });
+        let untied = count(&shapes(&[layer, table, head]), &json!({}));
+        assert_eq!(untied, Size { parameters: 2100, active: 1100 });
         let experts = ("model.layers.0.mlp.experts.0.up_proj.weight", 800);
         let some = count(&shapes(&[layer, experts]), &json!({"num_experts": 8, "num_experts_per_tok": 2}));
         assert_eq!(some, Size { parameters: 900, active: 300 });

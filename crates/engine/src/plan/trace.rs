@@ -1,4 +1,4 @@
-//! Plans a model by running its own load and forward on phantoms, and reading the ledger.
+//! Plans a model: runs its own load and forward on phantoms and reads the ledger.
 
 use super::Plan;
 use crate::error::Result;
@@ -6,25 +6,25 @@ use sconce_ops::{DType, Device, Ladder, Place, Policy, Step, WeightFormat, repla
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A plan in the making: op calls and bytes of what was traced so far.
+/// A plan in progress: the op calls and bytes traced so far.
 pub(crate) struct Trace {
     ladder: Arc<Ladder>,
-    /// Where everything is a phantom.
+    /// The phantom place that the model is loaded into.
     pub(crate) place: Place,
     device: Device,
     steps: Vec<Step>,
-    /// Bytes of what loading left.
+    /// Bytes that are live after loading.
     pub(crate) weights: u64,
-    /// Bytes that passes hold for longer than they run: the KV cache.
+    /// Bytes of the KV cache, which outlives a pass.
     cache: u64,
-    /// The most bytes that a pass held besides weights and cache.
+    /// The most bytes that a pass held besides weights and KV cache.
     workspace: u64,
     /// Bytes for passes that are captured as CUDA graphs.
     recorded: u64,
 }
 
-/// What a trace cannot know of a model.
-pub(crate) struct Outline {
+/// The parts of a plan that a trace cannot measure.
+pub(crate) struct PlanDetails {
     pub(crate) dtype: DType,
     pub(crate) weight_format: WeightFormat,
     pub(crate) chosen: Option<String>,
@@ -45,7 +45,7 @@ impl Trace {
         Trace { ladder, place, device, steps: Vec::new(), weights: 0, cache: 0, workspace: 0, recorded: 0 }
     }
 
-    /// Loads the model. What it leaves are the weights.
+    /// Loads the model. The bytes that stay live are its weights.
     pub(crate) fn load<T>(&mut self, load: impl FnOnce(&Place) -> Result<T>) -> Result<T> {
         let (loaded, steps) = self.ladder.trace(|| load(&self.place));
         self.steps = steps;
@@ -53,19 +53,20 @@ impl Trace {
         loaded
     }
 
-    /// Says how many bytes of every pass that follows are the KV cache.
+    /// Sets how many bytes of every later pass are the KV cache.
     pub(crate) fn set_cache(&mut self, bytes: u64) {
         self.cache = bytes;
     }
 
-    /// Runs a pass, and makes room for it. Returns its op calls.
+    /// Traces a pass and reserves workspace for it. Returns its op calls.
     pub(crate) fn pass(&mut self, run: impl FnOnce() -> Result<()>) -> Result<Vec<Step>> {
         let (bytes, steps) = self.measure(run)?;
         self.workspace = self.workspace.max(bytes);
         Ok(steps)
     }
 
-    /// Runs a pass of those that are captured as CUDA graphs, where the device has such: they have buffers of their own.
+    /// Traces a pass that will be captured as a CUDA graph, where the device has them: captured
+    /// passes have buffers of their own.
     pub(crate) fn captured_pass(&mut self, run: impl FnOnce() -> Result<()>) -> Result<()> {
         if replay::most_tokens(self.device).is_some() {
             self.recorded = replay::planned(self.measure(run)?.0);
@@ -80,10 +81,11 @@ impl Trace {
         Ok((self.ladder.ledger.peak().saturating_sub(self.weights.saturating_add(self.cache)), steps))
     }
 
-    /// The plan: loading, and then a pass of `steps`. `copied` bytes of results come to the host besides.
-    pub(crate) fn plan(self, steps: Vec<Step>, copied: u64, outline: Outline) -> Plan {
-        let Outline { dtype, weight_format, chosen, cache_tokens, batch_tokens, max_tokens, .. } = outline;
-        let Outline { dimension, vocabulary, most_sequences, root, unread, .. } = outline;
+    /// The plan: loading, then a pass of `steps`. `copied` bytes of results are copied to the host
+    /// besides.
+    pub(crate) fn plan(self, steps: Vec<Step>, copied: u64, details: PlanDetails) -> Plan {
+        let PlanDetails { dtype, weight_format, chosen, cache_tokens, batch_tokens, max_tokens, .. } = details;
+        let PlanDetails { dimension, vocabulary, most_sequences, root, unread, .. } = details;
         let (device, weights, cache, recorded) = (self.device, self.weights, self.cache, self.recorded);
         let workspace = self.workspace.saturating_add(recorded).saturating_add(copied);
         let steps = self.steps.into_iter().chain(steps).collect();

@@ -1,4 +1,5 @@
-//! What `doctor` last found on this machine, kept so that a kernel that is wrong here is not used here.
+//! The verdict of `sconce doctor` on this machine, stored so that kernels that fail here are not
+//! used here.
 
 use crate::error::{Error, Result};
 use sconce_ops::{DType, Device, DeviceInfo, Rung, Withdrawn};
@@ -9,63 +10,66 @@ use std::path::{Path, PathBuf};
 /// The last verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// The version whose kernels were judged; another version's verdict does not count.
+    /// The version whose kernels were checked; a verdict of another version does not count.
     version: String,
-    /// What was judged, device by device.
-    devices: Vec<Judged>,
+    /// One entry per checked device.
+    devices: Vec<DeviceVerdict>,
 }
 
-/// A device, and what failed on it.
+/// A device, and the kernels that failed on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Judged {
+struct DeviceVerdict {
     device: String,
-    /// As the device describes itself: another machine's verdict does not count.
+    /// The device's description: a verdict of another machine does not count.
     description: String,
-    withdrawn: Vec<Failed>,
+    withdrawn: Vec<FailedKernel>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Failed {
+struct FailedKernel {
     op: String,
     dtype: String,
     rung: String,
 }
 
-/// Where the verdict is kept.
+/// The file of the verdict.
 pub fn verdict_path(source: &sconce_hub::Options) -> PathBuf {
     source.cache.join("doctor.json")
 }
 
 impl Verdict {
-    /// A verdict on these devices, with what failed on each.
+    /// A verdict on these devices, with the kernels that failed on each.
     pub fn new<'a>(devices: impl IntoIterator<Item = (&'a DeviceInfo, Vec<(String, DType, Rung)>)>) -> Verdict {
-        let failed =
-            |(op, dtype, rung): (String, DType, Rung)| Failed { op, dtype: dtype.to_string(), rung: rung.to_string() };
-        let judged = |(info, all): (&DeviceInfo, Vec<_>)| Judged {
+        let failed = |(op, dtype, rung): (String, DType, Rung)| FailedKernel {
+            op,
+            dtype: dtype.to_string(),
+            rung: rung.to_string(),
+        };
+        let checked = |(info, all): (&DeviceInfo, Vec<_>)| DeviceVerdict {
             device: info.device.to_string(),
-            description: lasting(info),
+            description: stable_description(info),
             withdrawn: all.into_iter().map(failed).collect(),
         };
-        Verdict { version: env!("CARGO_PKG_VERSION").into(), devices: devices.into_iter().map(judged).collect() }
+        Verdict { version: env!("CARGO_PKG_VERSION").into(), devices: devices.into_iter().map(checked).collect() }
     }
 
-    /// With what `old` says of devices and ops that were not judged now.
-    pub fn over(mut self, old: Verdict, judged: impl Fn(&str) -> bool) -> Verdict {
-        for then in old.devices {
-            match self.devices.iter_mut().find(|now| now.device == then.device) {
-                Some(now) if now.description == then.description => {
-                    now.withdrawn.extend(then.withdrawn.into_iter().filter(|f| !judged(&f.op)));
+    /// Adds the entries of `old` for devices and ops that were not checked this time.
+    pub fn over(mut self, old: Verdict, checked: impl Fn(&str) -> bool) -> Verdict {
+        for old_entry in old.devices {
+            match self.devices.iter_mut().find(|entry| entry.device == old_entry.device) {
+                Some(entry) if entry.description == old_entry.description => {
+                    entry.withdrawn.extend(old_entry.withdrawn.into_iter().filter(|f| !checked(&f.op)));
                 }
-                // Another device has its place now.
+                // Another device has this name now.
                 Some(_) => {}
-                None => self.devices.push(then),
+                None => self.devices.push(old_entry),
             }
         }
         self
     }
 
-    /// The verdict kept at `path`, if it is there and about this version. One that cannot be read is an error: it may
-    /// withdraw something.
+    /// The verdict stored at `path`, if the file exists and is of this version. A file that cannot
+    /// be read is an error, because it may withdraw a kernel.
     pub fn read(path: &Path) -> Result<Option<Verdict>> {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
@@ -76,7 +80,7 @@ impl Verdict {
         Ok((verdict.version == env!("CARGO_PKG_VERSION")).then_some(verdict))
     }
 
-    /// Keeps it, whole or not at all.
+    /// Writes the verdict atomically.
     pub fn write(&self, path: &Path) -> Result<()> {
         let write = || -> std::io::Result<()> {
             let dir = path.parent().unwrap_or(Path::new("."));
@@ -86,18 +90,18 @@ impl Verdict {
             file.persist(path)?;
             Ok(())
         };
-        write().map_err(|e| Error::file(path, format!("the verdict cannot be kept: {e}")))
+        write().map_err(|e| Error::file(path, format!("doctor's verdict cannot be written: {e}")))
     }
 
-    /// What failed on this very device.
+    /// The kernels that failed on exactly this device.
     pub(crate) fn withdrawn(&self, device: &DeviceInfo) -> Vec<Withdrawn> {
         let name = device.device.to_string();
-        let judged = self.devices.iter().filter(|j| j.device == name && j.description == lasting(device));
-        let parse = |f: &Failed| {
+        let checked = self.devices.iter().filter(|j| j.device == name && j.description == stable_description(device));
+        let parse = |f: &FailedKernel| {
             let (dtype, rung) = (f.dtype.parse().ok()?, f.rung.parse().ok()?);
             Some(Withdrawn { op: f.op.clone(), kind: device.device.kind().into(), dtype, rung })
         };
-        judged.flat_map(|j| j.withdrawn.iter().filter_map(parse)).collect()
+        checked.flat_map(|j| j.withdrawn.iter().filter_map(parse)).collect()
     }
 }
 
@@ -105,8 +109,8 @@ fn unreadable(path: &Path, e: impl std::fmt::Display) -> Error {
     Error::file(path, format!("doctor's verdict cannot be read ({e}); run `sconce doctor` again, or delete it"))
 }
 
-/// The description without the thread count, which changes with the environment while the kernels do not.
-fn lasting(info: &DeviceInfo) -> String {
+/// The description without the thread count, which depends on the environment; the kernels do not.
+fn stable_description(info: &DeviceInfo) -> String {
     match info.description.rsplit_once(", ") {
         Some((what, threads)) if info.device == Device::Cpu && threads.trim_end_matches('s').ends_with(" thread") => {
             what.into()
@@ -133,15 +137,15 @@ mod tests {
         let here = gpu("a GPU");
         let verdict = Verdict::new([(&here, vec![("layer_norm".to_string(), DType::BF16, Rung::Fused)])]);
         verdict.write(&path).unwrap();
-        let kept = Verdict::read(&path).unwrap().unwrap();
+        let stored = Verdict::read(&path).unwrap().unwrap();
         let failed = Withdrawn { op: "layer_norm".into(), kind: "cuda".into(), dtype: DType::BF16, rung: Rung::Fused };
-        assert_eq!(kept.withdrawn(&here), [failed]);
-        assert!(kept.withdrawn(&gpu("another GPU")).is_empty());
-        assert!(kept.withdrawn(&Device::Cpu.info().unwrap()).is_empty());
+        assert_eq!(stored.withdrawn(&here), [failed]);
+        assert!(stored.withdrawn(&gpu("another GPU")).is_empty());
+        assert!(stored.withdrawn(&Device::Cpu.info().unwrap()).is_empty());
 
-        // A look at one op or at another device leaves the rest as it was judged.
+        // Checking one op or another device leaves the other entries as they were.
         let again = |info: &DeviceInfo, op: &str| {
-            Verdict::new([(info, vec![])]).over(kept.clone(), |judged| judged == op).withdrawn(&here).len()
+            Verdict::new([(info, vec![])]).over(stored.clone(), |checked| checked == op).withdrawn(&here).len()
         };
         assert_eq!(
             (again(&here, "layer_norm"), again(&here, "linear"), again(&gpu("another GPU"), "linear")),

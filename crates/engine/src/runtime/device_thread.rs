@@ -1,4 +1,4 @@
-//! One thread owns a device; everyone else sends it messages.
+//! One thread owns a device; all others send it messages.
 
 use crate::error::{Error, Result};
 use sconce_ops::{Device, Ladder, threads};
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-/// The thread that owns a device and the model on it. When dropped, it ends once it has done what it was sent; the drop waits
-/// for that.
+/// The thread that owns a device and the model on it. Dropping it closes the channel and waits
+/// until the thread has handled the messages already sent.
 pub(crate) struct DeviceThread<M> {
     device: Device,
     messages: Option<Sender<M>>,
@@ -17,8 +17,9 @@ pub(crate) struct DeviceThread<M> {
 }
 
 impl<M: Send + 'static> DeviceThread<M> {
-    /// Starts the thread. It enters `ladder`, makes its state with `make`, so that all work on the device is one thread's, and
-    /// then serves messages with `run` until there are no more senders. Waits until `make` is done, and gives its error.
+    /// Starts the thread. The thread enters `ladder`, creates its state with `make`, so that all
+    /// work on the device happens on one thread, and then serves messages with `run` until there
+    /// are no more senders. Waits until `make` is done, and returns its error.
     pub(crate) fn start<S: 'static>(
         device: Device,
         ladder: Arc<Ladder>,
@@ -32,7 +33,7 @@ impl<M: Send + 'static> DeviceThread<M> {
                 threads::lead();
             }
             let _entered = ladder.enter();
-            match caught(device, make) {
+            match catch_panic(device, make) {
                 Ok(state) => {
                     let _ = ready.send(Ok(()));
                     run(state, inbox);
@@ -48,28 +49,27 @@ impl<M: Send + 'static> DeviceThread<M> {
         Ok(DeviceThread { device, messages: Some(messages), thread: Some(thread) })
     }
 
-    /// Sends a message.
     pub(crate) fn send(&self, message: M) -> Result<()> {
         let sent = self.messages.as_ref().map(|messages| messages.send(message));
-        sent.and_then(Result::ok).ok_or_else(|| self.gone())
+        sent.and_then(Result::ok).ok_or_else(|| self.stopped_error())
     }
 
-    /// The device.
     pub(crate) fn device(&self) -> Device {
         self.device
     }
 
-    /// The error of those who wait in vain.
-    pub(crate) fn gone(&self) -> Error {
-        Error::Stopped { device: self.device, why: "no reason given".into() }
+    /// The error for callers whose answer will never come.
+    pub(crate) fn stopped_error(&self) -> Error {
+        Error::Stopped { device: self.device, why: "unknown reason".into() }
     }
 }
 
 impl<M> Drop for DeviceThread<M> {
     fn drop(&mut self) {
-        // Closing the channel ends the loop. The model must be gone before its device is.
+        // Closing the channel ends the loop. The model must be dropped before its device.
         self.messages = None;
-        // A message that held the last handle drops it on the thread itself, which cannot wait for its own end.
+        // If a message held the last handle, this runs on the device thread itself, which cannot
+        // join itself.
         let is_elsewhere = |thread: &JoinHandle<()>| thread.thread().id() != std::thread::current().id();
         if let Some(thread) = self.thread.take().filter(is_elsewhere) {
             let _ = thread.join();
@@ -77,13 +77,13 @@ impl<M> Drop for DeviceThread<M> {
     }
 }
 
-/// Runs `f`. A panic in it is an error of ours.
-pub(crate) fn caught<T>(device: Device, f: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Runs `f` and turns a panic into an error.
+pub(crate) fn catch_panic<T>(device: Device, f: impl FnOnce() -> Result<T>) -> Result<T> {
     let panicked = |panic: Box<dyn Any + Send>| Err(Error::Panicked { device, why: panic_message(&*panic) });
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(panicked)
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     text.unwrap_or("no message").to_string()

@@ -1,4 +1,4 @@
-//! From files to a model that serves: plan, check, load, sanity check, warm-up. The one way for every kind of model.
+//! Loads a model of any kind: plan, check, load, sanity check, warm-up.
 
 use super::device_thread::panic_message;
 use super::executor::Executor;
@@ -15,14 +15,15 @@ use std::thread;
 
 /// Plans a model on a device that need not be in this machine.
 pub(crate) fn plan<W: Workload>(spec: &W::Spec, device: Device, options: &LoadOptions) -> Result<Plan> {
-    let options = &device.info().map_or_else(|_| options.clone(), |info| options.on(&info));
+    let options = &device.info().map_or_else(|_| options.clone(), |info| options.for_device(&info));
     Ok(W::plan(spec, device, options)?.plan)
 }
 
-/// Loads a model onto the device asked for. Nothing is loaded that the plan says cannot run or will not fit. With
-/// `options.fallback` the next best device is tried where one cannot serve, and every such step is reported.
+/// Loads a model onto the requested device, unless the plan says that it cannot run or does not
+/// fit. With `options.fallback` the next best device is tried, and every such step is reported.
 ///
-/// `read_text` reads the tokenizer, beside the weights: a vocabulary takes a third of the time that a small model's weights do.
+/// `read_text` reads the tokenizer while the weights load: a vocabulary takes a third of the time
+/// that a small model's weights take.
 pub(crate) fn load<W: Workload, T: Codec + 'static>(
     files: &Files,
     spec: &W::Spec,
@@ -30,20 +31,21 @@ pub(crate) fn load<W: Workload, T: Codec + 'static>(
     progress: &dyn Progress,
     read_text: impl Fn(&Plan) -> Result<Arc<T>> + Sync,
 ) -> Result<LoadedModel<W, T>> {
-    options.on_a_device(progress, |device| {
+    options.with_device(progress, |device| {
         let info = device.info()?;
-        let options = options.on(&info);
+        let options = options.for_device(&info);
         let planned = W::plan(spec, device, &options)?;
         planned.plan.check(info.free_bytes)?;
         let ladder = Ladder::new(options.policy.clone());
-        let (own, entered) = ((spec.clone(), planned.clone()), ladder.clone());
+        let (inputs, entered) = ((spec.clone(), planned.clone()), ladder.clone());
         let make = move || {
             let place = warmup::open(device, &options)?;
-            let workload = W::load(&own.0, &own.1, &options, &place)?;
-            // Under a ladder of its own: the check is nobody's request, and is not counted as one.
-            let apart = Ladder::new(options.policy.clone()).enter();
+            let workload = W::load(&inputs.0, &inputs.1, &options, &place)?;
+            // In a separate ladder, so that the op calls of the check are not counted as a
+            // request's.
+            let check_ladder = Ladder::new(options.policy.clone()).enter();
             workload.sanity_check()?;
-            drop(apart);
+            drop(check_ladder);
             warmup::compile_kernels(&place, &options, workload.step_tokens(), |tokens| workload.dry_run(tokens));
             Ok(workload)
         };

@@ -1,4 +1,4 @@
-//! What can be asked of any loaded model, whatever its task.
+//! The interface of any loaded model, whatever its task.
 
 use super::executor::Executor;
 use super::workload::Workload;
@@ -13,15 +13,15 @@ use std::sync::Arc;
 
 /// A loaded model, whatever its task.
 pub trait Loaded {
-    /// The model itself.
+    /// The model behind this handle.
     #[doc(hidden)]
     fn model(&self) -> &ModelInfo;
-    /// How the requests of this handle are treated.
+    /// The settings for requests of this handle.
     #[doc(hidden)]
     fn settings(&mut self) -> &mut RequestSettings;
 
-    /// The same model for another request: what is asked of it ends when `context` is cancelled or late. Cheap; requests of all
-    /// contexts run in common batches.
+    /// A handle to the same model whose requests end when `context` is cancelled or misses its
+    /// deadline. Cheap; requests of all contexts share batches.
     fn with_context(&self, context: &RequestContext) -> Self
     where
         Self: Clone,
@@ -30,8 +30,9 @@ pub trait Loaded {
         other.settings().context = context.clone();
         other
     }
-    /// The same model with another way to treat texts that are longer than it can take. Cheap. Language models refuse such texts
-    /// and sequence-to-sequence models cut their ends, whatever is set here.
+    /// A handle to the same model with another truncation of texts that are too long. Cheap.
+    /// Ignored by language models, which refuse such texts, and by sequence-to-sequence models,
+    /// which truncate at the end.
     fn with_truncation(&self, truncate: Truncate) -> Self
     where
         Self: Clone,
@@ -41,15 +42,15 @@ pub trait Loaded {
         other
     }
 
-    /// What was planned before loading.
+    /// The plan made before loading.
     fn plan(&self) -> &Plan {
         &self.model().plan
     }
-    /// Where the files came from.
+    /// The files of the model and where they came from.
     fn files(&self) -> &Files {
         &self.model().files
     }
-    /// What really ran since loading, by op, device, dtype and rung.
+    /// The op calls that ran since loading, by op, device, dtype and rung.
     fn counts(&self) -> Vec<(Counted, u64)> {
         self.model().ladder.counts()
     }
@@ -57,11 +58,12 @@ pub trait Loaded {
     fn peak_bytes(&self) -> u64 {
         self.model().ladder.ledger.peak()
     }
-    /// What waits for the model, and what it ran last.
+    /// The queue of the model, and its last batch.
     fn queue(&self) -> QueueStats {
         (self.model().queue)()
     }
-    /// The tokens of a text and where in it they come from, uncut; with those that begin and end a text if `special`.
+    /// The tokens of a text, not truncated, with their offsets; with the special tokens that begin
+    /// and end a text if `special`.
     fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>> {
         self.model().codec.tokenize(text, special)
     }
@@ -71,14 +73,14 @@ pub trait Loaded {
     }
 }
 
-/// How the requests of a handle are treated.
+/// Settings for the requests of a handle.
 #[derive(Clone, Debug, Default)]
 pub struct RequestSettings {
     pub(crate) context: RequestContext,
     pub(crate) truncate: Truncate,
 }
 
-/// Turns texts into tokens and back.
+/// Tokenizer and detokenizer.
 pub(crate) trait Codec: Send + Sync {
     /// See [`Loaded::tokenize`].
     fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>>;
@@ -86,7 +88,7 @@ pub(crate) trait Codec: Send + Sync {
     fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String>;
 }
 
-/// What [`Loaded`] tells, whatever the kind of model.
+/// What [`Loaded`] reports, for any kind of model.
 pub struct ModelInfo {
     pub(crate) plan: Plan,
     pub(crate) files: Files,
@@ -95,12 +97,13 @@ pub struct ModelInfo {
     pub(crate) queue: Box<dyn Fn() -> QueueStats + Send + Sync>,
 }
 
-/// A model on its device, with what was read of its files. Handles share it; the last to go takes the model along.
+/// A model on its device, with what was read from its files. Handles share it; dropping the last
+/// one unloads the model.
 pub(crate) struct LoadedModel<W: Workload, T> {
     pub(crate) info: ModelInfo,
     pub(crate) layout: W::Layout,
     pub(crate) spec: W::Spec,
-    /// The tokenizer, and what else the files say of text.
+    /// The tokenizer and other text settings from the files.
     pub(crate) text: Arc<T>,
     pub(crate) executor: Executor<W>,
 }

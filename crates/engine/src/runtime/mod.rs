@@ -17,12 +17,12 @@ pub(crate) use reply::{Reply, Sink};
 pub use request_context::{RequestContext, Times};
 pub(crate) use workload::{RequestId, Workload};
 
-/// What waits for a model, and what it ran last.
+/// The queue of a model, and its last batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
-    /// Requests of which something waits.
+    /// Requests with at least one item in the queue.
     pub requests: usize,
-    /// Tokens that wait.
+    /// Tokens in the queue.
     pub tokens: usize,
     /// Sequences of the last batch.
     pub batch_sequences: usize,

@@ -1,4 +1,4 @@
-//! Where the outputs of a request go.
+//! The reply channel of a request.
 
 use super::RequestContext;
 use crate::error::{Error, Result};
@@ -7,48 +7,50 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Takes the outputs of a request. The device thread calls it, so it must not block.
+/// Receives the outputs of a request. The device thread calls it, so it must not block.
 pub(crate) type Sink<T> = Box<dyn FnMut(Result<T>) + Send>;
 
-/// The way back to whoever submitted a request.
+/// The reply channel of a request.
 ///
-/// The last thing the sink gets is the last output or an error; an error also when the reply is dropped before that. Then the
-/// sink is dropped. A sink that panics gets nothing more, and its request ends.
+/// The sink's last item is the last output or an error; it receives an error too if the reply is
+/// dropped early. Then the sink is dropped. A sink that panics receives nothing more, and its
+/// request ends.
 pub(crate) struct Reply<T> {
     context: RequestContext,
     device: Device,
     /// `None` once the request has ended.
-    open: Mutex<Option<Open<T>>>,
+    open: Mutex<Option<OpenReply<T>>>,
 }
 
-struct Open<T> {
+struct OpenReply<T> {
     sink: Sink<T>,
     submitted: Instant,
     started: Option<Instant>,
 }
 
 impl<T> Reply<T> {
-    /// For a request that runs on `device`.
+    /// A reply for a request that runs on `device`.
     pub(crate) fn new(context: RequestContext, device: Device, sink: Sink<T>) -> Reply<T> {
-        let open = Open { sink, submitted: Instant::now(), started: None };
+        let open = OpenReply { sink, submitted: Instant::now(), started: None };
         Reply { context, device, open: Mutex::new(Some(open)) }
     }
 
-    /// The request's first step begins, so its time in the queue ends. Returns whether this is the first call.
+    /// Called when the request's first step begins: ends its time in the queue. Returns whether
+    /// this is the first call.
     pub(crate) fn start(&self) -> bool {
         let mut open = self.lock();
         let Some(open) = open.as_mut().filter(|open| open.started.is_none()) else { return false };
         open.started = Some(Instant::now());
-        self.context.waited(open.submitted.elapsed());
+        self.context.add_queue_time(open.submitted.elapsed());
         true
     }
 
-    /// Hands over an output that is not the last.
+    /// Delivers an output that is not the last.
     pub(crate) fn send(&self, output: T) {
         deliver(&mut self.lock(), Ok(output));
     }
 
-    /// Hands over the last output.
+    /// Delivers the last output.
     pub(crate) fn finish(&self, output: T) {
         self.end(Ok(output));
     }
@@ -61,33 +63,34 @@ impl<T> Reply<T> {
     fn end(&self, last: Result<T>) {
         let mut guard = self.lock();
         let Some(open) = guard.as_ref() else { return };
-        // Before the sink hears of it: its owner may read the timings then.
+        // Before the last delivery, because the receiver may read the timings then.
         match open.started {
-            Some(started) => self.context.ran(started.elapsed()),
-            None => self.context.waited(open.submitted.elapsed()),
+            Some(started) => self.context.add_inference_time(started.elapsed()),
+            None => self.context.add_queue_time(open.submitted.elapsed()),
         }
         deliver(&mut guard, last);
         *guard = None;
     }
 
-    /// Ends the request without a word.
+    /// Ends the request without delivering anything.
     pub(crate) fn close(&self) {
         *self.lock() = None;
     }
 
-    /// Whether the request has ended, or must end now because it was cancelled or is late.
+    /// Whether the request has ended, or must end now because it was cancelled or missed its
+    /// deadline.
     pub(crate) fn has_ended(&self, now: Instant) -> bool {
-        self.context.over(now).is_some() || self.lock().is_none()
+        self.context.end_reason(now).is_some() || self.lock().is_none()
     }
 
-    /// Ends a request that was cancelled or is late, with the error that says so.
-    pub(crate) fn end_if_over(&self, now: Instant) {
-        if let Some(why) = self.context.over(now) {
+    /// Ends a request that was cancelled or missed its deadline, with the matching error.
+    pub(crate) fn end_if_due(&self, now: Instant) {
+        if let Some(why) = self.context.end_reason(now) {
             self.fail(why);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Open<T>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<OpenReply<T>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -98,10 +101,10 @@ impl<T> Drop for Reply<T> {
     }
 }
 
-/// A panic in a sink is its owner's: the device thread has other requests to serve.
-fn deliver<T>(open: &mut Option<Open<T>>, output: Result<T>) {
-    let Some(listening) = open else { return };
-    if catch_unwind(AssertUnwindSafe(|| (listening.sink)(output))).is_err() {
+/// Catches a panic in the sink, because the device thread has other requests to serve.
+fn deliver<T>(open: &mut Option<OpenReply<T>>, output: Result<T>) {
+    let Some(open_reply) = open else { return };
+    if catch_unwind(AssertUnwindSafe(|| (open_reply.sink)(output))).is_err() {
         *open = None;
     }
 }

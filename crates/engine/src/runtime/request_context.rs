@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 /// Deadline, cancellation and timings of one request. Clones share them.
 ///
-/// The executor ends a request that was cancelled, or whose deadline has passed, before the model's next step, with
-/// [`Error::Cancelled`] or [`Error::Late`].
+/// Before each step of the model the executor ends requests that were cancelled or missed their
+/// deadline, with [`Error::Cancelled`] or [`Error::Late`].
 #[derive(Clone, Debug)]
 pub struct RequestContext(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    made: Instant,
+    created: Instant,
     deadline: Option<Instant>,
     cancelled: AtomicBool,
     /// Nanoseconds.
@@ -23,29 +23,29 @@ struct Inner {
     inference: AtomicU64,
 }
 
-/// How long each phase of a request took so far. Phases of inputs that ran side by side are added up.
+/// The time that each phase of a request took so far, summed over inputs that ran in parallel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Tokenizing its texts.
+    /// Tokenizing the texts.
     pub tokenization: Duration,
-    /// Waiting in the queue until its first step.
+    /// Waiting in the queue for the first step.
     pub queue: Duration,
-    /// From its first step until the last output.
+    /// From the first step to the last output.
     pub inference: Duration,
 }
 
 impl Default for RequestContext {
-    /// Without a deadline.
+    /// A context without a deadline.
     fn default() -> RequestContext {
         RequestContext::new(None)
     }
 }
 
 impl RequestContext {
-    /// With a deadline, or without one.
+    /// A context with an optional deadline.
     pub fn new(deadline: Option<Instant>) -> RequestContext {
         RequestContext(Arc::new(Inner {
-            made: Instant::now(),
+            created: Instant::now(),
             deadline,
             cancelled: AtomicBool::new(false),
             tokenization: AtomicU64::new(0),
@@ -69,43 +69,44 @@ impl RequestContext {
         self.0.deadline
     }
 
-    /// How long each phase took so far.
+    /// The time that each phase took so far.
     pub fn times(&self) -> Times {
         let of = |nanos: &AtomicU64| Duration::from_nanos(nanos.load(Relaxed));
         Times { tokenization: of(&self.0.tokenization), queue: of(&self.0.queue), inference: of(&self.0.inference) }
     }
 
-    /// Why the request must end now, if it must.
-    pub(crate) fn over(&self, now: Instant) -> Option<Error> {
+    /// The error that the request must end with now, if it was cancelled or missed its deadline.
+    pub(crate) fn end_reason(&self, now: Instant) -> Option<Error> {
         if self.is_cancelled() {
             return Some(Error::Cancelled);
         }
         let deadline = self.0.deadline.filter(|deadline| now >= *deadline)?;
-        Some(Error::Late { allowed: deadline.saturating_duration_since(self.0.made) })
+        Some(Error::Late { allowed: deadline.saturating_duration_since(self.0.created) })
     }
 
     /// Fails if the request must end now.
     pub(crate) fn check(&self) -> Result<()> {
-        self.over(Instant::now()).map_or(Ok(()), Err)
+        self.end_reason(Instant::now()).map_or(Ok(()), Err)
     }
 
-    /// Runs `f`, which tokenizes, and notes the time it took. Fails if the request must end before or after it.
+    /// Runs the tokenization `f` and records its time. Fails if the request must end before or
+    /// after it.
     pub(crate) fn tokenizing<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         self.check()?;
         let begun = Instant::now();
-        let made = f();
+        let result = f();
         add(&self.0.tokenization, begun.elapsed());
         self.check()?;
-        made
+        result
     }
 
     /// Adds time spent in the queue.
-    pub(crate) fn waited(&self, time: Duration) {
+    pub(crate) fn add_queue_time(&self, time: Duration) {
         add(&self.0.queue, time);
     }
 
     /// Adds time spent in the model.
-    pub(crate) fn ran(&self, time: Duration) {
+    pub(crate) fn add_inference_time(&self, time: Duration) {
         add(&self.0.inference, time);
     }
 }
@@ -123,11 +124,11 @@ mod tests {
         let now = Instant::now();
         let (patient, hasty) = (RequestContext::default(), RequestContext::new(Some(now + Duration::from_secs(5))));
         let later = now + Duration::from_secs(3600);
-        assert!(patient.over(later).is_none());
-        assert!(hasty.over(now + Duration::from_secs(4)).is_none());
-        assert!(matches!(hasty.over(now + Duration::from_secs(5)), Some(Error::Late { .. })));
+        assert!(patient.end_reason(later).is_none());
+        assert!(hasty.end_reason(now + Duration::from_secs(4)).is_none());
+        assert!(matches!(hasty.end_reason(now + Duration::from_secs(5)), Some(Error::Late { .. })));
         patient.clone().cancel();
-        assert!(matches!(patient.over(now), Some(Error::Cancelled)));
+        assert!(matches!(patient.end_reason(now), Some(Error::Cancelled)));
         assert!(matches!(
             patient.tokenizing(|| -> Result<()> { panic!("nobody waits for it") }),
             Err(Error::Cancelled)
@@ -137,9 +138,9 @@ mod tests {
     #[test]
     fn times_add_up() {
         let context = RequestContext::default();
-        context.clone().waited(Duration::from_millis(3));
-        context.waited(Duration::from_millis(4));
-        context.ran(Duration::from_millis(5));
+        context.clone().add_queue_time(Duration::from_millis(3));
+        context.add_queue_time(Duration::from_millis(4));
+        context.add_inference_time(Duration::from_millis(5));
         let expected = Times {
             tokenization: Duration::ZERO,
             queue: Duration::from_millis(7),

@@ -1,52 +1,54 @@
-//! Warm-up: a device compiles the kernels of a model before the first request waits for them, and keeps them for the next
+//! Warm-up: compiles the kernels of a model before the first request, and stores them for the next
 //! process.
 
 use crate::error::Result;
 use crate::options::LoadOptions;
 use sconce_ops::{Device, Ladder, Place};
 
-/// Opens the device, and has it look for compiled kernels in our cache.
+/// Opens the device and loads compiled kernels from our cache.
 pub(crate) fn open(device: Device, options: &LoadOptions) -> Result<Place> {
     let place = Place::open(device)?;
-    keep(&place, options);
+    set_kernel_cache(&place, options);
     Ok(place)
 }
 
-/// Compiles every kernel that `run` calls for at up to `most` tokens, and keeps them. A failure here does not fail a model that
-/// passed its sanity check: what is missing is compiled when it is needed.
+/// Compiles and stores every kernel that `run` uses at up to `most` tokens. A failure does not fail
+/// a model that passed its sanity check: missing kernels are compiled on first use.
 pub(crate) fn compile_kernels(place: &Place, options: &LoadOptions, most: usize, run: impl Fn(usize) -> Result<()>) {
-    // Under a ladder of its own: this is nobody's request, and is not counted as one.
-    let _apart = Ladder::new(options.policy.clone()).enter();
-    let made = place.make_kernels(|| sizes(most).try_for_each(run));
-    if let Some(Err(e)) = made {
-        tracing::debug!("kernels will be compiled when they are needed: {e}");
+    // In a separate ladder, so that these op calls are not counted as a request's.
+    let _warmup_ladder = Ladder::new(options.policy.clone()).enter();
+    let compiled = place.make_kernels(|| row_counts(most).try_for_each(run));
+    if let Some(Err(e)) = compiled {
+        tracing::debug!("warm-up failed, kernels will be compiled on first use: {e}");
     }
-    keep(place, options);
+    set_kernel_cache(place, options);
 }
 
-/// Where compiled kernels are kept is a folder of this version's, since another's are of no use to it.
-fn keep(place: &Place, options: &LoadOptions) {
+/// Sets the folder of compiled kernels, one per version of Sconce, since kernels of another version
+/// cannot be used.
+fn set_kernel_cache(place: &Place, options: &LoadOptions) {
     let folder = options.hub.cache.join("kernels").join(env!("CARGO_PKG_VERSION"));
     if let Err(e) = place.keep_kernels(&folder) {
-        tracing::warn!("compiled kernels are not kept, and every start compiles them again: {e}");
+        tracing::warn!("compiled kernels cannot be stored, every start will compile them again: {e}");
     }
 }
 
-/// Numbers of rows up to `most` that call for every kernel there is: kernels change at powers of two, behind the few rows that
-/// SIMD-groups hold and behind a tile, or where there is a certain amount of work, which doubles no faster than they do.
-fn sizes(most: usize) -> impl Iterator<Item = usize> {
+/// Row counts up to `most` that select every kernel there is. The choice of kernel changes at
+/// powers of two, just above the rows that a SIMD-group or a tile holds (9, 33), and above certain
+/// amounts of work, which double no faster than these counts.
+fn row_counts(most: usize) -> impl Iterator<Item = usize> {
     let doubled = std::iter::successors(Some(1usize), |n| n.checked_mul(2)).take_while(move |n| *n < most);
     [9, 33].into_iter().filter(move |n| *n < most).chain(doubled).chain([most])
 }
 
 #[cfg(test)]
 mod tests {
-    use super::sizes;
+    use super::row_counts;
 
     #[test]
     fn sizes_reach_the_largest_and_none_is_beyond_it() {
-        assert_eq!(sizes(1).collect::<Vec<_>>(), [1]);
-        assert_eq!(sizes(40).collect::<Vec<_>>(), [9, 33, 1, 2, 4, 8, 16, 32, 40]);
-        assert_eq!(sizes(64).collect::<Vec<_>>(), [9, 33, 1, 2, 4, 8, 16, 32, 64]);
+        assert_eq!(row_counts(1).collect::<Vec<_>>(), [1]);
+        assert_eq!(row_counts(40).collect::<Vec<_>>(), [9, 33, 1, 2, 4, 8, 16, 32, 40]);
+        assert_eq!(row_counts(64).collect::<Vec<_>>(), [9, 33, 1, 2, 4, 8, 16, 32, 64]);
     }
 }

@@ -1,62 +1,65 @@
-//! Beam search: the likeliest whole answers, as transformers' `generate` finds them. Pure.
+//! Beam search: the likeliest complete answers, as transformers' `generate` finds them. Pure.
 //!
-//! A step takes, of all continuations of all beams, the (1 + e) · b likeliest, where b is the number of beams and e that of
-//! end tokens: so at least b of them go on. Those among the first b that end are answers; their score is the sum of their log
-//! probabilities over length^`length_penalty`, and the b best answers are kept. The b likeliest that go on are the next beams.
-//! At the last allowed length everything ends.
+//! A step takes the (1 + e) · b likeliest continuations of all beams, where b is the number of
+//! beams and e that of end tokens, so at least b of them continue. Those among the first b that end
+//! are answers; their score is the sum of their log probabilities over length^`length_penalty`, and
+//! the b best answers are kept. The b likeliest that continue are the next beams. At the maximum
+//! length everything ends.
 //!
-//! Scores are added in f32, as they are there.
+//! Scores are added in f32, as in transformers.
 
 use sconce_ops::sample::Ranked;
 use std::cmp::Ordering;
 
-/// How to search.
+/// Parameters of a beam search.
 #[derive(Clone, Debug)]
 pub(crate) struct BeamOptions {
-    /// Beams.
+    /// Number of beams.
     pub(crate) beams: usize,
-    /// An answer's score is divided by its length to this power: above 0 favours long ones.
+    /// An answer's score is divided by its length to this power: values above 0 favour long
+    /// answers.
     pub(crate) length_penalty: f32,
     /// When to stop looking for better answers.
     pub(crate) early_stopping: EarlyStopping,
-    /// Answers to give, at most as many as beams.
+    /// Number of answers to return, at most the number of beams.
     pub(crate) answers: usize,
-    /// Tokens that end an answer.
+    /// End tokens.
     pub(crate) ends: Vec<u32>,
     /// The most tokens of an answer.
     pub(crate) most: usize,
 }
 
-/// When a search that has as many answers as beams stops.
+/// When a search with as many answers as beams stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EarlyStopping {
     /// At once.
     Yes,
-    /// When the likeliest beam would not beat the worst answer if it ended now. A guess: it may yet, where longer is better.
+    /// When the likeliest beam would not beat the worst answer if it ended now. A heuristic: it
+    /// might still win if longer is better.
     No,
-    /// When it could not beat it at any length.
+    /// When the likeliest beam could not beat the worst answer at any length.
     Never,
 }
 
-/// An answer.
+/// A complete or running answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Hypothesis {
-    /// Its tokens, with the one that ended it.
+    /// Its tokens, with the end token.
     pub(crate) tokens: Vec<u32>,
     /// Its log probability over length^`length_penalty`.
     pub(crate) score: f32,
 }
 
-/// A beam's place among the last ones, and the token that it goes on with.
+/// How a beam continues: its index among the last beams, and its new token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Continued {
-    /// Which of the last beams it was.
+    /// Index among the last beams.
     pub(crate) beam: usize,
     /// Its new token.
     pub(crate) token: u32,
 }
 
-/// A search for the answers to one prompt.
+/// The state of a beam search for one prompt.
 pub(crate) struct Beams {
     options: BeamOptions,
     running: Vec<Hypothesis>,  // score: log probability; best first
@@ -64,30 +67,30 @@ pub(crate) struct Beams {
 }
 
 impl Beams {
-    /// A search that has seen nothing yet. It begins with one beam, so the first step has one row.
+    /// A new search. It begins with one beam, so the first step takes one row.
     pub(crate) fn new(options: BeamOptions) -> Result<Beams, String> {
         let BeamOptions { beams, answers, length_penalty, most, .. } = options;
         if beams == 0 || most == 0 {
-            return Err(format!("{beams} beams of {most} tokens find nothing; both must be at least 1"));
+            return Err(format!("{beams} beams of {most} tokens: both must be at least 1"));
         }
         if answers == 0 || answers > beams {
             return Err(format!("{beams} beams cannot give {answers} answers; ask for 1 to {beams}"));
         }
         if !length_penalty.is_finite() {
-            return Err(format!("length_penalty is {length_penalty}; it must be a number"));
+            return Err(format!("length_penalty is {length_penalty}; it must be finite"));
         }
         let start = Hypothesis { tokens: Vec::new(), score: 0.0 };
         Ok(Beams { options, running: vec![start], finished: Vec::new() })
     }
 
-    /// The tokens of each beam so far, in the order in which the next step wants their rows.
+    /// The tokens of each beam so far, in the order of the next step's rows.
     #[cfg(test)]
     pub(crate) fn running(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.running.iter().map(|b| b.tokens.as_slice())
     }
 
-    /// Takes the log probabilities of the next token, a row a beam. Gives the beams to go on with, in the order of the rows of
-    /// the next step, or none when the search is over.
+    /// Takes the log probabilities of the next token, a row per beam. Returns the beams that
+    /// continue, in the order of the next step's rows; none when the search is over.
     pub(crate) fn step(&mut self, rows: &[&[f32]]) -> Vec<Continued> {
         debug_assert_eq!(rows.len(), self.running.len());
         let BeamOptions { beams, early_stopping, ends, most, .. } = &self.options;
@@ -100,7 +103,7 @@ impl Beams {
         let mut ended = Vec::new();
         for (i, (log_prob, Continued { beam, token })) in best.into_iter().enumerate() {
             let ends = last || ends.contains(&token);
-            // One that ends behind the first b has no claim: b better ones are there.
+            // An answer that ends after the first b cannot be among the best b.
             if (ends && i >= beams) || (!ends && running.len() == beams) {
                 continue;
             }
@@ -114,7 +117,7 @@ impl Beams {
             }
         }
         self.finished.extend(ended);
-        self.finished.sort_by(|a, b| falling(a.score, b.score));
+        self.finished.sort_by(|a, b| descending(a.score, b.score));
         self.finished.truncate(beams);
         self.running = running;
         if self.is_over(early_stopping, length) {
@@ -124,7 +127,7 @@ impl Beams {
         continued
     }
 
-    /// The best answers, best first. Of a search that is over.
+    /// The best answers, best first, of a search that is over.
     pub(crate) fn answers(mut self) -> Vec<Hypothesis> {
         self.finished.truncate(self.options.answers);
         self.finished
@@ -138,7 +141,8 @@ impl Beams {
         let worst = self.finished.last().map_or(f32::NEG_INFINITY, |h| h.score);
         let length = match early_stopping {
             EarlyStopping::Yes => return true,
-            // Longer is better if the penalty is above 0: then the best it can come to is at the end.
+            // With a penalty above 0 longer is better, so the best possible score is at the maximum
+            // length.
             EarlyStopping::Never if self.options.length_penalty > 0.0 => self.options.most,
             EarlyStopping::No | EarlyStopping::Never => length,
         };
@@ -150,7 +154,8 @@ impl Beams {
     }
 }
 
-/// The `most` likeliest continuations of all, best first; of equals the better beam's, then the lower id.
+/// The `most` likeliest continuations, best first; among equals the better beam's, then the lower
+/// id.
 fn likeliest(running: &[Hypothesis], rows: &[&[f32]], most: usize) -> Vec<(f32, Continued)> {
     let mut all = Vec::new();
     for (beam, (so_far, row)) in running.iter().zip(rows).enumerate() {
@@ -158,12 +163,12 @@ fn likeliest(running: &[Hypothesis], rows: &[&[f32]], most: usize) -> Vec<(f32, 
         let best = (0..most).map_while(|i| ranked.get(i));
         all.extend(best.map(|(log_prob, token)| (so_far.score + log_prob, Continued { beam, token })));
     }
-    all.sort_by(|a, b| falling(a.0, b.0));
+    all.sort_by(|a, b| descending(a.0, b.0));
     all.truncate(most);
     all
 }
 
-fn falling(a: f32, b: f32) -> Ordering {
+fn descending(a: f32, b: f32) -> Ordering {
     b.total_cmp(&a)
 }
 
@@ -266,7 +271,7 @@ mod tests {
                     if over { all.push(next) } else { open.push(next) }
                 }
             }
-            all.sort_by(|a, b| falling(a.score, b.score));
+            all.sort_by(|a, b| descending(a.score, b.score));
             all.truncate(3);
             assert_eq!(search(options, seed), all);
         }

@@ -1,19 +1,22 @@
-//! From logits to the next token. Pure: the same logits, text and parameters give the same token, alone or in any batch.
+//! Sampling: from logits to the next token. Pure: the same logits, text and parameters give the
+//! same token, alone or in any batch.
 //!
-//! In this order, each step working on what the one before left:
+//! In this order, each step working on the result of the one before:
 //! 1. `logit_bias` is added;
-//! 2. repetition penalty r over prompt and answer: l / r where l > 0, l · r elsewhere (CTRL, arXiv 1909.05858, as everyone
-//!    implements it); then l − frequency · count − presence · [count > 0] over the answer alone (OpenAI);
-//! 3. tokens that a constraint forbids are out;
+//! 2. repetition penalty r over prompt and answer: l / r where l > 0, l · r elsewhere (CTRL, arXiv
+//!    1909.05858, as everyone implements it); then l − frequency · count − presence · [count > 0]
+//!    over the answer alone (OpenAI);
+//! 3. tokens that a constraint forbids are masked;
 //! 4. temperature 0: the largest logit, the lowest id of equals. Else l / temperature, then
-//! 5. `top_k`: the k largest; 6. `top_p`: of these the fewest that have p of their probability; 7. `min_p`: of these the ones
-//!    with at least min_p times the probability of the best;
-//! 8. one of the rest, by its share.
+//! 5. `top_k`: the k largest; 6. `top_p`: of these the fewest that have p of their probability; 7.
+//!    `min_p`: of these the ones with at least min_p times the probability of the best;
+//! 8. one of the rest is drawn by its probability.
 //!
-//! Where others differ. Transformers keeps all that equal the k-th, so `top_k = 1` may keep two; we keep k, the lowest ids of
-//! equals, as greedy decoding does. vLLM applies `min_p` before `top_k` and `top_p`, transformers after: it matters to `top_p`
-//! alone, whose p is then of a smaller whole; we follow transformers. llama.cpp applies temperature last, and penalties to a
-//! window of 64 tokens unless told otherwise: ours is the whole text unless told otherwise. Its frequency and presence
+//! Where others differ: Transformers keeps all tokens equal to the k-th, so `top_k = 1` may keep
+//! two; we keep k, the lowest ids of equals, as greedy decoding does. vLLM applies `min_p` before
+//! `top_k` and `top_p`, transformers after: it matters to `top_p` alone, whose p is then of a
+//! smaller total; we follow transformers. llama.cpp applies temperature last, and penalties to a
+//! window of 64 tokens by default; ours is the whole text by default. Its frequency and presence
 //! penalties count the prompt too; OpenAI's and vLLM's do not.
 
 mod beams;
@@ -30,22 +33,22 @@ pub(crate) use logprobs::log_softmax;
 pub use params::GenerationParams;
 pub use search::{BeamSearch, Search};
 
-use penalties::Seen;
+use penalties::TokenCounts;
 use sconce_ops::SamplingParams;
 use sconce_ops::sample::{not_finite, sample_row};
 use std::fmt;
 use std::sync::Arc;
 
-/// Why there is no next token.
+/// Why sampling failed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Failure {
-    /// The model gave no logits.
+    /// The model returned no logits.
     Empty,
-    /// The model gave something that is no logit.
+    /// The model returned a logit that is not finite.
     NotFinite {
-        /// Whose logit.
+        /// The token.
         token: u32,
-        /// What it is.
+        /// Its logit.
         logit: f32,
     },
     /// A constraint forbids every token.
@@ -55,34 +58,35 @@ pub(crate) enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Empty => write!(f, "the model gave no logits"),
+            Failure::Empty => write!(f, "the model returned no logits"),
             Failure::NotFinite { token, logit } => write!(
                 f,
-                "the model gave token {token} the logit {logit}; its numbers overflow in this dtype: try bf16 or f32"
+                "the logit of token {token} is {logit}; the model's numbers overflow in this dtype: try --dtype bf16 or f32"
             ),
-            Failure::NothingAllowed => write!(f, "the constraint allows no token here; check its grammar"),
+            Failure::NothingAllowed => write!(f, "the constraint allows no token here; check the grammar or schema"),
         }
     }
 }
 
 impl std::error::Error for Failure {}
 
-/// A chosen token.
+/// A sampled token.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Choice {
     /// Its id.
     pub token: u32,
-    /// How likely it and others were, if that was asked for.
+    /// Log probabilities of this token and others, if requested.
     pub logprobs: Option<Logprobs>,
 }
 
-/// How likely a token was, and the `top` likeliest others, by the logits of what stands before it.
+/// The log probability of a token and those of the `top` likeliest, from the logits at the position
+/// before it.
 pub(crate) fn logprobs_of(logits: &[f32], token: u32, top: u32) -> Result<Logprobs, Failure> {
     if let Some(token) = not_finite(logits) {
         return Err(Failure::NotFinite { token: token as u32, logit: logits[token] });
     }
     let logit = *logits.get(token as usize).ok_or(Failure::Empty)?;
-    Ok(logprobs::Raw::of(logits, top).with(logit))
+    Ok(logprobs::RowLogprobs::of(logits, top).with(logit))
 }
 
 /// A sequence so far.
@@ -90,29 +94,31 @@ pub(crate) fn logprobs_of(logits: &[f32], token: u32, top: u32) -> Result<Logpro
 pub(crate) struct Text<'a> {
     /// Prompt and answer.
     pub(crate) tokens: &'a [u32],
-    /// The first so many are the prompt.
+    /// Length of the prompt.
     pub(crate) prompt: usize,
 }
 
-/// Chooses the tokens of one sequence.
+/// The sampler of one sequence.
 ///
-/// It keeps counts of the tokens seen, which follow from the text alone: a new one that is shown the same text chooses alike.
+/// It counts the tokens of the text, and the counts follow from the text alone: a new sampler with
+/// the same text samples the same tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct Sampler {
     params: Arc<GenerationParams>,
-    /// Which of the `n` answers this is.
+    /// Index of this answer among the `n`.
     index: u32,
-    seen: Seen,
+    counts: TokenCounts,
 }
 
 impl Sampler {
-    /// For answer `index` of a prompt. The parameters must have been checked, see [`GenerationParams::check`].
+    /// A sampler for answer `index` of a prompt. The parameters must have passed
+    /// [`GenerationParams::check`].
     pub(crate) fn new(params: Arc<GenerationParams>, index: u32) -> Sampler {
-        Sampler { params, index, seen: Seen::default() }
+        Sampler { params, index, counts: TokenCounts::default() }
     }
 
-    /// The next token of `text`. Bit i mod 32 of word i / 32 of `allowed` says whether a constraint allows token i; words that
-    /// are not there allow none. `logits` are used up: they are overwritten on the way.
+    /// Samples the next token of `text`. Bit i mod 32 of word i / 32 of `allowed` says whether a
+    /// constraint allows token i; missing words allow none. Overwrites `logits`.
     pub(crate) fn next(
         &mut self,
         logits: &mut [f32],
@@ -126,42 +132,43 @@ impl Sampler {
         if logits.is_empty() {
             return Err(Failure::Empty);
         }
-        // Of what the model said, before anything else is done to it.
-        let raw = params.logprobs.map(|top| logprobs::Raw::of(logits, top));
+        // Logprobs are those of the model's own logits, before any change.
+        let row_logprobs = params.logprobs.map(|top| logprobs::RowLogprobs::of(logits, top));
         let mut before = Vec::new();
-        self.shift(logits, text, |id, logit| {
-            if raw.is_some() {
+        self.apply_bias_and_penalties(logits, text, |id, logit| {
+            if row_logprobs.is_some() {
                 before.push((id, logit));
             }
         });
         if let Some(allowed) = allowed {
-            forbid(logits, allowed);
+            apply_mask(logits, allowed);
         }
-        let token = sample_row(logits, &self.choosing(text)).ok_or(Failure::NothingAllowed)?;
-        let logprobs = raw.map(|raw| {
-            // The first change of a logit is the one from what it was.
+        let token = sample_row(logits, &self.sampling_params(text)).ok_or(Failure::NothingAllowed)?;
+        let logprobs = row_logprobs.map(|row_logprobs| {
+            // The first recorded change of a logit has its original value.
             let was = before.iter().find(|(id, _)| *id == token).map_or(logits[token as usize], |(_, logit)| *logit);
-            raw.with(was)
+            row_logprobs.with(was)
         });
         Ok(Choice { token, logprobs })
     }
 
-    /// How the next token of `text` is chosen from logits, if they alone decide and nothing is asked of them but the token.
-    pub(crate) fn plain(&self, text: Text<'_>) -> Option<SamplingParams> {
+    /// The parameters for sampling on the device, if only the logits decide and only the token is
+    /// wanted.
+    pub(crate) fn device_params(&self, text: Text<'_>) -> Option<SamplingParams> {
         let GenerationParams { logit_bias, logprobs, .. } = &*self.params;
         let is_plain = logit_bias.is_empty() && logprobs.is_none() && !self.params.penalizes();
-        is_plain.then(|| self.choosing(text))
+        is_plain.then(|| self.sampling_params(text))
     }
 
-    /// Steps 4 to 8.
-    fn choosing(&self, text: Text<'_>) -> SamplingParams {
+    /// The parameters of steps 4 to 8.
+    fn sampling_params(&self, text: Text<'_>) -> SamplingParams {
         let GenerationParams { temperature, top_k, top_p, min_p, seed, .. } = *self.params;
         let u = random::uniform(seed, self.index, text.tokens.len() as u64);
         SamplingParams { temperature, top_k, top_p, min_p, u }
     }
 
-    /// Bias and penalties. `before` is told of every logit that changes.
-    fn shift(&mut self, logits: &mut [f32], text: Text<'_>, mut before: impl FnMut(u32, f32)) {
+    /// Applies bias and penalties. `before` receives the old value of every logit that changes.
+    fn apply_bias_and_penalties(&mut self, logits: &mut [f32], text: Text<'_>, mut before: impl FnMut(u32, f32)) {
         let params = &self.params;
         for (id, bias) in &params.logit_bias {
             if let Some(logit) = logits.get_mut(*id as usize) {
@@ -170,14 +177,14 @@ impl Sampler {
             }
         }
         if params.penalizes() {
-            self.seen.follow(text, params.penalty_window);
-            self.seen.penalize(logits, params, before);
+            self.counts.update(text, params.penalty_window);
+            self.counts.penalize(logits, params, before);
         }
     }
 }
 
-/// Puts out of the question what is not allowed.
-fn forbid(logits: &mut [f32], allowed: &[u32]) {
+/// Masks the tokens that are not allowed.
+fn apply_mask(logits: &mut [f32], allowed: &[u32]) {
     let words = allowed.iter().copied().chain(std::iter::repeat(0));
     for (chunk, word) in logits.chunks_mut(32).zip(words) {
         match word {

@@ -1,34 +1,34 @@
-//! How to choose tokens, and what of that makes sense.
+//! Sampling parameters and their checks.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// How to choose tokens. The default takes the model's own probabilities.
+/// Sampling parameters. The default samples from the model's own distribution.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenerationParams {
-    /// Divides the logits; 0 takes the most likely token.
+    /// Divides the logits; 0 takes the likeliest token.
     pub temperature: f32,
-    /// Keeps the so many most likely tokens.
+    /// Keeps only the `top_k` likeliest tokens.
     pub top_k: Option<u32>,
-    /// Keeps the fewest tokens that have this much of the probability; 0 keeps one, 1 all.
+    /// Keeps the fewest tokens whose probabilities sum to this; 0 keeps one, 1 all.
     pub top_p: f32,
-    /// Keeps tokens with this much of the probability of the most likely one.
+    /// Keeps tokens with at least this fraction of the likeliest token's probability.
     pub min_p: f32,
-    /// Above 1, tokens of the prompt and the answer become less likely; below 1, more.
+    /// Above 1, tokens of prompt and answer become less likely; below 1, more.
     pub repetition_penalty: f32,
-    /// Taken from a token's logit for every time it is in the answer.
+    /// Subtracted from a token's logit for each of its occurrences in the answer.
     pub frequency_penalty: f32,
-    /// Taken from a token's logit if it is in the answer.
+    /// Subtracted from a token's logit if it occurs in the answer.
     pub presence_penalty: f32,
-    /// How far back the penalties look, in tokens; `None`: to the beginning.
+    /// How many tokens the penalties look back; `None`: all.
     pub penalty_window: Option<usize>,
     /// Added to the logits of tokens.
     pub logit_bias: BTreeMap<u32, f32>,
     /// The same seed gives the same answer.
     pub seed: u64,
-    /// Answers to one prompt.
+    /// Number of answers to one prompt.
     pub n: u32,
-    /// `Some(k)`: say how likely the chosen token and the k most likely ones were.
+    /// `Some(k)`: report the log probabilities of the sampled token and of the k likeliest.
     pub logprobs: Option<u32>,
 }
 
@@ -51,12 +51,12 @@ impl Default for GenerationParams {
     }
 }
 
-/// A parameter that makes no sense.
+/// An invalid parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalid {
     /// Its name, as in [`GenerationParams`].
     pub parameter: &'static str,
-    /// What is wrong with it, a sentence that names it.
+    /// What is wrong, in a sentence that names it.
     pub why: String,
 }
 
@@ -68,11 +68,11 @@ impl fmt::Display for Invalid {
 
 impl std::error::Error for Invalid {}
 
-/// As many answers as OpenAI allows: each is a sequence of its own, and a request should not be a flood.
+/// As many answers as OpenAI allows. Each is a sequence of its own, so the number must be limited.
 const MOST_ANSWERS: u32 = 128;
 
 impl GenerationParams {
-    /// Whether they make sense for a model of so many tokens.
+    /// Checks the parameters for a model with this vocabulary size.
     pub fn check(&self, vocabulary: usize) -> Result<(), Invalid> {
         let number = |name, value: f32, good: bool, wanted: &str| match good {
             true => Ok(()),

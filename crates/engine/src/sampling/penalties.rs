@@ -1,13 +1,13 @@
-//! What a text has said already.
+//! Repetition, frequency and presence penalties.
 
 use super::{GenerationParams, Text};
 use std::collections::HashMap;
 
-/// How often each token is in the end of a text. Follows the text as it grows, at the cost of what is new.
+/// Counts of each token in the last part of a text. Updating it costs only the new tokens.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct TokenCounts {
     counts: HashMap<u32, Count>,
-    /// Positions that are counted.
+    /// Range of the counted positions.
     from: usize,
     to: usize,
 }
@@ -18,9 +18,9 @@ struct Count {
     answer: u32,
 }
 
-impl Seen {
-    /// Counts the last `window` tokens of `text`, which must begin with the text that was shown before.
-    pub(crate) fn follow(&mut self, text: Text<'_>, window: Option<usize>) {
+impl TokenCounts {
+    /// Counts the last `window` tokens of `text`, which must extend the text of the last call.
+    pub(crate) fn update(&mut self, text: Text<'_>, window: Option<usize>) {
         let Text { tokens, prompt } = text;
         debug_assert!(self.to <= tokens.len());
         let begin = window.map_or(0, |w| tokens.len().saturating_sub(w));
@@ -41,18 +41,18 @@ impl Seen {
         (self.from, self.to) = (begin, tokens.len());
     }
 
-    /// Changes the logits of the tokens counted. `before` is told what they were.
+    /// Applies the penalties to the logits of counted tokens. `before` receives their old values.
     pub(crate) fn penalize(&self, logits: &mut [f32], params: &GenerationParams, mut before: impl FnMut(u32, f32)) {
         let r = params.repetition_penalty;
         for (token, count) in &self.counts {
-            // Some models read more tokens than they write.
+            // Some models have more input tokens than logits.
             let Some(logit) = logits.get_mut(*token as usize) else { continue };
             before(*token, *logit);
             *logit = if *logit > 0.0 { *logit / r } else { *logit * r };
             if count.answer > 0 {
                 *logit -= params.frequency_penalty * count.answer as f32 + params.presence_penalty;
             }
-            // A tiny r makes a large logit infinite, and infinity minus infinity is nothing.
+            // A tiny r makes a large logit infinite, and infinity minus infinity is NaN.
             *logit = logit.min(f32::MAX);
         }
     }
@@ -72,9 +72,9 @@ mod tests {
             ..GenerationParams::default()
         };
         for window in [None, Some(1), Some(7), Some(500)] {
-            let mut followed = Seen::default();
+            let mut followed = TokenCounts::default();
             for len in (0..200).filter(|l| l % 5 != 3) {
-                followed.follow(Text { tokens: &tokens[..len], prompt: 20 }, window);
+                followed.update(Text { tokens: &tokens[..len], prompt: 20 }, window);
                 let mut logits = [2.0; 6];
                 followed.penalize(&mut logits, &params, |_, was| assert_eq!(was, 2.0));
                 let begin = len - window.unwrap_or(len).min(len);

@@ -1,9 +1,10 @@
-//! Random numbers without a state: a function of a key and a counter (Salmon et al., SC 2011, Philox 4×32-10).
+//! Random numbers without a state: a function of a key and a counter (Salmon et al., SC 2011,
+//! Philox 4×32-10).
 //!
-//! The number for a position does not depend on how many were drawn before or for whom, so an answer is the same alone, in any
-//! batch, and after a preemption.
+//! The number for a position does not depend on how many were drawn before or for which sequence,
+//! so an answer is the same alone, in any batch, and after a preemption.
 
-/// In [0, 1), for a position of answer `index` under `seed`.
+/// A number in [0, 1) for a position of answer `index` under `seed`.
 pub(crate) fn uniform(seed: u64, index: u32, position: u64) -> f64 {
     let counter = [position as u32, (position >> 32) as u32, index, 0];
     let [a, b, ..] = philox(counter, [seed as u32, (seed >> 32) as u32]);

@@ -1,33 +1,34 @@
-//! How a sequence-to-sequence model finds its answers.
+//! Search methods of sequence-to-sequence models.
 
 use super::{EarlyStopping, GenerationParams};
 
-/// How an answer is found.
+/// A search method.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Search {
-    /// Token by token. A temperature of 0 takes the most likely each time.
+    /// Sampling token by token. A temperature of 0 is greedy search.
     Sample(GenerationParams),
-    /// The likeliest whole answers.
+    /// Beam search.
     Beams(BeamSearch),
 }
 
 impl Search {
-    /// The most likely token each time.
+    /// Greedy search: the likeliest token at each step.
     pub fn greedy() -> Search {
         Search::Sample(GenerationParams { temperature: 0.0, ..GenerationParams::default() })
     }
 }
 
-/// A search for the likeliest answers, as transformers' `generate` does it.
+/// Parameters of a beam search, as in transformers' `generate`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BeamSearch {
-    /// Answers that are followed at once.
+    /// Number of beams.
     pub num_beams: usize,
-    /// An answer's score is the logarithm of its probability over its length to this power: above 0 favours long ones.
+    /// An answer's score is its log probability divided by its length to this power: values above 0
+    /// favour long answers.
     pub length_penalty: f32,
-    /// When to stop looking for better ones.
+    /// When to stop looking for better answers.
     pub early_stopping: EarlyStopping,
-    /// Answers to give, the best first.
+    /// Number of answers to return, best first.
     pub num_return_sequences: usize,
 }
 

@@ -1,12 +1,12 @@
 use super::*;
 use std::collections::BTreeMap;
 
-/// Numbers that look random, in [0, 1).
+/// Pseudo-random numbers in [0, 1).
 fn noise(seed: u64) -> impl Iterator<Item = f64> {
     (0..).map(move |i| random::uniform(seed, 77, i))
 }
 
-/// Logits as a language model's: few large, many small; some equal.
+/// Logits like a language model's: few large, many small, some equal.
 fn logits(vocabulary: usize, seed: u64) -> Vec<f32> {
     let z = noise(seed)
         .zip(noise(seed + 1_000_000))
@@ -14,8 +14,9 @@ fn logits(vocabulary: usize, seed: u64) -> Vec<f32> {
     z.take(vocabulary).map(|z| ((z * 3.0 * 16.0).round() / 16.0) as f32).collect()
 }
 
-/// The same by the book: f64, everything sorted. What is kept and its probability, best first.
-fn by_the_book(logits: &[f32], params: &GenerationParams, text: Text<'_>, allowed: Option<&[u32]>) -> Vec<(u32, f64)> {
+/// Sampling by definition: f64, everything sorted. Returns the kept tokens and their probabilities,
+/// best first.
+fn reference(logits: &[f32], params: &GenerationParams, text: Text<'_>, allowed: Option<&[u32]>) -> Vec<(u32, f64)> {
     let mut l: Vec<f64> = logits.iter().map(|x| f64::from(*x)).collect();
     for (id, bias) in &params.logit_bias {
         l[*id as usize] += f64::from(*bias);
@@ -102,9 +103,10 @@ fn it_chooses_as_the_book_does() {
                 let text = Text { tokens: &tokens[..10 + seed as usize % 20], prompt: 8 };
                 let allowed = (seed % 4 == 3).then_some(mask.as_slice());
                 let choice = Sampler::new(Arc::clone(&params), 0).next(&mut l.clone(), text, allowed).unwrap();
-                let book = by_the_book(&l, &params, text, allowed);
+                let book = reference(&l, &params, text, allowed);
                 let u = random::uniform(seed, 0, text.tokens.len() as u64);
-                // It may be at the other side of a limit by a rounding of f32, but not further.
+                // The token may be on the other side of a limit by a rounding of f32, but not
+                // further.
                 let near = 1e-5;
                 let mut upto = 0.0;
                 let good = book.iter().any(|(id, p)| {
@@ -124,13 +126,13 @@ fn frequencies_are_probabilities() {
     for (case, params) in various().into_iter().enumerate() {
         let tokens: Vec<u32> = (0..12).collect();
         let text = Text { tokens: &tokens, prompt: 5 };
-        let book = by_the_book(&l, &params, text, None);
+        let book = reference(&l, &params, text, None);
         let mut counts = [0u32; 40];
         for seed in 0..draws {
             let params = Arc::new(GenerationParams { seed, ..params.clone() });
             counts[Sampler::new(params, 0).next(&mut l.clone(), text, None).unwrap().token as usize] += 1;
         }
-        // χ² over those expected often enough; the others together.
+        // χ² over the tokens that are expected often enough; the others together.
         let (mut chi, mut freedom, mut few, mut few_expected) = (0.0, 0.0, 0.0, 0.0);
         for (id, p) in &book {
             let (seen, expected) = (f64::from(counts[*id as usize]), p * draws as f64);
@@ -164,7 +166,7 @@ fn a_seed_gives_the_same_answer_however_it_is_asked() {
         let mut tokens = vec![1, 2, 3];
         for _ in 0..50 {
             if fresh {
-                // As after a preemption: nothing is remembered but the text.
+                // As after a preemption: nothing is kept except the text.
                 *sampler = Sampler::new(Arc::clone(&params), sampler.index);
             }
             let mut l = logits(12, u64::from(*tokens.last().unwrap()));
@@ -212,7 +214,7 @@ fn what_is_no_logit_is_an_error() {
         let mut sampler = Sampler::new(Arc::new(params), 0);
         let nan = sampler.next(&mut [1.0, f32::NAN, 2.0], text, None).unwrap_err();
         assert!(matches!(nan, Failure::NotFinite { token: 1, .. }));
-        assert!(nan.to_string().contains("token 1 the logit NaN"));
+        assert!(nan.to_string().contains("logit of token 1 is NaN"));
         for bad in [f32::INFINITY, f32::NEG_INFINITY] {
             assert!(matches!(sampler.next(&mut [1.0, bad], text, None), Err(Failure::NotFinite { token: 1, .. })));
         }
@@ -233,7 +235,7 @@ fn logprobs_are_of_what_the_model_said() {
         let sum: f64 = l.iter().map(|x| f64::from(x - best).exp()).sum();
         move |x: f32| f64::from(x - best) - sum.ln()
     };
-    // Bias and penalties push the choice to a token that was unlikely, twice over.
+    // Bias and penalties both push the choice to an unlikely token.
     let params = GenerationParams {
         temperature: 0.1,
         logit_bias: [(17, 50.0)].into(),

@@ -1,4 +1,4 @@
-//! Steps that can be followed by hand; `decode_world.rs` has those that cannot.
+//! Steps that can be checked by hand; `decode_simulation.rs` has random ones.
 
 use super::*;
 use std::ops::Range;
@@ -12,12 +12,12 @@ fn request(sequence: SeqId, tokens: &[u32], limit: usize) -> Request {
 }
 
 fn all(step: &Step, token: u32) -> Vec<Sampled> {
-    let wanted = step.pieces.iter().filter(|p| p.sample);
-    wanted.map(|p| Sampled { sequence: p.sequence, next: Next::Token(token), forks: vec![] }).collect()
+    let wanted = step.chunks.iter().filter(|p| p.sample);
+    wanted.map(|p| Sampled { sequence: p.sequence, next: Advance::Token(token), forks: vec![] }).collect()
 }
 
-fn pieces(step: &Step) -> Vec<(SeqId, Range<usize>, bool)> {
-    step.pieces.iter().map(|p| (p.sequence, p.range.clone(), p.sample)).collect()
+fn chunks(step: &Step) -> Vec<(SeqId, Range<usize>, bool)> {
+    step.chunks.iter().map(|p| (p.sequence, p.range.clone(), p.sample)).collect()
 }
 
 #[test]
@@ -27,24 +27,24 @@ fn decodes_come_first_and_prompts_share_the_rest() {
     let budget = Budget { tokens: 9, sequences: 8 };
     scheduler.submit(request(A, &[1, 2], 5), &blocks).unwrap();
     let step = scheduler.step(&mut blocks, budget);
-    assert_eq!(pieces(&step), [(A, 0..2, true)]);
+    assert_eq!(chunks(&step), [(A, 0..2, true)]);
     assert!(scheduler.commit(&mut blocks, all(&step, 3)).is_empty());
     scheduler.submit(request(B, &[7; 100], 101), &blocks).unwrap();
     scheduler.submit(request(C, &[8; 5], 7), &blocks).unwrap();
-    // One of A; of the other eight, half for B, which is the older, and half for C.
+    // One token for A; of the other eight, half for B, which is older, and half for C.
     let step = scheduler.step(&mut blocks, budget);
-    assert_eq!(pieces(&step), [(A, 2..3, true), (B, 0..4, false), (C, 0..4, false)]);
+    assert_eq!(chunks(&step), [(A, 2..3, true), (B, 0..4, false), (C, 0..4, false)]);
     scheduler.commit(&mut blocks, all(&step, 4));
-    // C needs one more; what it does not need is B's.
+    // C needs one more; B gets the rest.
     let step = scheduler.step(&mut blocks, budget);
-    assert_eq!(pieces(&step), [(A, 3..4, true), (C, 4..5, true), (B, 4..11, false)]);
-    // A comes to its limit of five.
+    assert_eq!(chunks(&step), [(A, 3..4, true), (C, 4..5, true), (B, 4..11, false)]);
+    // A reaches its limit of five.
     assert_eq!(scheduler.commit(&mut blocks, all(&step, 5)), [A]);
     assert_eq!(scheduler.tokens(A), None);
     assert_eq!(scheduler.tokens(C), Some(&[8, 8, 8, 8, 8, 5][..]));
-    // A stop ends at once, and so does silence.
+    // A stop ends a sequence at once, and so does a missing sample.
     let step = scheduler.step(&mut blocks, budget);
-    assert_eq!(pieces(&step), [(C, 5..6, true), (B, 11..19, false)]);
+    assert_eq!(chunks(&step), [(C, 5..6, true), (B, 11..19, false)]);
     assert_eq!(scheduler.commit(&mut blocks, vec![]), [C]);
     assert_eq!((scheduler.running(), scheduler.waiting()), (1, 0));
 }
@@ -57,13 +57,13 @@ fn the_oldest_prompt_has_half_and_the_shortest_others_the_rest() {
         scheduler.submit(request(SeqId(i as u64), &vec![i as u32; long], 60), &blocks).unwrap();
     }
     let step = scheduler.step(&mut blocks, Budget { tokens: 20, sequences: 8 });
-    assert_eq!(pieces(&step), [(SeqId(0), 0..10, false), (SeqId(2), 0..3, true), (SeqId(3), 0..7, false)]);
+    assert_eq!(chunks(&step), [(SeqId(0), 0..10, false), (SeqId(2), 0..3, true), (SeqId(3), 0..7, false)]);
 }
 
 #[test]
 fn an_older_prompts_blocks_are_its_own() {
-    // A needs 20 blocks; B one and then more and more; C, if there is one, 30. Each grows by a token a step, and blocks are
-    // just enough to begin.
+    // A needs 20 blocks, B one and then more, C, if present, 30. Each grows by a token per step,
+    // and there are just enough blocks to begin.
     for (order, count) in [([A, B, C], 53), ([A, B, C], 54), ([A, B, B], 22)] {
         let mut blocks = Blocks::new(count, 2).unwrap();
         let mut scheduler = Scheduler::default();
@@ -76,7 +76,7 @@ fn an_older_prompts_blocks_are_its_own() {
         let mut preempted = Vec::new();
         while scheduler.tokens(A).is_some() {
             let step = scheduler.step(&mut blocks, Budget { tokens: sequences, sequences });
-            assert!(step.pieces.iter().any(|p| p.sequence == A), "{order:?} {count}: {step:?}");
+            assert!(step.chunks.iter().any(|p| p.sequence == A), "{order:?} {count}: {step:?}");
             preempted.extend(step.preempted.iter().copied());
             scheduler.commit(&mut blocks, all(&step, 7));
         }
@@ -97,16 +97,17 @@ fn the_newest_gives_way_and_comes_back_with_all_its_tokens() {
     for i in 0.. {
         let step = scheduler.step(&mut blocks, budget);
         preempted.extend(step.preempted.iter().map(|s| (i, *s)));
-        computed.extend(step.pieces.iter().filter(|p| p.sequence == B).map(|p| p.range.clone()));
+        computed.extend(step.chunks.iter().filter(|p| p.sequence == B).map(|p| p.range.clone()));
         ended.extend(scheduler.commit(&mut blocks, all(&step, 10 + i)));
         if scheduler.is_idle() {
             break;
         }
     }
     assert_eq!(ended, [A, B]);
-    // Five blocks: A and B have two each after the second step, A takes the fifth, and B's fifth token finds none.
+    // Five blocks: A and B have two each after the second step, A takes the fifth, and none is left
+    // for B's fifth token.
     assert_eq!(preempted, [(3, B)]);
-    // Its first block was still there when it came back.
+    // Its first block was still in the prefix cache when it resumed.
     assert_eq!(computed, [0..2, 2..3, 3..4, 2..5, 5..6, 6..7, 7..8]);
     assert_eq!(blocks.free_blocks(), 5);
 }
@@ -116,13 +117,13 @@ fn what_can_never_fit_is_refused_with_numbers() {
     let blocks = Blocks::new(4, 16).unwrap();
     let mut scheduler = Scheduler::default();
     let refused = scheduler.submit(request(A, &[1; 10], 66), &blocks).unwrap_err();
-    assert_eq!(refused, Refused::TooLong { tokens: 10, limit: 66, need: 5, blocks: 4, size: 16 });
+    assert_eq!(refused, SubmitError::TooLong { tokens: 10, limit: 66, need: 5, blocks: 4, size: 16 });
     assert!(refused.to_string().contains("needs 5 blocks of 16 tokens, the cache has 4 (64 tokens)"), "{refused}");
-    assert_eq!(scheduler.submit(request(A, &[], 9), &blocks), Err(Refused::Empty));
+    assert_eq!(scheduler.submit(request(A, &[], 9), &blocks), Err(SubmitError::Empty));
     let full = scheduler.submit(request(A, &[1; 9], 9), &blocks);
-    assert_eq!(full, Err(Refused::Full { tokens: 9, limit: 9 }));
+    assert_eq!(full, Err(SubmitError::Full { tokens: 9, limit: 9 }));
     scheduler.submit(request(A, &[1; 10], 65), &blocks).unwrap();
-    assert_eq!(scheduler.submit(request(A, &[1], 9), &blocks), Err(Refused::Duplicate(A)));
+    assert_eq!(scheduler.submit(request(A, &[1], 9), &blocks), Err(SubmitError::Duplicate(A)));
 }
 
 #[test]
@@ -133,20 +134,20 @@ fn answers_of_one_prompt_share_it() {
     scheduler.submit(Request { n: 3, ..request(A, &[1, 2, 3, 4, 5], 8) }, &blocks).unwrap();
     scheduler.submit(request(SeqId(9), &[6], 8), &blocks).unwrap();
     let step = scheduler.step(&mut blocks, budget);
-    // The seats of the two to come are kept.
-    assert_eq!(pieces(&step), [(A, 0..5, true)]);
-    let forks = vec![(B, Next::Token(11)), (C, Next::Token(12))];
-    scheduler.commit(&mut blocks, vec![Sampled { sequence: A, next: Next::Token(10), forks }]);
+    // Capacity for the two forks is reserved.
+    assert_eq!(chunks(&step), [(A, 0..5, true)]);
+    let forks = vec![(B, Advance::Token(11)), (C, Advance::Token(12))];
+    scheduler.commit(&mut blocks, vec![Sampled { sequence: A, next: Advance::Token(10), forks }]);
     assert_eq!(blocks.free_blocks(), 8);
     let step = scheduler.step(&mut blocks, budget);
-    assert_eq!(pieces(&step), [(A, 5..6, true), (B, 5..6, true), (C, 5..6, true)]);
+    assert_eq!(chunks(&step), [(A, 5..6, true), (B, 5..6, true), (C, 5..6, true)]);
     assert_eq!(step.copies, [(1, 2), (1, 3)]);
-    // One stops, and its seat is the next one's.
-    let stop = |s: &Sampled| Sampled { next: if s.sequence == B { Next::Stop } else { s.next }, ..s.clone() };
+    // One stops, and the waiting sequence takes its place.
+    let stop = |s: &Sampled| Sampled { next: if s.sequence == B { Advance::Stop } else { s.next }, ..s.clone() };
     let ended = scheduler.commit(&mut blocks, all(&step, 20).iter().map(stop).collect());
     assert_eq!(ended, [B]);
     let step = scheduler.step(&mut blocks, budget);
-    assert_eq!(pieces(&step), [(A, 6..7, true), (C, 6..7, true), (SeqId(9), 0..1, true)]);
+    assert_eq!(chunks(&step), [(A, 6..7, true), (C, 6..7, true), (SeqId(9), 0..1, true)]);
 }
 
 #[test]
@@ -160,8 +161,8 @@ fn a_step_that_failed_is_taken_back() {
     scheduler.release(&mut blocks, B);
     let step = scheduler.step(&mut blocks, budget);
     assert_eq!(step.preempted, [A]);
-    // Nothing of the failed step is taken for known.
-    assert_eq!(pieces(&step), [(A, 0..5, true)]);
+    // Nothing of the failed step is in the prefix cache.
+    assert_eq!(chunks(&step), [(A, 0..5, true)]);
     assert_eq!(blocks.free_blocks(), 8);
 }
 
@@ -179,7 +180,7 @@ fn a_piece_that_failed_leaves_nothing_behind() {
     // The same text is computed from its beginning.
     scheduler.submit(request(C, &[1, 2, 3, 4, 5], 8), &blocks).unwrap();
     let step = scheduler.step(&mut blocks, budget);
-    assert_eq!(pieces(&step), [(A, 5..6, true), (C, 0..5, true)]);
+    assert_eq!(chunks(&step), [(A, 5..6, true), (C, 0..5, true)]);
     scheduler.commit(&mut blocks, vec![]);
     assert!(scheduler.is_idle());
     assert_eq!(blocks.free_blocks(), 10);
@@ -193,7 +194,7 @@ fn a_short_prompt_does_not_wait_for_a_long_one_nor_the_other_way_round() {
     scheduler.submit(request(SeqId(0), &vec![1; 5000], 5001), &blocks).unwrap();
     let mut waits: HashMap<SeqId, usize> = HashMap::new();
     for turn in 0..1000 {
-        // A short one in every step, for ever.
+        // A short prompt arrives in every step.
         let short = SeqId(turn as u64 + 1);
         scheduler.submit(request(short, &[2 + turn as u32; 40], 41), &blocks).unwrap();
         waits.insert(short, turn);
@@ -205,7 +206,7 @@ fn a_short_prompt_does_not_wait_for_a_long_one_nor_the_other_way_round() {
             }
         }
         if ended.contains(&SeqId(0)) {
-            // At least half of every step was its own.
+            // It had at least half of every step.
             assert!(turn <= 100, "the long prompt took {turn} steps");
             return;
         }

@@ -9,12 +9,12 @@ fn ready(_: u64) -> bool {
     false
 }
 
-/// All batches there will be, if nobody else comes.
+/// All batches, if no other request arrives.
 fn drain(queue: &mut EncodeQueue) -> Vec<Vec<(u64, usize)>> {
     std::iter::repeat_with(|| queue.next(ready)).take_while(|batch| !batch.is_empty()).collect()
 }
 
-/// The numbers of request 0's texts, batch by batch.
+/// The indices of request 0's texts, batch by batch.
 fn alone(lengths: &[usize], tokens: usize, sequences: usize) -> Vec<Vec<usize>> {
     let mut queue = queue(tokens, sequences);
     queue.push(0, lengths);
@@ -56,7 +56,7 @@ fn a_short_text_behind_ten_thousand_is_in_the_next_batch() {
     queue.push(1, &[7]);
     let batch = queue.next(ready);
     assert_eq!((batch[0], batch.len()), ((1, 0), 20), "nineteen of the others have room beside it");
-    // Of equals the first comes first, and both are served.
+    // Among equals the first goes first, and both run.
     queue.push(2, &[50]);
     assert!(queue.next(ready).contains(&(2, 0)));
 }
@@ -67,12 +67,13 @@ fn ten_thousand_go_on_however_many_short_ones_come() {
     queue.push(0, &vec![50; 10_000]);
     let mut big = 0;
     for turn in 0..100u64 {
-        // Each batch could be filled by those who come while the last one ran.
+        // The requests that arrive during one batch could fill the next.
         (0..100).for_each(|i| queue.push(1 + turn * 100 + i, &[10]));
         let batch = queue.next(ready);
         big += batch.iter().filter(|(id, _)| *id == 0).count();
     }
-    // A hundred and one share a thousand tokens a turn; the one among them whose texts are longer has no less than its share.
+    // A hundred and one requests share a thousand tokens per step; the one with longer texts gets
+    // no less than its share.
     assert!(big * 50 >= 100 * 1000 / 101 - 50, "{big} texts of 50 tokens");
 }
 
@@ -86,7 +87,7 @@ fn what_fits_goes_beside_what_does_not_and_the_latter_goes_first_in_the_next() {
     assert_eq!(queue.next(ready), [(3, 0), (1, 0)]);
     assert_eq!(queue.next(ready), [(0, 0)]);
     assert_eq!(queue.next(ready), [(2, 0)]);
-    // Here it matters: the second batch has room beside the 80 that the 70 does not fit.
+    // Here the order matters: the second batch has room beside the 80 that the 70 does not fit.
     queue.push(4, &[60, 55]);
     queue.push(5, &[70, 35]);
     assert_eq!(queue.next(ready), [(4, 0)]);
@@ -123,10 +124,10 @@ fn who_was_busy_saves_nothing_up() {
     assert!(batch.iter().filter(|(id, _)| *id == 1).count() >= 4, "{batch:?}");
 }
 
-/// A linear congruential generator's better half.
-struct Dice(u64);
+/// The high half of a linear congruential generator.
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % n
@@ -136,23 +137,23 @@ impl Dice {
 #[test]
 fn random_crowds_are_served_once_each_within_budgets_or_shed() {
     for seed in 0..200 {
-        let mut dice = Dice(seed);
-        let (tokens, most) = (dice.below(400) + 1, dice.below(12) + 1);
+        let mut rng = Rng(seed);
+        let (tokens, most) = (rng.below(400) + 1, rng.below(12) + 1);
         let mut queue = queue(tokens, most);
         let (mut lengths, mut open, mut over) = (Vec::<Vec<usize>>::new(), BTreeSet::new(), BTreeSet::new());
         for turn in 0.. {
-            for _ in 0..(if turn < 40 { dice.below(4) } else { 0 }) {
-                let n = if dice.below(5) == 0 { dice.below(200) } else { dice.below(3) };
-                let of: Vec<usize> = (0..n).map(|_| dice.below(120) + 1).collect();
+            for _ in 0..(if turn < 40 { rng.below(4) } else { 0 }) {
+                let n = if rng.below(5) == 0 { rng.below(200) } else { rng.below(3) };
+                let of: Vec<usize> = (0..n).map(|_| rng.below(120) + 1).collect();
                 let id = lengths.len() as u64;
                 queue.push(id, &of);
                 open.extend((0..of.len()).map(|i| (id, i)));
                 lengths.push(of);
             }
-            if dice.below(6) == 0 && !lengths.is_empty() {
-                over.insert(dice.below(lengths.len()) as u64);
+            if rng.below(6) == 0 && !lengths.is_empty() {
+                over.insert(rng.below(lengths.len()) as u64);
             }
-            let busy = dice.below(lengths.len() + 1) as u64;
+            let busy = rng.below(lengths.len() + 1) as u64;
             over.iter().for_each(|id| queue.remove(*id));
             let batch = queue.next(|id| id == busy);
             open.retain(|(id, _)| !over.contains(id));
@@ -176,17 +177,17 @@ fn random_crowds_are_served_once_each_within_budgets_or_shed() {
 #[test]
 fn of_two_that_wait_all_the_time_neither_gets_far_ahead() {
     for seed in 0..100 {
-        let mut dice = Dice(seed);
-        let longest = dice.below(200) + 1;
-        let mut queue = queue(longest + dice.below(2000), usize::MAX);
-        let n = dice.below(6) + 2;
-        let lengths: Vec<Vec<usize>> = (0..n).map(|_| (0..3000).map(|_| dice.below(longest) + 1).collect()).collect();
+        let mut rng = Rng(seed);
+        let longest = rng.below(200) + 1;
+        let mut queue = queue(longest + rng.below(2000), usize::MAX);
+        let n = rng.below(6) + 2;
+        let lengths: Vec<Vec<usize>> = (0..n).map(|_| (0..3000).map(|_| rng.below(longest) + 1).collect()).collect();
         let mut since = vec![0; n];
         let mut served = vec![0usize; n];
         for id in 0..n {
-            // They come one after another; what counts is served from when the last has come.
+            // Requests arrive one after another; shares count from the arrival of the last.
             queue.push(id as u64, &lengths[id]);
-            for _ in 0..dice.below(3) {
+            for _ in 0..rng.below(3) {
                 queue.next(ready).iter().for_each(|(id, i)| since[*id as usize] += lengths[*id as usize][*i]);
             }
         }

@@ -1,4 +1,5 @@
-//! What runs together. Pure: requests and free KV blocks come in as arguments, plans of steps come out.
+//! Schedulers: which requests run together. Pure: requests and free KV blocks come in as arguments,
+//! steps come out.
 
 mod decode;
 mod encode;
@@ -8,4 +9,4 @@ mod step;
 pub(crate) use decode::Scheduler;
 pub(crate) use encode::EncodeQueue;
 pub(crate) use seq2seq::{Input, Row, Seq2SeqBudget, Seq2SeqScheduler, Seq2SeqStep};
-pub(crate) use step::{Budget, Next, Request, Sampled, ScheduledChunk, Step};
+pub(crate) use step::{Advance, Budget, Request, Sampled, ScheduledChunk, Step};

@@ -1,113 +1,116 @@
-//! What goes into and comes out of the scheduler of decoding.
+//! The inputs and outputs of the decode scheduler.
 
 use crate::kv::SeqId;
 use std::fmt;
 use std::ops::Range;
 
-/// A prompt to go on from.
+/// A prompt to continue.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// Its name, which no living sequence may have.
+    /// Its id, unique among live sequences.
     pub(crate) sequence: SeqId,
     /// The prompt.
     pub(crate) tokens: Vec<u32>,
-    /// The most tokens it may come to, prompt and answer.
+    /// The most tokens of the sequence, prompt and answer.
     pub(crate) limit: usize,
-    /// How many answers it will have, see [`Sampled::forks`].
+    /// The number of answers, see [`Sampled::forks`].
     pub(crate) n: usize,
-    /// Whether the logits behind every token of the prompt are wanted, not only the last one's.
+    /// Whether the logits of every prompt token are wanted, not only those of the last.
     pub(crate) scored: bool,
 }
 
-/// The most that a step may hold.
+/// The limits of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
-    /// Tokens that the model sees.
+    /// Tokens that go through the model.
     pub(crate) tokens: usize,
-    /// Sequences that they are of; and no more rows of logits come out of it.
+    /// Sequences in the step, and rows of logits that it produces.
     pub(crate) sequences: usize,
 }
 
-/// What to run next.
+/// The next step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Step {
     /// Every sequence at most once.
-    pub(crate) pieces: Vec<ScheduledChunk>,
+    pub(crate) chunks: Vec<ScheduledChunk>,
     /// Blocks to copy, `(from, to)`, in this order, before the model writes.
     pub(crate) copies: Vec<(u32, u32)>,
-    /// Who had to give its blocks back and waits again, newest first.
+    /// Sequences that were preempted and wait again, newest first.
     pub(crate) preempted: Vec<SeqId>,
 }
 
-/// Neighbouring tokens of a sequence, to be computed.
+/// Consecutive tokens of a sequence to compute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ScheduledChunk {
-    /// Whose.
+    /// The sequence that they belong to.
     pub(crate) sequence: SeqId,
-    /// Their positions. All before them are in the cache.
+    /// Their positions. All earlier ones are in the KV cache.
     pub(crate) range: Range<usize>,
-    /// Whether the last one's logits are wanted, to go on from.
+    /// Whether the logits of the last token are wanted, to sample the next.
     pub(crate) sample: bool,
-    /// Whether all logits are.
+    /// Whether the logits of all tokens are wanted.
     pub(crate) scored: bool,
 }
 
 impl ScheduledChunk {
-    /// Rows of logits that are wanted, the last so many.
+    /// Number of logits rows wanted, counted from the end.
     pub(crate) fn rows(&self) -> usize {
         if self.scored { self.range.len() } else { usize::from(self.sample) }
     }
 }
 
-/// What came of a piece whose logits were wanted.
+/// The next token of a chunk whose logits were wanted.
 #[derive(Clone, Debug)]
 pub(crate) struct Sampled {
-    /// Whose.
+    /// The sequence.
     pub(crate) sequence: SeqId,
-    /// How it goes on.
-    pub(crate) next: Next,
-    /// New sequences that go on from the same tokens.
-    pub(crate) forks: Vec<(SeqId, Next)>,
+    /// How it continues.
+    pub(crate) next: Advance,
+    /// New sequences that continue the same tokens.
+    pub(crate) forks: Vec<(SeqId, Advance)>,
 }
 
-/// How a sequence goes on.
+/// How a sequence continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum Advance {
     /// With this token.
     Token(u32),
     /// Not at all: it has ended or failed.
     Stop,
 }
 
-/// Why a request cannot be served.
+/// Why a request cannot be scheduled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// There is nothing to go on from.
+pub(crate) enum SubmitError {
+    /// The prompt is empty.
     Empty,
-    /// There is no room for an answer.
+    /// The prompt leaves no room for an answer.
     Full { tokens: usize, limit: usize },
-    /// It would not fit if it were alone.
+    /// The request would not fit even alone.
     TooLong { tokens: usize, limit: usize, need: usize, blocks: usize, size: usize },
-    /// Its name is taken.
+    /// The id is in use.
     Duplicate(SeqId),
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for SubmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refused::Empty => write!(f, "the prompt has no tokens; give it at least one"),
-            Refused::Full { tokens, limit } => {
-                write!(f, "the prompt has {tokens} tokens and may come to {limit}: no room for an answer; shorten it")
+            SubmitError::Empty => write!(f, "the prompt has no tokens; give it at least one"),
+            SubmitError::Full { tokens, limit } => {
+                write!(
+                    f,
+                    "the prompt has {tokens} tokens and prompt and answer together may have {limit}: no room for an answer; shorten the prompt"
+                )
             }
-            Refused::TooLong { tokens, limit, need, blocks, size } => write!(
+            SubmitError::TooLong { tokens, limit, need, blocks, size } => write!(
                 f,
                 "a prompt of {tokens} tokens that may come to {limit} needs {need} blocks of {size} tokens, the cache has \
                  {blocks} ({} tokens); shorten it, allow fewer new tokens, or give the cache more memory",
                 blocks * size
             ),
-            Refused::Duplicate(SeqId(id)) => write!(f, "sequence {id} is there already"),
+            SubmitError::Duplicate(SeqId(id)) => write!(f, "sequence {id} exists already"),
         }
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for SubmitError {}

@@ -1,7 +1,9 @@
-//! Output that must have a form: JSON, a JSON schema, a regular expression or a grammar.
+//! Structured output (constrained decoding): JSON, a JSON schema, a regular expression or a
+//! grammar.
 //!
-//! The work is llguidance's: before each token it says which ones may follow. Schemas and expressions come from strangers, so
-//! its limits are set here, and what is impossible or too costly fails when the constraint is made, not in the middle of a text.
+//! llguidance computes which tokens may follow. Schemas and expressions come from untrusted users,
+//! so its limits are set here, and an impossible or too costly constraint fails when it is
+//! compiled, not in the middle of a text.
 
 #[cfg(test)]
 mod tests;
@@ -17,58 +19,60 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tokenizers::Tokenizer;
 
-/// Longer tokens take no part: the tree of tokens is walked by recursion, and no vocabulary has such.
+/// Longer tokens are excluded: the token trie is walked by recursion, and no vocabulary has such
+/// tokens.
 const LONGEST_TOKEN: usize = 1024;
-/// Bytes of a schema, an expression or a grammar.
+/// Most bytes of a schema, an expression or a grammar.
 const LONGEST_SOURCE: usize = 256 << 10;
-/// Levels of a schema. Compiling it is recursive.
+/// Most levels of a schema. Compiling it is recursive.
 const DEEPEST_SCHEMA: usize = 64;
-/// Brackets within each other in a grammar.
+/// Most nested brackets in a grammar.
 const MOST_BRACKETS: usize = 128;
-/// Blanks in a row within JSON: room for any layout, and an end for a model that has lost its way in blanks.
-const BLANKS: &str = r"[ \t\r\n]{1,64}";
+/// Consecutive whitespace within JSON: enough for any layout, but finite for a model that repeats
+/// whitespace.
+const WHITESPACE: &str = r"[ \t\r\n]{1,64}";
 
-/// What an answer must be.
+/// The required format of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Format {
     /// Any JSON object.
     JsonObject,
     /// JSON that satisfies a schema.
     JsonSchema(Value),
-    /// A text that an expression matches as a whole.
+    /// A text that a regular expression matches as a whole.
     Regex(String),
-    /// A text of a grammar, which is written in llguidance's dialect of Lark.
+    /// A text of a grammar in llguidance's dialect of Lark.
     Grammar(String),
 }
 
-/// Why an answer cannot have the form that it must have, or why it was given up.
+/// Why a format cannot be used, or was given up.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum FormatError {
-    /// The model's tokens cannot be used for it.
-    #[error("this model's answers cannot be given a form: {0}")]
+    /// The model's vocabulary cannot be used.
+    #[error("this model does not support structured output: {0}")]
     Vocab(String),
-    /// What was asked for cannot be had.
-    #[error("the {form} cannot be followed: {why}")]
+    /// The format is invalid, impossible or too costly.
+    #[error("the {form} cannot be used: {why}")]
     Form {
-        /// What it is: a schema, an expression, a grammar.
+        /// The kind of format: schema, expression or grammar.
         form: &'static str,
         /// What is wrong with it.
         why: String,
     },
-    /// The token is not one the form allows here.
-    #[error("token {0} does not fit the form here")]
+    /// The format does not allow the token here.
+    #[error("token {0} is not allowed by the format here")]
     Token(u32),
-    /// It got too costly on the way.
+    /// The format became too costly during generation.
     #[error("the {form} was given up: {why}")]
     Cost {
-        /// What it is.
+        /// The kind of format.
         form: &'static str,
-        /// Of what it took too much.
+        /// The exceeded limit.
         why: String,
     },
 }
 
-/// A model's tokens, sorted for the question which may follow. Made once for a tokenizer.
+/// A model's tokens in a trie, for computing token masks. Made once per tokenizer.
 pub(crate) struct Vocab {
     factory: ParserFactory,
     len: usize,
@@ -81,14 +85,15 @@ impl std::fmt::Debug for Vocab {
 }
 
 impl Vocab {
-    /// Of a model that has the first `len` of a tokenizer's ids, some of which end a text.
+    /// The vocabulary of a model that has the first `len` ids of a tokenizer, some of which are end
+    /// tokens.
     pub(crate) fn of(tokenizer: &Tokenizer, len: usize, ends: &BTreeSet<u32>) -> Result<Vocab, FormatError> {
         let mut tokens = token_bytes(tokenizer).map_err(FormatError::Vocab)?;
         tokens.truncate(len);
-        // Files may name ends that their tokenizer lacks.
+        // Files may name end tokens that their tokenizer lacks.
         let eos: Vec<u32> = ends.iter().copied().filter(|id| (*id as usize) < tokens.len()).collect();
         for id in &eos {
-            // Nor need they say that what ends a text is no text.
+            // Files need not mark end tokens as special.
             if let TokenBytes::Text(bytes) = &tokens[*id as usize] {
                 tokens[*id as usize] = TokenBytes::Special(String::from_utf8_lossy(bytes).into_owned());
             }
@@ -96,28 +101,28 @@ impl Vocab {
         Vocab::new(&tokens, &eos)
     }
 
-    /// From what each id adds to a text, and the ids that end one.
+    /// From the bytes of each id and the end tokens.
     fn new(tokens: &[TokenBytes], eos: &[u32]) -> Result<Vocab, FormatError> {
         let fault = |what: &str| Err(FormatError::Vocab(what.into()));
         let Ok(len) = u32::try_from(tokens.len()) else { return fault("it has too many tokens") };
         if eos.is_empty() {
-            return fault("no token ends a text");
+            return fault("it has no end token");
         }
         if let Some(id) = eos.iter().find(|id| **id >= len) {
-            return fault(&format!("the token {id} that ends a text is not in the vocabulary of {len}"));
+            return fault(&format!("the end token {id} is outside of the vocabulary of {len}"));
         }
-        let words: Vec<Vec<u8>> = tokens.iter().map(word).collect();
+        let words: Vec<Vec<u8>> = tokens.iter().map(trie_bytes).collect();
         // The trie checks itself with assertions.
-        let made = catch_unwind(AssertUnwindSafe(|| {
+        let built = catch_unwind(AssertUnwindSafe(|| {
             let trie = TokTrie::from(&TokRxInfo::new(len, eos[0]), &words).with_eos_tokens(eos);
             let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
             let slices = SlicedBiasComputer::general_slices();
             ParserFactory::new(&env, InferenceCapabilities::default(), &slices).map_err(|e| e.to_string())
         }));
-        let mut factory = match made {
+        let mut factory = match built {
             Ok(Ok(factory)) => factory,
             Ok(Err(why)) => return fault(&why),
-            Err(_) => return fault("its tokens contradict each other"),
+            Err(_) => return fault("its tokens are inconsistent"),
         };
         factory.quiet();
         *factory.limits_mut() = limits();
@@ -125,8 +130,9 @@ impl Vocab {
     }
 }
 
-/// The bytes in the trie; those of a special token behind a mark that no text has, so that no text can spell it.
-fn word(token: &TokenBytes) -> Vec<u8> {
+/// The bytes in the trie. Special tokens follow a marker byte that no text has, so that no text can
+/// spell them.
+fn trie_bytes(token: &TokenBytes) -> Vec<u8> {
     match token {
         TokenBytes::Text(bytes)
             if bytes.len() <= LONGEST_TOKEN && bytes.first() != Some(&TokTrie::SPECIAL_TOKEN_MARKER) =>
@@ -140,7 +146,8 @@ fn word(token: &TokenBytes) -> Vec<u8> {
     }
 }
 
-/// A fifth of a second to make a constraint, a tenth for a mask, some 100 MB: several times what large public schemas take.
+/// A fifth of a second to compile a constraint, a tenth for a mask, some 100 MB: several times what
+/// large public schemas take.
 fn limits() -> ParserLimits {
     ParserLimits {
         max_items_in_row: 2000,
@@ -154,12 +161,13 @@ fn limits() -> ParserLimits {
     }
 }
 
-/// Which tokens may come next.
+/// The tokens that may come next.
 #[derive(Clone, Debug)]
 pub(crate) struct TokenMask(SimpleVob);
 
 impl TokenMask {
-    /// A bit for each id, from the lowest of the first word on. Ids beyond the last bit may not come.
+    /// A bit per id, from the lowest bit of the first word. Ids beyond the last bit are not
+    /// allowed.
     pub(crate) fn words(&self) -> &[u32] {
         self.0.as_slice()
     }
@@ -169,7 +177,7 @@ impl TokenMask {
     }
 }
 
-/// The form of one text, and how far the text is.
+/// The constraint of one text, and its state.
 pub(crate) struct Constraint {
     matcher: Matcher,
     form: &'static str,
@@ -182,7 +190,7 @@ impl std::fmt::Debug for Constraint {
 }
 
 impl Constraint {
-    /// Fails if no text has this form, or if following it would cost too much.
+    /// Compiles a format. Fails if no text satisfies it, or if it is too costly.
     pub(crate) fn new(format: Format, vocab: &Vocab) -> Result<Constraint, FormatError> {
         let form = match &format {
             Format::JsonObject | Format::JsonSchema(_) => "JSON schema",
@@ -195,10 +203,10 @@ impl Constraint {
         let parser = match parser {
             Ok(Ok(parser)) => parser,
             Ok(Err(why)) => return Err(fault(reason(&why.to_string()))),
-            Err(_) => return Err(fault("it contradicts itself".into())),
+            Err(_) => return Err(fault("it is inconsistent".into())),
         };
         let mut constraint = Constraint { matcher: Matcher::new(Ok(parser)), form };
-        // The first mask shows whether it can be followed at all.
+        // The first mask shows whether any text satisfies it.
         match constraint.mask() {
             Ok(mask) if mask.is_empty() => Err(fault("no token of the model can begin it".into())),
             Ok(_) => Ok(constraint),
@@ -207,19 +215,19 @@ impl Constraint {
         }
     }
 
-    /// Another text of the same form, from here on on its own.
+    /// A copy with its own state.
     pub(crate) fn fork(&self) -> Constraint {
-        // Deep, or the two would wait for each other's masks.
+        // A deep clone, or the two would wait for each other's masks.
         Constraint { matcher: self.matcher.deep_clone(), form: self.form }
     }
 
-    /// The tokens that may come next. Those that end the text are among them when it may end.
+    /// The tokens that may come next; end tokens among them when the text may end.
     pub(crate) fn mask(&mut self) -> Result<TokenMask, FormatError> {
         let mask = self.matcher.compute_mask_or_eos();
         mask.map(TokenMask).map_err(|why| FormatError::Cost { form: self.form, why: reason(&why.to_string()) })
     }
 
-    /// The token that came.
+    /// Advances by a token.
     pub(crate) fn commit(&mut self, token: u32) -> Result<(), FormatError> {
         match self.matcher.try_consume_tokens(&[token]) {
             Ok(1) => Ok(()),
@@ -228,7 +236,7 @@ impl Constraint {
         }
     }
 
-    /// Whether the text has its form already, so that it may end here.
+    /// Whether the text satisfies the format and may end here.
     #[cfg(test)]
     pub(crate) fn can_stop(&mut self) -> bool {
         self.matcher.is_stopped() && !self.matcher.is_error() || self.matcher.is_accepting().unwrap_or(false)
@@ -241,56 +249,56 @@ impl Constraint {
 }
 
 fn grammar(format: Format) -> Result<TopLevelGrammar, String> {
-    let sized = |len: usize| match len {
+    let check_length = |len: usize| match len {
         0..=LONGEST_SOURCE => Ok(()),
         _ => Err(format!("it is longer than {LONGEST_SOURCE} bytes")),
     };
     Ok(match format {
         Format::Regex(source) => {
-            sized(source.len())?;
+            check_length(source.len())?;
             TopLevelGrammar::from_regex(&source)
         }
         Format::Grammar(source) => {
-            sized(source.len())?;
-            balanced(&source)?;
+            check_length(source.len())?;
+            check_nesting(&source)?;
             TopLevelGrammar::from_lark(source)
         }
         Format::JsonObject => schema(json!({"type": "object"}))?,
         Format::JsonSchema(source) => {
-            shallow(&source, DEEPEST_SCHEMA)?;
-            sized(source.to_string().len())?;
+            check_depth(&source, DEEPEST_SCHEMA)?;
+            check_length(source.to_string().len())?;
             schema(source)?
         }
     })
 }
 
 fn schema(mut schema: Value) -> Result<TopLevelGrammar, String> {
-    let options = JsonCompileOptions { whitespace_pattern: Some(BLANKS.into()), ..JsonCompileOptions::default() };
+    let options = JsonCompileOptions { whitespace_pattern: Some(WHITESPACE.into()), ..JsonCompileOptions::default() };
     match &mut schema {
         // `true` is any JSON.
         Value::Bool(true) => schema = json!({}),
         Value::Object(_) => {}
         _ => return Err("a schema is an object".into()),
     }
-    // Our settings, and none that came with the schema.
+    // Overrides any settings that came with the schema.
     options.apply_to(&mut schema);
     Ok(TopLevelGrammar::from_json_schema(schema))
 }
 
-fn shallow(value: &Value, levels: usize) -> Result<(), String> {
+fn check_depth(value: &Value, levels: usize) -> Result<(), String> {
     let Some(levels) = levels.checked_sub(1) else {
-        return Err(format!("it is nested more than {DEEPEST_SCHEMA} deep"));
+        return Err(format!("it is nested more than {DEEPEST_SCHEMA} levels deep"));
     };
     match value {
-        Value::Array(items) => items.iter().try_for_each(|v| shallow(v, levels)),
-        Value::Object(map) => map.values().try_for_each(|v| shallow(v, levels)),
+        Value::Array(items) => items.iter().try_for_each(|v| check_depth(v, levels)),
+        Value::Object(map) => map.values().try_for_each(|v| check_depth(v, levels)),
         _ => Ok(()),
     }
 }
 
-/// Grammars are read by recursion. Brackets within strings count too, which only matters to a grammar that has hundreds more of
-/// one than of the other.
-fn balanced(source: &str) -> Result<(), String> {
+/// Grammars are parsed by recursion. Brackets within strings count too, which only matters to a
+/// grammar with hundreds more opening than closing ones.
+fn check_nesting(source: &str) -> Result<(), String> {
     let mut open = 0usize;
     for byte in source.bytes() {
         match byte {
@@ -299,19 +307,19 @@ fn balanced(source: &str) -> Result<(), String> {
             _ => {}
         }
         if open > MOST_BRACKETS {
-            return Err(format!("it opens more than {MOST_BRACKETS} brackets within each other"));
+            return Err(format!("its brackets are nested more than {MOST_BRACKETS} levels deep"));
         }
     }
     Ok(())
 }
 
-/// What the library says, short and without the traces it adds.
+/// llguidance's message, shortened and without the traces it adds.
 fn reason(why: &str) -> String {
     if why.contains("NoExtensionBias") {
         return "no text satisfies it".into();
     }
     let lines = || why.lines().map(str::trim).filter(|line| !line.is_empty());
-    // Expressions are quoted at length before what is wrong with them.
+    // llguidance quotes the expression before the error.
     let line = lines().find_map(|line| line.strip_prefix("error: ")).or_else(|| lines().next());
     line.unwrap_or("it failed").chars().take(300).collect()
 }

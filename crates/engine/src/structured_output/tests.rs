@@ -22,7 +22,7 @@ impl Rng {
     }
 }
 
-/// Every byte, some longer tokens, one that is special, and two that end a text.
+/// Every byte, some longer tokens, a special token, and two end tokens.
 fn tokens() -> (Vec<TokenBytes>, [u32; 2]) {
     let mut all: Vec<TokenBytes> = (0..=255u8).map(|b| TokenBytes::Text(vec![b])).collect();
     let longer =
@@ -39,7 +39,7 @@ fn vocab() -> Vocab {
     Vocab::new(&tokens, &eos).unwrap()
 }
 
-/// A text of random tokens that the mask allows, with a leaning to what closes things.
+/// A text of random allowed tokens, with a preference for closing brackets.
 fn sample(format: &Format, vocab: &Vocab, rng: &mut Rng) -> String {
     let (tokens, eos) = tokens();
     let mut constraint = Constraint::new(format.clone(), vocab).unwrap();
@@ -145,7 +145,7 @@ fn special_tokens_are_no_text() {
     assert!(allows(&mask, tokens().1[0]) && allows(&mask, tokens().1[1]));
 }
 
-/// What is impossible, not understood or too costly fails at once, and soon.
+/// Impossible, invalid or too costly formats fail at once.
 #[test]
 fn hostile_forms_are_refused() {
     let vocab = vocab();
@@ -174,12 +174,12 @@ fn hostile_forms_are_refused() {
     assert!(why("(").contains("unclosed group"), "{}", why("("));
     for (i, format) in must_fail.into_iter().enumerate() {
         let began = Instant::now();
-        let made = Constraint::new(format, &vocab);
-        println!("must fail {i}: {:?} {:?}", began.elapsed(), made.as_ref().err().map(ToString::to_string));
-        assert!(made.is_err(), "{i} was taken");
+        let compiled = Constraint::new(format, &vocab);
+        println!("must fail {i}: {:?} {:?}", began.elapsed(), compiled.as_ref().err().map(ToString::to_string));
+        assert!(compiled.is_err(), "{i} was taken");
         assert!(began.elapsed() < Duration::from_secs(30), "{i} took {:?}", began.elapsed());
     }
-    // These may be taken or not, but neither they nor any mask of theirs may take long.
+    // These may compile or not, but neither they nor their masks may take long.
     let may_fail = [
         Format::JsonSchema(json!({"type": "string", "pattern": "(((((a{1,99}){1,99}){1,99}){1,99}){1,99}){1,99}"})),
         Format::Regex("a{1000000000}".into()),
@@ -211,9 +211,9 @@ fn hostile_forms_are_refused() {
     ];
     for (i, format) in may_fail.into_iter().enumerate() {
         let began = Instant::now();
-        let made = Constraint::new(format, &vocab);
-        println!("may fail {i}: {:?} {:?}", began.elapsed(), made.as_ref().err().map(ToString::to_string));
-        if let Ok(mut constraint) = made {
+        let compiled = Constraint::new(format, &vocab);
+        println!("may fail {i}: {:?} {:?}", began.elapsed(), compiled.as_ref().err().map(ToString::to_string));
+        if let Ok(mut constraint) = compiled {
             for _ in 0..50 {
                 let Ok(mask) = constraint.mask() else { break };
                 let id = if allows(&mask, u32::from(b'a')) { u32::from(b'a') } else { ids(&mask)[0] };

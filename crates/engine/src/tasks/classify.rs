@@ -1,12 +1,12 @@
-//! Texts, or pairs of them, to labels.
+//! Classification of texts and text pairs.
 
 use super::TaskType;
-use crate::config::{FileFacts, Reading, plain_reading};
+use crate::config::{FileFacts, InputSpec, plain_input_spec};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, Outputs, Parts, Pipeline, Session, Texts, Want};
+use crate::workloads::encode::{self, OutputKind, Outputs, Parts, Pipeline, Session, Texts};
 use sconce_formats::{Model, is_gguf, json};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Head, Limits, Task as HeadTask, binary_head, head};
@@ -15,14 +15,14 @@ use sconce_text::TextOrPair;
 use serde_json::Value;
 use std::path::Path;
 
-/// What becomes of logits.
+/// How logits become scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scores {
-    /// One of the labels holds: they share one.
+    /// Exactly one label applies: the scores sum to one.
     Softmax,
-    /// Each label holds or does not, whatever the others do.
+    /// Each label applies or not, independently of the others.
     Sigmoid,
-    /// As they are: a regression.
+    /// The logits themselves: a regression.
     Raw,
 }
 
@@ -42,16 +42,16 @@ impl Scores {
     }
 }
 
-/// 1 / (1 + e⁻ˣ), from the side on which e cannot overflow.
+/// 1 / (1 + e⁻ˣ), computed so that the exponential cannot overflow.
 pub(crate) fn sigmoid(x: f32) -> f32 {
     let e = (-f64::from(x).abs()).exp();
     (if x < 0.0 { e / (1.0 + e) } else { 1.0 / (1.0 + e) }) as f32
 }
 
-/// A label and how sure the model is of it.
+/// A label and its score.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Label {
-    /// Its name, as the model's configuration has it.
+    /// Its name in the model's configuration.
     pub label: String,
     /// Its score.
     pub score: f32,
@@ -60,7 +60,7 @@ pub struct Label {
 /// A model with a head for sequence classification, loaded and checked.
 #[derive(Clone)]
 pub struct Classifier {
-    session: Session<Logits>,
+    session: Session<ClassifierPipeline>,
 }
 
 impl Loaded for Classifier {
@@ -77,10 +77,10 @@ impl TaskType for Classifier {
         facts.is_sequence_classifier()
     }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
-        encode::plan::<Logits>(files, device, options, LogitsSpec::read)
+        encode::plan::<ClassifierPipeline>(files, device, options, ClassifierSpec::read)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Classifier> {
-        Ok(Classifier { session: Session::load(files, options, progress, LogitsSpec::read)? })
+        Ok(Classifier { session: Session::load(files, options, progress, ClassifierSpec::read)? })
     }
 }
 
@@ -90,12 +90,12 @@ impl Classifier {
         super::load(reference, options, progress)
     }
 
-    /// All labels of each text, the best first. `raw` leaves the logits as they are.
+    /// All labels of each text, best first. `raw` returns the logits themselves.
     pub fn classify(&self, texts: &[TextOrPair<'_>], raw: bool) -> Result<Outputs<Vec<Label>>> {
-        let LogitsSpec { labels, scores, .. } = &self.session.spec;
+        let ClassifierSpec { labels, scores, .. } = &self.session.spec;
         let scores = if raw { Scores::Raw } else { *scores };
         let encoded = self.session.read(|reader| reader.encode_pairs(texts))?;
-        self.session.outputs(Want::Task, Texts::of(encoded, 0), |_, results| {
+        self.session.outputs(OutputKind::Task, Texts::of(encoded, 0), |_, results| {
             let named = labels.iter().zip(scores.apply(results[0]));
             let mut all: Vec<_> = named.map(|(label, score)| Label { label: label.clone(), score }).collect();
             all.sort_by(|a, b| b.score.total_cmp(&a.score));
@@ -109,31 +109,32 @@ impl Classifier {
     }
 }
 
-/// Which row a head reads of each sequence.
+/// What the classification head reads of each sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Representation {
-    /// What the model's own head does: for BERT its pooler, a dense layer over the first token.
+    /// The model's own head; for BERT its pooler, a dense layer over the first token.
     #[default]
     Pooler,
-    /// The first token as it is, straight to the classifier.
+    /// The first token's hidden state, directly into the classifier.
     Cls,
-    /// The mean of all tokens, straight to the classifier.
+    /// The mean over all tokens, directly into the classifier.
     Mean,
 }
 
-/// What the files say of labels.
+/// The labels and settings from the model's files.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct LogitsSpec {
-    pub(crate) reading: Reading,
+pub(crate) struct ClassifierSpec {
+    pub(crate) input_spec: InputSpec,
     pub(crate) labels: Vec<String>,
     pub(crate) scores: Scores,
     pub(crate) representation: Representation,
-    /// The words of which a language model says one, instead of labels: see [`super::rerank`].
+    /// The tokens "yes" and "no" of a language model used as reranker, instead of labels: see
+    /// [`super::rerank`].
     pub(crate) yes_no: Option<[u32; 2]>,
 }
 
-impl LogitsSpec {
-    pub(crate) fn read(dir: &Path) -> Result<LogitsSpec> {
+impl ClassifierSpec {
+    pub(crate) fn read(dir: &Path) -> Result<ClassifierSpec> {
         let in_gguf = is_gguf(dir);
         let path = if in_gguf { dir.to_path_buf() } else { dir.join("config.json") };
         let config: Value = if in_gguf { Model::open(dir)?.config } else { json(&path)? };
@@ -143,49 +144,49 @@ impl LogitsSpec {
             Some("multi_label_classification") => Scores::Sigmoid,
             Some("single_label_classification") | None if labels.len() == 1 => Scores::Sigmoid,
             Some("single_label_classification") | None => Scores::Softmax,
-            Some(other) => return Err(Error::file(&path, format!("problem_type `{other}` is not known"))),
+            Some(other) => return Err(Error::file(&path, format!("problem_type `{other}` is not supported"))),
         };
-        let reading = plain_reading(dir)?;
-        Ok(LogitsSpec { reading, labels, scores, representation: Representation::Pooler, yes_no: None })
+        let input_spec = plain_input_spec(dir)?;
+        Ok(ClassifierSpec { input_spec, labels, scores, representation: Representation::Pooler, yes_no: None })
     }
 }
 
-/// `id2label`, in the order of the ids; as transformers has it, two labels where nothing is said.
+/// `id2label` in the order of the ids; two labels by default, as in transformers.
 pub(crate) fn labels(config: &Value) -> Result<Vec<String>, String> {
     let Some(map) = config.get("id2label").and_then(Value::as_object) else {
         let n = config.get("num_labels").or(config.get("_num_labels")).and_then(Value::as_u64).unwrap_or(2);
         return match n {
             1..=100_000 => Ok((0..n).map(|i| format!("LABEL_{i}")).collect()),
-            n => Err(format!("{n} labels")),
+            n => Err(format!("num_labels is {n}; 1 to 100000 are supported")),
         };
     };
     let label = |i: usize| match map.get(&i.to_string()) {
         Some(Value::String(label)) => Ok(label.clone()),
-        // Some files number their labels.
+        // Some files have numbers as labels.
         Some(other) if !other.is_null() => Ok(other.to_string()),
-        _ => Err(format!("id2label has {} entries and none for {i}", map.len())),
+        _ => Err(format!("id2label has {} entries but none for id {i}", map.len())),
     };
     (0..map.len()).map(label).collect()
 }
 
-/// An encoder with a head over pooled rows.
-pub(crate) struct Logits {
+/// An encoder with a classification head.
+pub(crate) struct ClassifierPipeline {
     encoder: Box<dyn Encoder>,
     head: Head,
     representation: Representation,
 }
 
-impl Pipeline for Logits {
-    type Spec = LogitsSpec;
+impl Pipeline for ClassifierPipeline {
+    type Spec = ClassifierSpec;
     const IN_GGUF: bool = true;
 
-    fn reading(spec: &LogitsSpec) -> &Reading {
-        &spec.reading
+    fn input_spec(spec: &ClassifierSpec) -> &InputSpec {
+        &spec.input_spec
     }
 
-    fn load(parts: &Parts, spec: &LogitsSpec) -> Result<Logits> {
+    fn load(parts: &Parts, spec: &ClassifierSpec) -> Result<ClassifierPipeline> {
         let encoder = parts.encoder()?;
-        // Pooled rows are f32, and so is what stands behind them.
+        // Pooled rows are f32, and so is the head.
         let weights = parts.weights.of_head().in_dtype(DType::F32);
         let head = match (spec.yes_no, spec.representation) {
             (Some(words), _) => binary_head(&parts.config, &weights, words)?,
@@ -195,7 +196,7 @@ impl Pipeline for Logits {
             }
         };
         check_labels(&parts.root, &spec.labels, &head)?;
-        Ok(Logits { encoder, head, representation: spec.representation })
+        Ok(ClassifierPipeline { encoder, head, representation: spec.representation })
     }
 
     fn limits(&self) -> Limits {
@@ -219,10 +220,10 @@ impl Pipeline for Logits {
     }
 }
 
-/// BERT's classifier without its pooler, for rows that come straight from the encoder.
+/// BERT's classifier without its pooler, for rows that come directly from the encoder.
 fn plain_head(config: &Value, w: &Weights, hidden: usize) -> Result<Head> {
     if config.get("model_type").and_then(Value::as_str) != Some("bert") {
-        let what = "`cls` and `mean` leave out BERT's pooler; other families have no head without their dense layer";
+        let what = "`cls` and `mean` skip BERT's pooler; they are not supported for other families";
         return Err(Error::Input(what.into()));
     }
     let w = w.sub("classifier");
@@ -236,7 +237,7 @@ fn plain_head(config: &Value, w: &Weights, hidden: usize) -> Result<Head> {
     })
 }
 
-/// As many labels as logits.
+/// Checks that there are as many labels as logits.
 pub(crate) fn check_labels(root: &Path, labels: &[String], head: &Head) -> Result<()> {
     if labels.len() == head.out.outputs() {
         return Ok(());

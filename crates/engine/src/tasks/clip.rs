@@ -1,9 +1,10 @@
-//! Texts and images in one space (CLIP: Radford et al. 2021, arXiv:2103.00020; SigLIP: Zhai et al. 2023, arXiv:2303.15343).
+//! Image–text embeddings (CLIP: Radford et al. 2021, arXiv:2103.00020; SigLIP: Zhai et al. 2023,
+//! arXiv:2303.15343).
 
 use super::TaskType;
 use super::classify::{Label, Scores};
 use super::embed::Embeddings;
-use crate::config::{Entry, FileFacts, Reading, plain_reading};
+use crate::config::{Entry, FileFacts, InputSpec, plain_input_spec};
 use crate::error::{Error, Result};
 use crate::image::{Image, Processor};
 use crate::options::LoadOptions;
@@ -18,19 +19,19 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A model of two towers, loaded and checked.
+/// A model with a text tower and a vision tower, loaded and checked.
 #[derive(Clone)]
 pub struct Clip {
     session: Session<Towers>,
     processor: Arc<Processor>,
-    logits: Logits,
-    /// Images in a batch.
+    logits: LogitScale,
+    /// Images per batch.
     images: usize,
 }
 
-/// What makes scores of cosines.
+/// How cosine similarities become scores.
 #[derive(Clone, Copy)]
-struct Logits {
+struct LogitScale {
     scale: f32,
     bias: f32,
     scores: Scores,
@@ -56,15 +57,16 @@ impl TaskType for Clip {
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Clip> {
         let session: Session<Towers> = Session::load(files, options, progress, ClipSpec::read)?;
-        let root = &session.spec.reading.root;
+        let root = &session.spec.input_spec.root;
         let processor = Processor::read(root).map_err(|what| Error::file(root, what))?;
-        let (logits, seen, images) = session.executor.call(|workload| {
+        let (logits, side, images) = session.executor.call(|workload| {
             let towers = &workload.pipeline;
             Ok((towers.logits, towers.vision.image().side, towers.vision.image().tokens()))
         })?;
-        if processor.side() != (seen, seen) {
+        if processor.side() != (side, side) {
             let (height, width) = processor.side();
-            let what = format!("its processor makes images of {width} × {height}, and the model sees {seen} × {seen}");
+            let what =
+                format!("its image processor makes images of {width} × {height}, but the model takes {side} × {side}");
             return Err(Error::file(root, what));
         }
         let images = (session.plan.batch_tokens / images).max(1);
@@ -78,14 +80,17 @@ impl Clip {
         super::load(reference, options, progress)
     }
 
-    /// Vectors of texts, of length one.
+    /// Embeddings of texts, L2-normalized.
     pub fn texts<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Embeddings> {
         let (tokenizer, spec, plan) = (&self.session.text, &self.session.spec, &self.session.plan);
         let encoded = self.session.read(|reader| reader.encode(texts, ""))?;
         let Texts { mut items, tokens, truncated } = Texts::of(encoded, 0);
         if let Some(length) = self.logits.padding {
             let padding = spec.padding.as_deref().and_then(|token| tokenizer.id(token)).ok_or_else(|| {
-                Error::file(&spec.reading.root, "the model reads padded texts, and its tokenizer has no padding token")
+                Error::file(
+                    &spec.input_spec.root,
+                    "the model needs padded texts, but its tokenizer has no padding token",
+                )
             })?;
             items.iter_mut().for_each(|w| {
                 w.sequence.ids.resize(length, padding);
@@ -101,7 +106,7 @@ impl Clip {
         Ok(Embeddings { values, dimension, tokens, truncated })
     }
 
-    /// Vectors of images, of length one.
+    /// Embeddings of images, L2-normalized.
     pub fn images(&self, images: &[Image]) -> Result<Embeddings> {
         let dimension = self.session.plan.dimension;
         let mut values = Vec::with_capacity(images.len() * dimension);
@@ -111,7 +116,7 @@ impl Clip {
                 .read(|_| Ok::<_, Error>(threads::map(batch.len(), |i| self.processor.pixels(&batch[i]))))?;
             values.extend(self.session.call(move |workload: &Encode<Towers>| {
                 let pixels: Vec<&[f32]> = pixels.iter().map(Vec::as_slice).collect();
-                Ok(workload.pipeline.see(&pixels, &workload.place)?.to_f32()?)
+                Ok(workload.pipeline.encode_images(&pixels, &workload.place)?.to_f32()?)
             })?);
         }
         if let Some(i) = values.iter().position(|v| !v.is_finite()) {
@@ -121,47 +126,50 @@ impl Clip {
         Ok(Embeddings { values, dimension, tokens: Vec::new(), truncated: Vec::new() })
     }
 
-    /// How well each text describes each image, as the model scores it: the texts of an image in their order. Scores are
-    /// shares of one, or of a SigLIP each for itself.
+    /// Zero-shot classification: the score of each text for each image, in the order of the texts.
+    /// CLIP's scores of an image sum to one; SigLIP scores each text independently.
     pub fn classify<T: AsRef<str> + Sync>(&self, images: &[Image], texts: &[T]) -> Result<Vec<Vec<Label>>> {
         let scores = self.score(&self.images(images)?, &self.texts(texts)?);
         let label = |(text, score): (&T, f32)| Label { label: text.as_ref().to_string(), score };
         Ok(scores.into_iter().map(|scores| texts.iter().zip(scores).map(label).collect()).collect())
     }
 
-    /// The same for vectors that are there already: a row of scores an image.
+    /// Like [`Clip::classify`], for existing embeddings: one row of scores per image.
     pub fn score(&self, images: &Embeddings, texts: &Embeddings) -> Vec<Vec<f32>> {
         let dot =
             |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32;
-        let Logits { scale, bias, scores, .. } = self.logits;
+        let LogitScale { scale, bias, scores, .. } = self.logits;
         let logits = |image: &[f32]| texts.rows().map(|text| dot(image, text) * scale + bias).collect::<Vec<f32>>();
         images.rows().map(|image| scores.apply(&logits(image))).collect()
     }
 }
 
-/// What the files say of texts.
+/// The settings from the model's files.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ClipSpec {
-    reading: Reading,
-    /// The token that short texts are filled up with, where they are.
+    input_spec: InputSpec,
+    /// The padding token, for models that pad short texts.
     padding: Option<String>,
 }
 
 impl ClipSpec {
-    /// A plain model, or one in a folder of sentence-transformers.
+    /// Reads a plain model, or one in a sentence-transformers folder.
     pub(crate) fn read(dir: &Path) -> Result<ClipSpec> {
         let path = dir.join("modules.json");
         let root = match optional_json::<Vec<Entry>>(&path)?.as_deref() {
             Some([only]) if matches!(only.class(), "CLIPModel" | "Transformer") => only.folder(dir, &path)?,
             Some(_) => {
-                return Err(Error::file(&path, "not one CLIPModel or Transformer, which is all that is supported"));
+                return Err(Error::file(
+                    &path,
+                    "must have exactly one module, a CLIPModel or a Transformer; others are not supported",
+                ));
             }
             None => dir.to_path_buf(),
         };
         let config: Value = optional_json(&root.join("tokenizer_config.json"))?.unwrap_or_default();
         let token = config.get("pad_token").map(|token| token.get("content").unwrap_or(token));
         let padding = token.and_then(Value::as_str).map(String::from);
-        Ok(ClipSpec { reading: plain_reading(&root)?, padding })
+        Ok(ClipSpec { input_spec: plain_input_spec(&root)?, padding })
     }
 }
 
@@ -171,17 +179,17 @@ pub(crate) struct Towers {
     vision: Box<dyn VisionTower>,
     dimension: usize,
     dtype: DType,
-    logits: Logits,
+    logits: LogitScale,
 }
 
 impl Towers {
     /// f32 `[images, dimension]`.
-    fn see(&self, pixels: &[&[f32]], place: &Place) -> Result<Tensor> {
+    fn encode_images(&self, pixels: &[&[f32]], place: &Place) -> Result<Tensor> {
         let images = Images::new(pixels, self.vision.image(), self.dtype, place)?;
         Ok(l2_norm(&self.vision.forward(&images, &mut |_, _| {})?)?)
     }
 
-    fn blank(&self) -> Vec<f32> {
+    fn blank_image(&self) -> Vec<f32> {
         let side = self.vision.image().side;
         vec![0.0; 3 * side * side]
     }
@@ -190,20 +198,20 @@ impl Towers {
 impl Pipeline for Towers {
     type Spec = ClipSpec;
 
-    fn reading(spec: &ClipSpec) -> &Reading {
-        &spec.reading
+    fn input_spec(spec: &ClipSpec) -> &InputSpec {
+        &spec.input_spec
     }
 
     fn load(parts: &Parts, _: &ClipSpec) -> Result<Towers> {
         let Dual { text, vision, dimension, logit_scale, logit_bias, kind } = dual(&parts.config, &parts.weights)?;
         let (Some(text), Some(vision)) = (text, vision) else {
-            return Err(Error::file(&parts.root, "one tower alone: texts and images cannot be compared with it"));
+            return Err(Error::file(&parts.root, "has one tower only; comparing texts and images needs both"));
         };
         let scores = match kind {
             DualKind::Softmax => Scores::Softmax,
             DualKind::Sigmoid => Scores::Sigmoid,
         };
-        let logits = Logits { scale: logit_scale, bias: logit_bias, scores, padding: text.padding() };
+        let logits = LogitScale { scale: logit_scale, bias: logit_bias, scores, padding: text.padding() };
         Ok(Towers { text, vision, dimension, dtype: parts.dtype, logits })
     }
 
@@ -221,11 +229,11 @@ impl Pipeline for Towers {
     }
 
     fn dry_run(&self, place: &Place, tokens: usize, longest: usize) -> Result<()> {
-        let blank = self.blank();
+        let blank_image = self.blank_image();
         for length in [1, longest] {
             let sequences = dummy_sequences(tokens, length, usize::MAX);
             self.forward(&Batch::new(&sequences, self.limits(), place)?, &[])?;
-            self.see(&vec![&*blank; (tokens / self.vision.image().tokens()).max(1)], place)?;
+            self.encode_images(&vec![&*blank_image; (tokens / self.vision.image().tokens()).max(1)], place)?;
         }
         Ok(())
     }
@@ -234,8 +242,8 @@ impl Pipeline for Towers {
         let limits = self.limits();
         let ids = (0..limits.positions.min(8)).map(|i| (i % limits.vocabulary) as u32).collect();
         let batch = Batch::new(&[Sequence { ids, ..Sequence::default() }], limits, place)?;
-        let mut proof = self.forward(&batch, &[0])?;
-        proof.push(self.see(&[&self.blank()], place)?);
-        Ok(proof)
+        let mut outputs = self.forward(&batch, &[0])?;
+        outputs.push(self.encode_images(&[&self.blank_image()], place)?);
+        Ok(outputs)
     }
 }

@@ -1,58 +1,59 @@
-//! Texts to vectors.
+//! Dense embeddings of texts.
 
 use super::TaskType;
 use super::multi_vector::MultiVector;
-use crate::config::{FileFacts, Module, Prompt, Reading, SentenceSpec};
+use crate::config::{FileFacts, InputSpec, Module, Prompt, SentenceSpec};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, EncodeItem, Outputs, Parts, Pipeline, Session, Texts, Want};
+use crate::workloads::encode::{self, EncodeItem, OutputKind, Outputs, Parts, Pipeline, Session, Texts};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Limits};
 use sconce_ops::{DType, Device, Linear, Pooling, Tensor, l2_norm, pool};
 use sconce_text::{TextOrTokens, Truncate};
 
-/// How vectors are wanted.
+/// Options for embeddings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EmbedOptions {
-    /// Which prompt stands before each text.
+    /// The prompt before each text.
     pub prompt: Prompt,
-    /// Whether they are of length one; `None`: as the model's files say.
+    /// Whether to L2-normalize; `None`: as the model's files say.
     pub normalize: Option<bool>,
-    /// Only so many of their first numbers, for models trained to be cut; brought to length one again unless `normalize` is false.
+    /// Truncates embeddings to this many dimensions, for models trained for it (Matryoshka), and
+    /// L2-normalizes them again unless `normalize` is false.
     pub dimensions: Option<usize>,
 }
 
-/// Vectors of several texts.
+/// Embeddings of several texts.
 #[derive(Clone, Debug, Default)]
 pub struct Embeddings {
     /// All rows, one after another, in the order of the texts.
     pub values: Vec<f32>,
-    /// Numbers in a row.
+    /// Dimension of an embedding.
     pub dimension: usize,
-    /// Tokens of each text, as the model saw it.
+    /// Tokens of each text, after truncation.
     pub tokens: Vec<usize>,
-    /// Which texts were longer than the model can take and were cut.
+    /// Indices of the texts that were too long and were truncated.
     pub truncated: Vec<usize>,
 }
 
 impl Embeddings {
-    /// The vector of text `i`.
+    /// The embedding of text `i`.
     pub fn row(&self, i: usize) -> &[f32] {
         &self.values[i * self.dimension..][..self.dimension]
     }
 
-    /// All vectors, in the order of the texts.
+    /// All embeddings, in the order of the texts.
     pub fn rows(&self) -> impl Iterator<Item = &[f32]> {
         self.values.chunks_exact(self.dimension.max(1))
     }
 
-    /// The first `dimension` numbers of each vector, brought to length one again: for models trained to be cut (Matryoshka,
-    /// Kusupati et al. 2022, arXiv:2205.13147).
+    /// Truncates each embedding to its first `dimension` numbers and L2-normalizes it again: for
+    /// models trained for it (Matryoshka, Kusupati et al. 2022, arXiv:2205.13147).
     pub fn cut(self, dimension: usize) -> Result<Embeddings> {
         check_dimension(dimension, self.dimension)?;
-        let values = self.rows().flat_map(|row| of_length_one(&row[..dimension])).collect();
+        let values = self.rows().flat_map(|row| l2_normalize(&row[..dimension])).collect();
         Ok(Embeddings { values, dimension, ..self })
     }
 }
@@ -60,11 +61,11 @@ impl Embeddings {
 fn check_dimension(dimension: usize, of: usize) -> Result<()> {
     match dimension {
         n if (1..=of).contains(&n) => Ok(()),
-        n => Err(Error::Input(format!("{n} dimensions of a vector that has {of}: choose from 1 to that"))),
+        n => Err(Error::Input(format!("the model has {of} dimensions, so {n} cannot be chosen: use 1 to {of}"))),
     }
 }
 
-fn of_length_one(row: &[f32]) -> Vec<f32> {
+fn l2_normalize(row: &[f32]) -> Vec<f32> {
     let length = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt().max(1e-12);
     row.iter().map(|v| (f64::from(*v) / length) as f32).collect()
 }
@@ -72,7 +73,7 @@ fn of_length_one(row: &[f32]) -> Vec<f32> {
 /// A sentence-transformers model, or a GGUF file of one, loaded and checked.
 #[derive(Clone)]
 pub struct Embedder {
-    session: Session<Sentence>,
+    session: Session<SentencePipeline>,
 }
 
 impl Loaded for Embedder {
@@ -90,7 +91,7 @@ impl TaskType for Embedder {
         is_pooled || (facts.is_gguf_embedder() && !facts.is_sequence_classifier())
     }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
-        encode::plan::<Sentence>(files, device, options, SentenceSpec::read)
+        encode::plan::<SentencePipeline>(files, device, options, SentenceSpec::read)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Embedder> {
         Ok(Embedder { session: Session::load(files, options, progress, SentenceSpec::read)? })
@@ -98,63 +99,66 @@ impl TaskType for Embedder {
 }
 
 impl Embedder {
-    /// Finds the files, plans, loads and checks the model. Nothing is loaded that the plan says cannot run or will not fit.
+    /// Finds the files, plans, loads and checks the model. Fails before loading if the plan says
+    /// that it cannot run or does not fit.
     pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Embedder> {
         super::load(reference, options, progress)
     }
 
-    /// Vectors of `texts`, in their order. The vector of a text does not depend on the others.
+    /// Embeddings of `texts`, in their order. The embedding of a text does not depend on the
+    /// others.
     pub fn embed<T: AsRef<str> + Sync>(&self, texts: &[T], prompt: &Prompt) -> Result<Embeddings> {
         let inputs: Vec<_> = texts.iter().map(|text| TextOrTokens::Text(text.as_ref())).collect();
         self.embed_with(&inputs, &EmbedOptions { prompt: prompt.clone(), ..EmbedOptions::default() })
     }
 
-    /// The same of texts or tokens, as the options say. No prompt stands before tokens.
+    /// Embeddings of texts or tokens, with options. Inputs given as tokens get no prompt.
     pub fn embed_with(&self, inputs: &[TextOrTokens<'_>], options: &EmbedOptions) -> Result<Embeddings> {
         let (spec, plan) = (&self.session.spec, &self.session.plan);
         let dimension = options.dimensions.unwrap_or(plan.dimension);
         check_dimension(dimension, plan.dimension)?;
         let Texts { mut items, tokens, truncated } = self.read(inputs, &options.prompt)?;
-        // Where nothing but the prompt is left, nothing counts: the pooled vector is all zeros, as in sentence-transformers. Only
-        // a dense layer would make something of those, and it is given the last token.
+        // If truncation leaves only the prompt, nothing is pooled: the embedding is all zeros, as
+        // in sentence-transformers. Only a dense layer would change zeros; with one, the last token
+        // is pooled.
         if !spec.tail.iter().any(|module| matches!(module, Module::Dense(_))) {
             items
                 .iter_mut()
                 .filter(|item| item.skip >= item.sequence.ids.len())
                 .for_each(|item| *item = EncodeItem::default());
         }
-        let is_normal = spec.tail.last() == Some(&Module::Normalize);
+        let is_normalized = spec.tail.last() == Some(&Module::Normalize);
         let mut values = vec![0f32; inputs.len() * dimension];
         self.session.run(items, |i, results| {
-            // The last result is the vector before it was brought to length one, if it was.
+            // The last output is the embedding before L2 normalization, if there is one.
             let [.., before] = results else { return Err(Error::bug(plan.device, "no result")) };
             let row = if options.normalize == Some(false) { before } else { results[0] };
-            let is_cut = dimension < row.len();
-            let anew = match options.normalize {
+            let is_truncated = dimension < row.len();
+            let normalize_again = match options.normalize {
                 Some(false) => false,
-                Some(true) => is_cut || !is_normal,
-                None => is_cut,
+                Some(true) => is_truncated || !is_normalized,
+                None => is_truncated,
             };
-            let own = &mut values[i * dimension..][..dimension];
-            match anew {
-                true => own.copy_from_slice(&of_length_one(&row[..dimension])),
-                false => own.copy_from_slice(&row[..dimension]),
+            let target = &mut values[i * dimension..][..dimension];
+            match normalize_again {
+                true => target.copy_from_slice(&l2_normalize(&row[..dimension])),
+                false => target.copy_from_slice(&row[..dimension]),
             }
             Ok(())
         })?;
         Ok(Embeddings { values, dimension, tokens, truncated })
     }
 
-    /// How the tokens of a text become one vector; several are put side by side.
+    /// How the tokens' hidden states are pooled; several poolings are concatenated.
     pub fn poolings(&self) -> &[Pooling] {
         &self.session.spec.poolings
     }
 
-    /// A vector a token, as the encoder gives them: not pooled, and without what stands behind the pooling.
+    /// The last hidden state of every token: not pooled, and without the modules after the pooling.
     pub fn embed_all(&self, inputs: &[TextOrTokens<'_>], prompt: &Prompt) -> Result<Outputs<MultiVector>> {
         let texts = self.read(inputs, prompt)?;
         let tokens = texts.tokens.clone();
-        self.session.outputs(Want::Hidden, texts, |i, results| {
+        self.session.outputs(OutputKind::HiddenStates, texts, |i, results| {
             Ok(MultiVector { values: results[0].to_vec(), dimension: results[0].len() / tokens[i].max(1) })
         })
     }
@@ -162,8 +166,7 @@ impl Embedder {
     fn read(&self, inputs: &[TextOrTokens<'_>], prompt: &Prompt) -> Result<Texts> {
         let is_tokens = |input: &TextOrTokens<'_>| matches!(input, TextOrTokens::Tokens(_));
         if *prompt != Prompt::Default && inputs.iter().any(is_tokens) {
-            let what =
-                "a prompt stands before texts, and some are given as tokens: give texts, or leave the prompt out";
+            let what = "a prompt can only be put before texts, and some inputs are tokens: give texts, or leave the prompt out";
             return Err(Error::Input(what.into()));
         }
         let spec = &self.session.spec;
@@ -174,19 +177,19 @@ impl Embedder {
                 _ if spec.include_prompt => 0,
                 _ if reader.truncate() == Truncate::Left => {
                     let what =
-                        "the beginning of texts cannot be cut off where the model leaves the prompt before them out";
+                        "texts cannot be truncated on the left, because the model excludes the prompt from pooling";
                     return Err(Error::Input(what.into()));
                 }
                 _ => reader.prompt_tokens(prompt)?,
             };
-            let mut lot = Texts::of(reader.encode_inputs(inputs, prompt)?, skip);
-            let given = lot.items.iter_mut().zip(inputs).filter(|(_, input)| is_tokens(input));
+            let mut texts = Texts::of(reader.encode_inputs(inputs, prompt)?, skip);
+            let given = texts.items.iter_mut().zip(inputs).filter(|(_, input)| is_tokens(input));
             given.for_each(|(item, _)| item.skip = 0);
-            Ok(lot)
+            Ok(texts)
         })
     }
 
-    /// The words that a prompt stands for.
+    /// The text of a prompt.
     pub fn prompt<'a>(&'a self, prompt: &'a Prompt) -> Result<&'a str> {
         self.session.spec.prompt(prompt)
     }
@@ -197,8 +200,8 @@ impl Embedder {
     }
 }
 
-/// Encoder, pooling and what follows.
-pub(crate) struct Sentence {
+/// Encoder, pooling and the modules after it.
+pub(crate) struct SentencePipeline {
     encoder: Box<dyn Encoder>,
     poolings: Vec<Pooling>,
     tail: Vec<Stage>,
@@ -211,15 +214,15 @@ enum Stage {
     Normalize,
 }
 
-impl Pipeline for Sentence {
+impl Pipeline for SentencePipeline {
     type Spec = SentenceSpec;
     const IN_GGUF: bool = true;
 
-    fn reading(spec: &SentenceSpec) -> &Reading {
-        &spec.reading
+    fn input_spec(spec: &SentenceSpec) -> &InputSpec {
+        &spec.input_spec
     }
 
-    fn load(parts: &Parts, spec: &SentenceSpec) -> Result<Sentence> {
+    fn load(parts: &Parts, spec: &SentenceSpec) -> Result<SentencePipeline> {
         let encoder = parts.encoder()?;
         let mut dimension = encoder.hidden_size() * spec.poolings.len();
         let (mut tail, mut unread) = (Vec::new(), Vec::new());
@@ -227,7 +230,7 @@ impl Pipeline for Sentence {
             tail.push(match module {
                 Module::Normalize => Stage::Normalize,
                 Module::Dense(dense) => {
-                    // Vectors are f32 from the pooling on.
+                    // Embeddings are f32 from the pooling on.
                     let w = parts.module(&dense.dir, DType::F32)?;
                     let linear = dense.load(dimension, &w)?;
                     dimension = dense.outputs;
@@ -236,7 +239,7 @@ impl Pipeline for Sentence {
                 }
             });
         }
-        Ok(Sentence { encoder, poolings: spec.poolings.clone(), tail, dimension, unread })
+        Ok(SentencePipeline { encoder, poolings: spec.poolings.clone(), tail, dimension, unread })
     }
 
     fn limits(&self) -> Limits {
@@ -247,7 +250,7 @@ impl Pipeline for Sentence {
         self.dimension
     }
 
-    /// f32 `[sequences, dimension]`, and if they are brought to length one at last, what they were before.
+    /// f32 `[sequences, dimension]`; if the last module L2-normalizes, also its input.
     fn forward(&self, batch: &Batch, skips: &[usize]) -> Result<Vec<Tensor>> {
         let hidden = self.hidden(batch)?;
         let mut y = pool(&hidden, &batch.segments, skips, &self.poolings)?;

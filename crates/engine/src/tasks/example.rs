@@ -1,29 +1,29 @@
-//! How long the mean of a text's token vectors is: the smallest task there can be.
+//! The L2 norm of a text's mean-pooled embedding: the smallest task there can be.
 
 use super::TaskType;
-use crate::config::{FileFacts, Reading, plain_reading};
+use crate::config::{FileFacts, InputSpec, plain_input_spec};
 use crate::error::Result;
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, Parts, Pipeline, Session, Texts, Want};
+use crate::workloads::encode::{self, OutputKind, Parts, Pipeline, Session, Texts};
 use sconce_hub::{Files, Progress};
 use sconce_models::{Batch, Encoder, Limits};
 use sconce_ops::{Device, Pooling, Tensor, pool};
 use std::path::Path;
 
-/// A model of lengths, loaded and checked.
+/// A model that computes norms, loaded and checked.
 #[derive(Clone)]
 pub struct Norms {
     session: Session<Mean>,
 }
 
 impl Norms {
-    /// The length of each text's mean vector, in the order of the texts.
+    /// The norm of each text's mean-pooled embedding, in the order of the texts.
     pub fn norms<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Vec<f32>> {
         let encoded = self.session.read(|reader| reader.encode(texts, ""))?;
         let norm = |_, rows: &[&[f32]]| Ok(rows[0].iter().map(|v| v * v).sum::<f32>().sqrt());
-        Ok(self.session.outputs(Want::Task, Texts::of(encoded, 0), norm)?.results)
+        Ok(self.session.outputs(OutputKind::Task, Texts::of(encoded, 0), norm)?.results)
     }
 }
 
@@ -38,7 +38,7 @@ impl Loaded for Norms {
 
 impl TaskType for Norms {
     fn serves(_: &FileFacts) -> bool {
-        // Any encoder would do, so no files are made for it.
+        // Any encoder works, so no files are made for this task.
         false
     }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
@@ -49,23 +49,23 @@ impl TaskType for Norms {
     }
 }
 
-/// What the task needs of the model's files: how texts go in.
-fn spec(dir: &Path) -> Result<Reading> {
-    plain_reading(dir)
+/// The task's settings from the model's files: tokenization only.
+fn spec(dir: &Path) -> Result<InputSpec> {
+    plain_input_spec(dir)
 }
 
-/// What runs on the device: an encoder, and the mean of its rows.
+/// What runs on the device: an encoder and mean pooling.
 struct Mean {
     encoder: Box<dyn Encoder>,
 }
 
 impl Pipeline for Mean {
-    type Spec = Reading;
+    type Spec = InputSpec;
 
-    fn reading(spec: &Reading) -> &Reading {
+    fn input_spec(spec: &InputSpec) -> &InputSpec {
         spec
     }
-    fn load(parts: &Parts, _: &Reading) -> Result<Mean> {
+    fn load(parts: &Parts, _: &InputSpec) -> Result<Mean> {
         Ok(Mean { encoder: parts.encoder()? })
     }
     fn limits(&self) -> Limits {
@@ -88,7 +88,8 @@ mod tests {
     use crate::options::DeviceChoice;
     use crate::tasks::{Embedder, Task, TaskModel};
 
-    /// The task runs: its lengths are those of the vectors that a model of mean pooling gives before it normalizes them.
+    /// The norms are those of the embeddings that a mean pooling model gives before it normalizes
+    /// them.
     #[test]
     fn it_runs_from_the_list_of_tasks() {
         let dir = sconce_testkit::materialize("task-classify");
@@ -109,9 +110,9 @@ mod tests {
 
     #[test]
     fn contributing_shows_this_file() {
-        let own = include_str!("example.rs").split("\n#[cfg(test)]").next().unwrap();
+        let example = include_str!("example.rs").split("\n#[cfg(test)]").next().unwrap();
         let page = include_str!("../../../../CONTRIBUTING.md");
-        assert!(page.contains(own), "CONTRIBUTING.md shows another example than tasks/example.rs");
+        assert!(page.contains(example), "CONTRIBUTING.md shows another example than tasks/example.rs");
         assert!(
             include_str!("mod.rs").contains(page.lines().find(|line| line.contains("Norms(example::Norms)")).unwrap())
         );

@@ -1,10 +1,10 @@
-//! Language models.
+//! Language models: text generation and chat.
 
 use super::TaskType;
 use crate::config::{FileFacts, LmText};
 use crate::error::{Error, Result};
 use crate::generation::{
-    About, Echo, Event, GenerateRequest, Generation, Request, Start, Started, StopCriteria, Stream,
+    Echo, Event, GenerateRequest, Generation, Request, Start, Started, StopCriteria, Stream, StreamInfo,
 };
 use crate::options::LoadOptions;
 use crate::plan::Plan;
@@ -21,41 +21,41 @@ use sconce_text::{TextToken, text_of, text_tokens};
 use serde_json::{Map, Value};
 use std::sync::{Arc, OnceLock};
 
-/// How a conversation becomes a text, besides its messages.
+/// Options of the chat template, besides the messages.
 #[derive(Clone, Debug, Default)]
 pub struct ChatOptions {
-    /// Schemas of functions the model may call, a list.
+    /// JSON schemas of the functions that the model may call, a list.
     pub tools: Option<Value>,
-    /// Whatever else the template reads (`enable_thinking`, …).
+    /// Other variables of the template (`enable_thinking`, …).
     pub extra: Map<String, Value>,
 }
 
-/// A loaded language model. Clones are the same model.
+/// A loaded language model. Clones share it.
 ///
-/// Requests of any number of threads run together by continuous batching: each step of the model computes the next token of every
-/// answer, and a part of the prompts that wait.
+/// Requests of any number of threads run together by continuous batching: each step of the model
+/// computes the next token of every answer, and chunks of the waiting prompts.
 #[derive(Clone)]
 pub struct Llm {
     model: Arc<LoadedModel<Decode, LmText>>,
-    derived: Arc<Derived>,
+    tables: Arc<VocabTables>,
     settings: RequestSettings,
 }
 
-/// What is made of the vocabulary when it is first asked for: that takes seconds for a large one.
+/// Tables derived from the vocabulary on first use: that takes seconds for a large one.
 #[derive(Default)]
-struct Derived {
-    /// For answers that must have a form.
+struct VocabTables {
+    /// For constrained decoding (structured output).
     vocab: OnceLock<Result<Vocab, FormatError>>,
-    /// What every token adds to a text; `None` where that depends on its neighbours.
+    /// The bytes of every token; `None` if they depend on neighbouring tokens.
     bytes: OnceLock<Option<Vec<TokenBytes>>>,
 }
 
 impl Codec for LmText {
     fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>> {
-        Ok(text_tokens(&self.parsed, text, special)?)
+        Ok(text_tokens(&self.tokenizer, text, special)?)
     }
     fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        Ok(text_of(&self.parsed, ids, skip_special)?)
+        Ok(text_of(&self.tokenizer, ids, skip_special)?)
     }
 }
 
@@ -80,52 +80,54 @@ impl TaskType for Llm {
         let root = files.root();
         let text = Arc::new(LmText::open(root, &ModelFiles::open(root)?)?);
         text.notes.iter().for_each(|note| progress.note(note));
-        // Before weights come: what is left of reading would lie beside them.
+        // Before the weights are loaded, free the memory that parsing left behind.
         trim_allocator();
         let model = runtime::load(files, &root.to_path_buf(), options, progress, |_| Ok(text.clone()))?;
-        let (model, derived, settings) = (Arc::new(model), Arc::default(), RequestSettings::default());
-        Ok(Llm { model, derived, settings })
+        let (model, tables, settings) = (Arc::new(model), Arc::default(), RequestSettings::default());
+        Ok(Llm { model, tables, settings })
     }
 }
 
-/// A token by itself.
+/// A single token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// What it is called: its text in the middle of others, with a U+FFFD for what is not a whole character.
+    /// Its text as in the middle of a text, with U+FFFD for an incomplete character.
     pub text: String,
-    /// The bytes that it adds to a text. None of a mark that is no text, or where that depends on its neighbours.
+    /// The bytes that it adds to a text. `None` for special tokens, or if the bytes depend on
+    /// neighbouring tokens.
     pub bytes: Option<Vec<u8>>,
 }
 
 impl Llm {
-    /// Finds the files, plans, loads and checks the model. Nothing is loaded that the plan says cannot run or will not fit.
+    /// Finds the files, plans, loads and checks the model. Fails before loading if the plan says
+    /// that it cannot run or does not fit.
     pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Llm> {
         super::load(reference, options, progress)
     }
 
-    /// The same from files that are here.
+    /// Loads the model from local files.
     pub fn load_from(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Llm> {
         Self::load_files(files, options, progress)
     }
 
-    /// The longest sequence, question and answer.
+    /// The longest sequence, prompt and answer.
     pub fn context(&self) -> usize {
         self.model.layout.context
     }
 
-    /// How the model's makers choose tokens.
+    /// The sampling parameters that the model's files recommend.
     pub fn params(&self) -> &GenerationParams {
         &self.model.text.params
     }
 
-    /// The text of tokens.
+    /// Detokenizes.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.model.text.parsed.decode(ids, false).map_err(|e| Error::Input(e.to_string()))
+        self.model.text.tokenizer.decode(ids, false).map_err(|e| Error::Input(e.to_string()))
     }
 
-    /// What a token is by itself.
+    /// The text and bytes of a single token.
     pub fn token(&self, id: u32) -> Result<Token> {
-        let bytes = self.derived.bytes.get_or_init(|| token_bytes(&self.model.text.parsed).ok());
+        let bytes = self.tables.bytes.get_or_init(|| token_bytes(&self.model.text.tokenizer).ok());
         Ok(match bytes.as_ref().and_then(|all| all.get(id as usize)) {
             Some(TokenBytes::Text(bytes)) => {
                 Token { text: String::from_utf8_lossy(bytes).into_owned(), bytes: Some(bytes.clone()) }
@@ -135,7 +137,7 @@ impl Llm {
         })
     }
 
-    /// The tokens of a text, as a request would have them.
+    /// The tokens of a prompt, as a request would have them.
     pub fn encode(&self, start: &Start) -> Result<Vec<u32>> {
         match start {
             Start::Text(text) => self.model.text.encode(text),
@@ -144,18 +146,18 @@ impl Llm {
         }
     }
 
-    /// The id of a control token: one that is called so, and is no text.
+    /// The id of a control token, which is not text.
     pub fn control(&self, name: &str) -> Option<u32> {
-        let id = self.model.text.parsed.get_added_vocabulary().get_vocab().get(name).copied()?;
+        let id = self.model.text.tokenizer.get_added_vocabulary().get_vocab().get(name).copied()?;
         self.token(id).ok().filter(|token| token.bytes.is_none()).map(|_| id)
     }
 
-    /// The chat template as its makers wrote it, where there is one: how a model calls tools shows there alone.
+    /// The source of the chat template, if there is one: only it shows how a model calls tools.
     pub fn template(&self, tools: bool) -> Option<&str> {
         self.model.text.template(tools).ok().map(|template| template.source.as_str())
     }
 
-    /// The text that a conversation becomes.
+    /// The prompt that the chat template makes of messages.
     pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
         let template = self.model.text.template(options.tools.is_some())?;
         let options = Options {
@@ -168,11 +170,12 @@ impl Llm {
         Ok(template.render(messages, &options)?)
     }
 
-    /// Starts a generation for `context`, and hands what comes to `sink` as it comes.
+    /// Starts a generation for `context` and passes its events to `sink`.
     ///
-    /// The device thread calls the sink, and everyone waits for that thread: the sink should pass events on, and do no work of its
-    /// own. The last event is an error or the end of the last answer; then the sink is dropped. If this fails it is never called.
-    /// A sink that panics ends its own request alone.
+    /// The device thread, which serves all requests, calls the sink, so the sink should only pass
+    /// events on. The last event is an error or the end of the last answer; then the sink is
+    /// dropped. If this call fails, the sink is never called. A sink that panics ends only its own
+    /// request.
     pub fn start(
         &self,
         request: &Request,
@@ -185,64 +188,64 @@ impl Llm {
         Ok(started)
     }
 
-    /// Starts a generation and gives what comes as it comes. Dropping the stream cancels it.
+    /// Starts a generation and returns its events as a stream. Dropping the stream cancels it.
     pub fn stream(&self, request: &Request) -> Result<Stream> {
         let context = &self.settings.context;
         let (request, Started { prompt_tokens, answers }) = self.prepare(request, context)?;
         let device = self.model.plan.device;
-        let (stream, reply) = Stream::new(context, About { device, answers, prompt_tokens, truncated: false });
+        let (stream, reply) = Stream::new(context, StreamInfo { device, answers, prompt_tokens, truncated: false });
         self.model.executor.submit(request, &reply)?;
         Ok(stream)
     }
 
-    /// What the model is busy with. Cheap, from any thread.
+    /// The model's statistics. Cheap, from any thread.
     pub fn activity(&self) -> Activity {
         let activity = self.model.executor.stats();
         Activity { waiting: (self.model.queue)().requests, ..activity }
     }
 
-    /// Checks a request and makes it ready to run.
+    /// Checks a request and tokenizes it.
     fn prepare(&self, request: &Request, context: &RequestContext) -> Result<(GenerateRequest, Started)> {
         let tokens = context.tokenizing(|| self.encode(&request.start))?;
         let params = request.params.clone().unwrap_or_else(|| self.model.text.params.clone());
         params.check(self.model.plan.vocabulary).map_err(|invalid| Error::Input(invalid.to_string()))?;
         let vocabulary = self.model.plan.vocabulary;
         if let Some(id) = tokens.iter().find(|id| **id as usize >= vocabulary) {
-            return Err(Error::Input(format!("token {id} is beyond the model's {vocabulary} words")));
+            return Err(Error::Input(format!("token {id} is outside of the model's vocabulary of {vocabulary}")));
         }
         let longest = self.model.layout.context;
         if tokens.is_empty() {
             return Err(Error::Input("the prompt has no tokens; give it at least one".into()));
         }
         if tokens.len() >= longest {
-            let what = format!("the prompt has {} tokens, and the context is {longest}: shorten it", tokens.len());
-            return Err(Error::Input(what + ", or make more room with --context"));
+            let what = format!("the prompt has {} tokens, but the context is {longest}: shorten it", tokens.len());
+            return Err(Error::Input(what + ", or raise --context"));
         }
         let room = longest - tokens.len();
         let most = request.max_tokens.unwrap_or_else(|| self.model.text.most.map_or(room, |most| most.min(room)));
-        // Nothing new, where the prompt itself is what is asked about.
+        // With `echo`, zero new tokens are allowed: the request may be about the prompt alone.
         let least = usize::from(!request.echo);
         if most < least || most > room {
-            let what =
-                format!("{most} new tokens behind {} of the prompt: there is room for {least} to {room}", tokens.len());
+            let what = format!("{most} new tokens after a prompt of {}: use {least} to {room}", tokens.len());
             return Err(Error::Input(what));
         }
         let stops = Stops::new(&request.stop, false).map_err(Error::Input)?;
         if request.ignore_end && request.format.is_some() {
-            let what = "an answer that must have a form cannot go on behind its end; ask for one or the other";
+            let what = "an answer with a format cannot ignore the model's end token; ask for one or the other";
             return Err(Error::Input(what.into()));
         }
         let (answers, prompt_tokens) = (params.n.max(1) as usize, tokens.len());
-        let forms = match &request.format {
-            Some(format) => self.forms(format, answers)?,
+        let constraints = match &request.format {
+            Some(format) => self.constraints(format, answers)?,
             None => Vec::new(),
         };
-        let detok = Detokenizer::new(self.model.text.parsed.clone(), true);
-        // An answer in a chat is a text of its own; any other goes on from its prompt, in the middle of a word if need be.
-        let goes_on = request.echo || !matches!(request.start, Start::Rendered(_));
-        // A form is one of bytes: a space that it begins with must not go because it stands first.
+        let detok = Detokenizer::new(self.model.text.tokenizer.clone(), true);
+        // A chat answer is a text of its own; any other answer continues its prompt, perhaps in the
+        // middle of a word.
+        let continues_prompt = request.echo || !matches!(request.start, Start::Rendered(_));
+        // A format constrains bytes, so the detokenizer must not strip a leading space.
         let mut detok = if request.format.is_some() { detok.within() } else { detok };
-        let read = if goes_on { detok.continue_from(&tokens).map_err(Error::Input)? } else { String::new() };
+        let read = if continues_prompt { detok.continue_from(&tokens).map_err(Error::Input)? } else { String::new() };
         let scored = request.echo && params.logprobs.is_some();
         let echo = request.echo.then(|| match &request.start {
             Start::Text(text) | Start::Rendered(text) => text.clone(),
@@ -255,14 +258,15 @@ impl Llm {
             most,
         };
         let params = Arc::new(params);
-        let request = GenerateRequest { tokens, params, stop, detok, stops, forms, scored, echo };
+        let request = GenerateRequest { tokens, params, stop, detok, stops, constraints, scored, echo };
         Ok((request, Started { prompt_tokens, answers }))
     }
 
-    /// The form of each answer. Made by who asks, whom alone it keeps waiting and fails.
-    fn forms(&self, format: &Format, answers: usize) -> Result<Vec<Constraint>> {
-        let LmText { parsed, ends, .. } = &*self.model.text;
-        let vocab = self.derived.vocab.get_or_init(|| Vocab::of(parsed, self.model.plan.vocabulary, ends));
+    /// Compiles the constraint of each answer on the caller's thread, so that only the caller waits
+    /// for it or sees it fail.
+    fn constraints(&self, format: &Format, answers: usize) -> Result<Vec<Constraint>> {
+        let LmText { tokenizer, ends, .. } = &*self.model.text;
+        let vocab = self.tables.vocab.get_or_init(|| Vocab::of(tokenizer, self.model.plan.vocabulary, ends));
         let vocab = vocab.as_ref().map_err(Clone::clone)?;
         let first = Constraint::new(format.clone(), vocab)?;
         let others: Vec<Constraint> = (1..answers).map(|_| first.fork()).collect();
@@ -275,7 +279,7 @@ impl Llm {
         streams.into_iter().map(|stream| stream?.wait()).collect()
     }
 
-    /// The answer to a conversation, as it comes. `request` says how; its start is not looked at.
+    /// Streams the answer to a conversation. `request` has the options; its `start` is ignored.
     pub fn chat(&self, messages: &[Message], options: &ChatOptions, request: &Request) -> Result<Stream> {
         let start = Start::Rendered(self.render(messages, options)?);
         self.stream(&Request { start, ..request.clone() })

@@ -1,14 +1,15 @@
-//! bge-m3: a vector, weights over the vocabulary and a vector a token, from one pass (Chen et al. 2024, arXiv:2402.03216).
+//! bge-m3: dense, sparse and multi-vector embeddings from one pass (Chen et al. 2024,
+//! arXiv:2402.03216).
 
 use super::TaskType;
 use super::multi_vector::MultiVector;
 use super::sparse::SparseVector;
-use crate::config::{FileFacts, M3_MULTI_VECTOR, M3_SPARSE, Reading, SentenceSpec, has_m3};
+use crate::config::{FileFacts, InputSpec, M3_MULTI_VECTOR, M3_SPARSE, SentenceSpec, has_m3};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, Outputs, Parts, Pipeline, Session, Texts, Want};
+use crate::workloads::encode::{self, OutputKind, Outputs, Parts, Pipeline, Session, Texts};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Limits, encoder};
 use sconce_ops::{Activation, Device, Linear, Tensor, l2_norm, pool};
@@ -17,7 +18,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Reads the files of such a model.
+/// Reads the settings of a bge-m3 model.
 fn spec(dir: &Path) -> Result<SentenceSpec> {
     if !has_m3(dir) {
         let what = format!("no {M3_SPARSE} and {M3_MULTI_VECTOR} beside the weights: not a bge-m3 model");
@@ -26,22 +27,22 @@ fn spec(dir: &Path) -> Result<SentenceSpec> {
     SentenceSpec::read(dir)
 }
 
-/// All three of one text.
+/// All three embeddings of one text.
 #[derive(Clone, Debug, Default)]
 pub struct M3Embedding {
-    /// The vector, of length one.
+    /// The dense embedding, L2-normalized.
     pub dense: Vec<f32>,
-    /// The weights of its tokens.
+    /// The sparse embedding: weights of the text's tokens.
     pub sparse: SparseVector,
-    /// A vector a token, but for the first; each of length one.
+    /// The multi-vector embedding: a vector per token except the first; each L2-normalized.
     pub multi: MultiVector,
 }
 
 /// A bge-m3 model, loaded and checked.
 #[derive(Clone)]
 pub struct M3 {
-    session: Session<Projected>,
-    /// Tokens that carry no meaning of their own.
+    session: Session<M3Pipeline>,
+    /// Special tokens, which get no sparse weight.
     special: Arc<[u32]>,
 }
 
@@ -59,10 +60,10 @@ impl TaskType for M3 {
         facts.has_m3
     }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
-        encode::plan::<Projected>(files, device, options, spec)
+        encode::plan::<M3Pipeline>(files, device, options, spec)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<M3> {
-        let session: Session<Projected> = Session::load(files, options, progress, spec)?;
+        let session: Session<M3Pipeline> = Session::load(files, options, progress, spec)?;
         let special = ["<s>", "</s>", "<pad>", "<unk>", "[CLS]", "[SEP]", "[PAD]", "[UNK]"];
         let special = special.iter().filter_map(|token| session.text.id(token)).collect();
         Ok(M3 { session, special })
@@ -75,12 +76,12 @@ impl M3 {
         super::load(reference, options, progress)
     }
 
-    /// All three of each text, in the order of the texts.
+    /// All three embeddings of each text, in the order of the texts.
     pub fn embed<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Outputs<M3Embedding>> {
         self.run(self.session.read(|reader| reader.encode(texts, ""))?)
     }
 
-    /// The same where some are tokens already.
+    /// Like [`M3::embed`], for inputs that may be tokens.
     pub fn embed_inputs(&self, inputs: &[TextOrTokens<'_>]) -> Result<Outputs<M3Embedding>> {
         self.run(self.session.read(|reader| reader.encode_inputs(inputs, ""))?)
     }
@@ -88,12 +89,14 @@ impl M3 {
     fn run(&self, encoded: Vec<Encoded>) -> Result<Outputs<M3Embedding>> {
         let ids: Vec<Vec<u32>> = encoded.iter().map(|e| e.ids.clone()).collect();
         let device = self.session.plan.device;
-        self.session.outputs(Want::Task, Texts::of(encoded, 0), |i, results| {
-            let [dense, weights, vectors] = results else { return Err(Error::bug(device, "three results")) };
+        self.session.outputs(OutputKind::Task, Texts::of(encoded, 0), |i, results| {
+            let [dense, weights, vectors] = results else {
+                return Err(Error::bug(device, "a pass without three outputs"));
+            };
             let mut largest: BTreeMap<u32, f32> = BTreeMap::new();
             for (id, weight) in ids[i].iter().zip(*weights).filter(|(id, w)| **w > 0.0 && !self.special.contains(id)) {
-                let kept = largest.entry(*id).or_default();
-                *kept = kept.max(*weight);
+                let largest_weight = largest.entry(*id).or_default();
+                *largest_weight = largest_weight.max(*weight);
             }
             let dimension = vectors.len() / ids[i].len();
             Ok(M3Embedding {
@@ -102,7 +105,7 @@ impl M3 {
                     ids: largest.keys().copied().collect(),
                     weights: largest.into_values().collect(),
                 },
-                // The first token stands for the text as a whole, which the dense vector does already.
+                // The first token represents the whole text, as the dense embedding already does.
                 multi: MultiVector { values: vectors[dimension..].to_vec(), dimension },
             })
         })
@@ -114,7 +117,7 @@ impl M3 {
     }
 }
 
-/// A session of a task's own pipeline, or bge-m3, whose results hold the task's among others.
+/// A session of a task's own pipeline, or bge-m3, whose outputs include the task's.
 pub(super) enum OrM3<P: Pipeline> {
     Own(Session<P>),
     M3(M3),
@@ -129,7 +132,7 @@ impl<P: Pipeline> Clone for OrM3<P> {
     }
 }
 
-/// Reads what a pipeline's files say.
+/// Reads a pipeline's settings from its files.
 type Read<P> = fn(&Path) -> Result<<P as Pipeline>::Spec>;
 
 impl<P: Pipeline> OrM3<P> {
@@ -167,27 +170,27 @@ impl<P: Pipeline> OrM3<P> {
     }
 }
 
-/// An encoder with three ends.
-pub(crate) struct Projected {
+/// An encoder with a dense, a sparse and a multi-vector output.
+pub(crate) struct M3Pipeline {
     encoder: Box<dyn Encoder>,
     spec: SentenceSpec,
     sparse: Linear,
     multi: Linear,
 }
 
-impl Pipeline for Projected {
+impl Pipeline for M3Pipeline {
     type Spec = SentenceSpec;
 
-    fn reading(spec: &SentenceSpec) -> &Reading {
-        &spec.reading
+    fn input_spec(spec: &SentenceSpec) -> &InputSpec {
+        &spec.input_spec
     }
 
-    fn load(parts: &Parts, spec: &SentenceSpec) -> Result<Projected> {
+    fn load(parts: &Parts, spec: &SentenceSpec) -> Result<M3Pipeline> {
         let encoder = encoder(&parts.config, &parts.weights)?;
         let hidden = encoder.hidden_size();
-        let (sparse, multi) = (parts.beside(M3_SPARSE)?, parts.beside(M3_MULTI_VECTOR)?);
+        let (sparse, multi) = (parts.sibling_weights(M3_SPARSE)?, parts.sibling_weights(M3_MULTI_VECTOR)?);
         let vectors = multi.dims("weight")?.and_then(|dims| dims.first().copied()).unwrap_or(0);
-        Ok(Projected {
+        Ok(M3Pipeline {
             sparse: Linear::load(&sparse, hidden, 1, true)?.with(Activation::Relu),
             multi: Linear::load(&multi, hidden, vectors, true)?,
             encoder,

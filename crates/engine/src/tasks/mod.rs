@@ -1,4 +1,4 @@
-//! The public API, one file for each task.
+//! The public API, one file per task.
 
 mod classify;
 mod clip;
@@ -37,7 +37,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-/// What the engine needs to know about a task's type.
+/// The interface between a task and the engine.
 pub(crate) trait TaskType: Loaded + Sized {
     /// Whether these files are made for this task.
     fn serves(facts: &FileFacts) -> bool;
@@ -66,10 +66,10 @@ macro_rules! tasks {
         }
 
         impl Task {
-            /// Every task. Files that several tasks could serve are for the first of these.
+            /// Every task. Files that fit several tasks are detected as the first of them.
             pub const ALL: &[Task] = &[$($(#[cfg($cfg)])? Task::$task,)*];
 
-            /// Its name, as `--task` and requests spell it.
+            /// The name in `--task` and in requests.
             pub fn name(self) -> &'static str {
                 match self {
                     $($(#[cfg($cfg)])? Task::$task => $name,)*
@@ -82,7 +82,8 @@ macro_rules! tasks {
                 }
             }
 
-            /// Plans a model for this task without loading it, on a device that need not be in this machine.
+            /// Plans a model for this task without loading it, on a device that need not be in this
+            /// machine.
             pub fn plan(self, files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
                 match self {
                     $($(#[cfg($cfg)])? Task::$task => <$model>::plan_files(files, device, options),)*
@@ -100,7 +101,7 @@ macro_rules! tasks {
         }
 
         impl TaskModel {
-            /// What every model can tell.
+            /// The model behind the interface that all tasks share.
             pub fn loaded(&self) -> &dyn Loaded {
                 match self {
                     $($(#[cfg($cfg)])? TaskModel::$task(model) => model,)*
@@ -126,11 +127,11 @@ tasks! {
 }
 
 impl Task {
-    /// What the files in `root`, a folder or a GGUF file, are made for.
+    /// The task that the files in `root`, a folder or a GGUF file, are made for.
     pub fn detect(root: &Path) -> Result<Task> {
         let facts = FileFacts::read(root)?;
         let found = Task::ALL.iter().copied().find(|task| task.serves(&facts));
-        // An encoder without a head, and without a word on how its vectors are pooled.
+        // An encoder without a head and without pooling settings is used for embeddings.
         Ok(found.unwrap_or(Task::Embed))
     }
 }
@@ -146,29 +147,30 @@ impl FromStr for Task {
     fn from_str(s: &str) -> Result<Self> {
         let known = || Task::ALL.iter().map(|task| task.name()).collect::<Vec<_>>().join(", ");
         let found = Task::ALL.iter().copied().find(|task| task.name() == s);
-        found.ok_or_else(|| Error::Input(format!("unknown task `{s}`; one of {}", known())))
+        found.ok_or_else(|| Error::Input(format!("unknown task `{s}`; use one of {}", known())))
     }
 }
 
-/// Whether a device runs a model, as its plan says.
+/// Whether a device can run a model, from its plan.
 #[derive(Clone, Debug)]
 pub struct Support {
-    /// What the model is for.
+    /// The task that the model was planned for.
     pub task: Task,
-    /// The plan that says it.
+    /// The plan.
     pub plan: Plan,
-    /// Why not, op by op or for want of memory; empty where it does.
+    /// The reasons why not: refused ops or too little memory. Empty if the device can.
     pub refusals: Vec<String>,
 }
 
 impl Support {
-    /// Whether it does.
+    /// Whether the device can run the model.
     pub fn is_full(&self) -> bool {
         self.refusals.is_empty()
     }
 }
 
-/// Whether `device` can run a model, for what its files are made for. Memory counts where the device is in this machine.
+/// Whether `device` can run a model for its detected task. Memory counts only if the device is in
+/// this machine.
 pub fn supports(device: Device, files: &Files, options: &LoadOptions) -> Result<Support> {
     let task = Task::detect(files.root())?;
     let plan = task.plan(files, device, options)?;

@@ -1,23 +1,24 @@
-//! Texts to a vector a token, compared by late interaction (Khattab and Zaharia 2020, arXiv:2004.12832).
+//! Multi-vector embeddings, compared by late interaction (ColBERT: Khattab and Zaharia 2020,
+//! arXiv:2004.12832).
 
 use super::TaskType;
 use super::m3::OrM3;
-use crate::config::{ColbertSpec, FileFacts, Reading, Side};
+use crate::config::{ColbertSpec, FileFacts, InputSpec, Side};
 use crate::error::Result;
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{EncodeItem, Outputs, Parts, Pipeline, Texts, Want};
+use crate::workloads::encode::{EncodeItem, OutputKind, Outputs, Parts, Pipeline, Texts};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Limits, encoder};
 use sconce_ops::{Device, Linear, Tensor, l2_norm};
 
-/// A vector a token of one text.
+/// The multi-vector embedding of one text: a vector per token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MultiVector {
     /// All rows, one after another.
     pub values: Vec<f32>,
-    /// Numbers in a row.
+    /// Dimension of a row.
     pub dimension: usize,
 }
 
@@ -27,8 +28,8 @@ impl MultiVector {
         self.values.chunks_exact(self.dimension.max(1))
     }
 
-    /// How well a document of these vectors answers the query: each of the query's vectors takes its best match, and the
-    /// matches are summed.
+    /// The MaxSim score of this document for the query: the sum over the query's vectors of their
+    /// best match.
     pub fn max_sim(&self, query: &MultiVector) -> f32 {
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
         let best = |q: &[f32]| self.rows().map(|d| dot(q, d)).fold(f32::NEG_INFINITY, f32::max);
@@ -36,9 +37,9 @@ impl MultiVector {
     }
 }
 
-/// A model that gives a vector a token, loaded and checked: ColBERT in its authors' files or PyLate's, or bge-m3.
+/// A multi-vector model, loaded and checked: ColBERT in Stanford's or PyLate's format, or bge-m3.
 #[derive(Clone)]
-pub struct MultiVectorEncoder(OrM3<Tokens>);
+pub struct MultiVectorEncoder(OrM3<ColbertPipeline>);
 
 impl MultiVectorEncoder {
     /// Finds the files, plans, loads and checks the model.
@@ -46,12 +47,12 @@ impl MultiVectorEncoder {
         super::load(reference, options, progress)
     }
 
-    /// Vectors of queries: with the query marker, and expanded where the model was trained so.
+    /// Embeddings of queries: with the query marker, and expanded if the model was trained so.
     pub fn queries<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Outputs<MultiVector>> {
         self.embed(texts, Side::Query)
     }
 
-    /// Vectors of documents: with the document marker, and without those of the skip list.
+    /// Embeddings of documents: with the document marker, and without tokens of the skip list.
     pub fn documents<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Outputs<MultiVector>> {
         self.embed(texts, Side::Document)
     }
@@ -61,14 +62,14 @@ impl MultiVectorEncoder {
             OrM3::M3(m3) => return Ok(m3.embed(texts)?.map(|three| three.multi)),
             OrM3::Own(session) => session,
         };
-        let marked = session.read(|reader| session.spec.encode(reader, texts, side))?;
-        let tokens = marked.iter().map(|m| m.sequence.ids.len()).collect();
-        let truncated = (0..marked.len()).filter(|i| marked[*i].truncated).collect();
-        let (items, kept): (Vec<_>, Vec<_>) =
-            marked.into_iter().map(|m| (EncodeItem { sequence: m.sequence, skip: 0 }, m.kept)).unzip();
+        let inputs = session.read(|reader| session.spec.encode(reader, texts, side))?;
+        let tokens = inputs.iter().map(|m| m.sequence.ids.len()).collect();
+        let truncated = (0..inputs.len()).filter(|i| inputs[*i].truncated).collect();
+        let (items, has_vector): (Vec<_>, Vec<_>) =
+            inputs.into_iter().map(|m| (EncodeItem { sequence: m.sequence, skip: 0 }, m.has_vector)).unzip();
         let dimension = session.plan.dimension;
-        session.outputs(Want::Task, Texts { items, tokens, truncated }, |i, results| {
-            let rows = results[0].chunks_exact(dimension).zip(&kept[i]).filter(|(_, kept)| **kept);
+        session.outputs(OutputKind::Task, Texts { items, tokens, truncated }, |i, results| {
+            let rows = results[0].chunks_exact(dimension).zip(&has_vector[i]).filter(|(_, has_vector)| **has_vector);
             Ok(MultiVector { values: rows.flat_map(|(row, _)| row.iter().copied()).collect(), dimension })
         })
     }
@@ -88,7 +89,7 @@ impl TaskType for MultiVectorEncoder {
         facts.has_module("MultiVectorMask") || facts.has_module("Dense") || facts.class() == "HF_ColBERT"
     }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
-        OrM3::<Tokens>::plan(files, device, options, ColbertSpec::read)
+        OrM3::<ColbertPipeline>::plan(files, device, options, ColbertSpec::read)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<MultiVectorEncoder> {
         Ok(MultiVectorEncoder(OrM3::load(files, options, progress, ColbertSpec::read)?))
@@ -96,7 +97,7 @@ impl TaskType for MultiVectorEncoder {
 }
 
 /// An encoder with a projection of every token.
-pub(crate) struct Tokens {
+pub(crate) struct ColbertPipeline {
     encoder: Box<dyn Encoder>,
     projections: Vec<Linear>,
     normalize: bool,
@@ -104,14 +105,14 @@ pub(crate) struct Tokens {
     unread: Vec<String>,
 }
 
-impl Pipeline for Tokens {
+impl Pipeline for ColbertPipeline {
     type Spec = ColbertSpec;
 
-    fn reading(spec: &ColbertSpec) -> &Reading {
-        &spec.reading
+    fn input_spec(spec: &ColbertSpec) -> &InputSpec {
+        &spec.input_spec
     }
 
-    fn load(parts: &Parts, spec: &ColbertSpec) -> Result<Tokens> {
+    fn load(parts: &Parts, spec: &ColbertSpec) -> Result<ColbertPipeline> {
         let encoder = encoder(&parts.config, &parts.weights)?;
         let (mut projections, mut unread) = (Vec::new(), Vec::new());
         let mut dimension = encoder.hidden_size();
@@ -121,7 +122,7 @@ impl Pipeline for Tokens {
             dimension = dense.outputs;
             unread.extend(w.unused());
         }
-        // Stanford's projection, also where PyLate's files beside it say the same in their way.
+        // Stanford's projection; ignored if PyLate's files have the same one.
         parts.weights.skip("linear.weight");
         if spec.stanford {
             let w = parts.weights.of_head().sub("linear");
@@ -129,7 +130,7 @@ impl Pipeline for Tokens {
             projections.push(Linear::load(&w, dimension, outputs, false)?);
             dimension = outputs;
         }
-        Ok(Tokens { encoder, projections, normalize: spec.normalize, dimension, unread })
+        Ok(ColbertPipeline { encoder, projections, normalize: spec.normalize, dimension, unread })
     }
 
     fn limits(&self) -> Limits {

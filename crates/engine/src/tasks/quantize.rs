@@ -1,28 +1,28 @@
-//! Smaller forms of vectors, as sentence-transformers defines them.
+//! Quantized embeddings, as sentence-transformers defines them.
 
 use super::embed::Embeddings;
 use crate::error::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
 
-/// What the numbers of a vector become.
+/// The format of quantized embeddings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// As they are.
+    /// Not quantized.
     #[default]
     Float32,
-    /// One of 256 steps between the least and the greatest of its dimension, from −128.
+    /// One of 256 steps between the minimum and the maximum of its dimension, from −128.
     Int8,
     /// The same, from 0.
     Uint8,
-    /// A bit a number, set where it is above zero; eight to a byte, as a signed one (the byte less 128).
+    /// One bit per number, set if it is above zero; eight in a signed byte (the byte minus 128).
     Binary,
-    /// The same, as an unsigned byte.
+    /// The same, in an unsigned byte.
     Ubinary,
 }
 
 impl Precision {
-    /// Every one.
+    /// All formats.
     pub const ALL: [Precision; 5] =
         [Precision::Float32, Precision::Int8, Precision::Uint8, Precision::Binary, Precision::Ubinary];
 }
@@ -44,11 +44,11 @@ impl FromStr for Precision {
     fn from_str(s: &str) -> Result<Self> {
         let known = || Precision::ALL.map(|p| p.to_string()).join(", ");
         let found = Precision::ALL.into_iter().find(|p| p.to_string() == s);
-        found.ok_or_else(|| Error::Input(format!("unknown precision `{s}`; one of {}", known())))
+        found.ok_or_else(|| Error::Input(format!("unknown precision `{s}`; use one of {}", known())))
     }
 }
 
-/// The least and the greatest number of each dimension, from vectors like those to be quantised.
+/// The minimum and maximum of each dimension, from embeddings like those to be quantized.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ranges {
     low: Vec<f32>,
@@ -56,11 +56,10 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// Of these vectors. One alone has no range.
+    /// The ranges of these embeddings. A single one has no range.
     pub fn of(embeddings: &Embeddings) -> Result<Ranges> {
         if embeddings.rows().count() < 2 {
-            let what =
-                "the range of each dimension is taken from the vectors, and one alone has none; give more, or ranges";
+            let what = "int8 and uint8 need the range of each dimension, and a single vector has none; give more vectors, or ranges";
             return Err(Error::Input(what.into()));
         }
         let fold = |start: f32, f: fn(f32, f32) -> f32| {
@@ -71,17 +70,17 @@ impl Ranges {
         Ok(Ranges { low: fold(f32::INFINITY, f32::min), high: fold(f32::NEG_INFINITY, f32::max) })
     }
 
-    /// The least of each dimension.
+    /// The minimum of each dimension.
     pub fn low(&self) -> &[f32] {
         &self.low
     }
 
-    /// The greatest of each dimension.
+    /// The maximum of each dimension.
     pub fn high(&self) -> &[f32] {
         &self.high
     }
 
-    /// From bounds that are known.
+    /// Ranges from known bounds.
     pub fn new(low: Vec<f32>, high: Vec<f32>) -> Result<Ranges> {
         if low.len() != high.len() || !low.iter().zip(&high).all(|(l, h)| l <= h) {
             return Err(Error::Input(
@@ -92,43 +91,45 @@ impl Ranges {
     }
 }
 
-/// Vectors of bytes.
+/// Quantized embeddings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quantized {
-    /// All rows, one after another. Signed precisions hold two's complements: [`Quantized::signed`] reads them.
+    /// All rows, one after another. Signed formats are two's complement: [`Quantized::signed`]
+    /// reads them.
     pub bytes: Vec<u8>,
-    /// Bytes in a row.
+    /// Bytes per row.
     pub dimension: usize,
     /// Whether the bytes are signed.
     pub is_signed: bool,
 }
 
 impl Quantized {
-    /// The rows, as bytes.
+    /// The rows as bytes.
     pub fn rows(&self) -> impl Iterator<Item = &[u8]> {
         self.bytes.chunks_exact(self.dimension.max(1))
     }
 
-    /// A row's bytes as the numbers they stand for.
+    /// The bytes of a row as signed numbers.
     pub fn signed(row: &[u8]) -> impl Iterator<Item = i8> {
         row.iter().map(|b| b.cast_signed())
     }
 }
 
 impl Embeddings {
-    /// The vectors in a smaller form. `ranges` are for int8 and uint8; without them the vectors' own are taken.
+    /// Quantizes the embeddings. `ranges` are for int8 and uint8; by default they are those of the
+    /// embeddings.
     pub fn quantize(&self, precision: Precision, ranges: Option<&Ranges>) -> Result<Quantized> {
-        let own;
+        let own_ranges;
         let is_signed = matches!(precision, Precision::Int8 | Precision::Binary);
         let flip = if is_signed { 128 } else { 0 };
         let (bytes, dimension): (Vec<u8>, usize) = match precision {
-            Precision::Float32 => return Err(Error::Input("float32 is what the vectors are already".into())),
+            Precision::Float32 => return Err(Error::Input("the vectors are float32 already".into())),
             Precision::Int8 | Precision::Uint8 => {
                 let ranges = match ranges {
                     Some(ranges) => ranges,
                     None => {
-                        own = Ranges::of(self)?;
-                        &own
+                        own_ranges = Ranges::of(self)?;
+                        &own_ranges
                     }
                 };
                 if ranges.low.len() != self.dimension {
@@ -139,7 +140,7 @@ impl Embeddings {
                 let step = |(v, (low, high)): (&f32, (&f32, &f32))| {
                     let step = (high - low) / 255.0;
                     let steps = (v - low) / if step == 0.0 { 1.0 } else { step };
-                    // `as` cuts the fraction off, and holds what is beyond at the ends.
+                    // `as` truncates the fraction and saturates.
                     (steps as u8).wrapping_sub(flip)
                 };
                 (self.rows().flat_map(|row| row.iter().zip(bounds()).map(step)).collect(), self.dimension)

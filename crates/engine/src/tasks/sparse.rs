@@ -1,13 +1,13 @@
-//! Texts to weights over the vocabulary.
+//! Sparse embeddings (SPLADE): weights over the vocabulary.
 
 use super::TaskType;
 use super::m3::OrM3;
-use crate::config::{Entry, FileFacts, Reading, plain_reading, reading};
+use crate::config::{Entry, FileFacts, InputSpec, input_spec, plain_input_spec};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{Outputs, Parts, Pipeline, Texts, Want};
+use crate::workloads::encode::{OutputKind, Outputs, Parts, Pipeline, Texts};
 use sconce_formats::{json, optional_json};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Head, Limits, Task as HeadTask, encoder, head};
@@ -16,7 +16,7 @@ use sconce_text::TextOrTokens;
 use serde::Deserialize;
 use std::path::Path;
 
-/// Weights of some tokens of the vocabulary; all others are zero.
+/// A sparse embedding: weights of some tokens of the vocabulary; all others are zero.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SparseVector {
     /// Token ids, ascending.
@@ -26,20 +26,20 @@ pub struct SparseVector {
 }
 
 impl SparseVector {
-    /// From a weight per token of the vocabulary.
+    /// From a dense row with a weight per token of the vocabulary.
     fn of(row: &[f32]) -> SparseVector {
         let some = || row.iter().enumerate().filter(|(_, w)| **w > 0.0);
         SparseVector { ids: some().map(|(i, _)| i as u32).collect(), weights: some().map(|(_, w)| *w).collect() }
     }
 
-    /// The products of the tokens that both have, summed: how alike two texts are.
+    /// The dot product: the similarity of two texts.
     pub fn dot(&self, other: &SparseVector) -> f32 {
         let weight = |(i, id)| other.ids.binary_search(id).map_or(0.0, |j| self.weights[i] * other.weights[j]);
         self.ids.iter().enumerate().map(weight).sum()
     }
 }
 
-/// A model that weighs the vocabulary, loaded and checked: SPLADE through the head of a masked language model, or bge-m3.
+/// A sparse model, loaded and checked: SPLADE with a masked language model's head, or bge-m3.
 #[derive(Clone)]
 pub struct SparseEncoder(OrM3<Splade>);
 
@@ -49,20 +49,20 @@ impl SparseEncoder {
         super::load(reference, options, progress)
     }
 
-    /// Weights of `texts`, in their order.
+    /// Sparse embeddings of `texts`, in their order.
     pub fn embed<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Outputs<SparseVector>> {
         let inputs: Vec<_> = texts.iter().map(|text| TextOrTokens::Text(text.as_ref())).collect();
         self.embed_inputs(&inputs)
     }
 
-    /// The same where some are tokens already.
+    /// Like [`SparseEncoder::embed`], for inputs that may be tokens.
     pub fn embed_inputs(&self, inputs: &[TextOrTokens<'_>]) -> Result<Outputs<SparseVector>> {
         let session = match &self.0 {
             OrM3::M3(m3) => return Ok(m3.embed_inputs(inputs)?.map(|three| three.sparse)),
             OrM3::Own(session) => session,
         };
         let encoded = session.read(|reader| reader.encode_inputs(inputs, ""))?;
-        session.outputs(Want::Task, Texts::of(encoded, 0), |_, results| Ok(SparseVector::of(results[0])))
+        session.outputs(OutputKind::Task, Texts::of(encoded, 0), |_, results| Ok(SparseVector::of(results[0])))
     }
 
     /// The token of an id, as the tokenizer writes it.
@@ -95,10 +95,10 @@ impl TaskType for SparseEncoder {
     }
 }
 
-/// What the files say of the weights.
+/// The settings from the model's files.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SpladeSpec {
-    reading: Reading,
+    input_spec: InputSpec,
     how: How,
 }
 
@@ -119,38 +119,39 @@ fn relu() -> String {
 }
 
 impl SpladeSpec {
-    /// The sentence-transformers files, or a plain masked language model, which is read as SPLADE's authors do.
+    /// Reads sentence-transformers files, or a plain masked language model with the settings of
+    /// SPLADE's authors.
     pub(crate) fn read(dir: &Path) -> Result<SpladeSpec> {
         let path = dir.join("modules.json");
         let Some(modules) = optional_json::<Vec<Entry>>(&path)? else {
-            return Ok(SpladeSpec { reading: plain_reading(dir)?, how: How { sum: false, twice: false } });
+            return Ok(SpladeSpec { input_spec: plain_input_spec(dir)?, how: How { sum: false, twice: false } });
         };
         let classes: Vec<&str> = modules.iter().map(Entry::class).collect();
         let ["Transformer" | "MLMTransformer", "SpladePooling"] = classes[..] else {
             let what = format!(
-                "modules {}: not a SPLADE model, which is a transformer and a SpladePooling",
+                "modules {}: not a SPLADE model, which has a Transformer and a SpladePooling",
                 classes.join(", ")
             );
             return Err(Error::file(&path, what));
         };
-        let reading = reading(&modules[0].folder(dir, &path)?, dir)?;
+        let input_spec = input_spec(&modules[0].folder(dir, &path)?, dir)?;
         let path = modules[1].folder(dir, &path)?.join("config.json");
         let config: PoolingConfig = json(&path)?;
         let sum = match &*config.pooling_strategy {
             "max" => false,
             "sum" => true,
-            other => return Err(Error::file(&path, format!("pooling_strategy `{other}` is not known"))),
+            other => return Err(Error::file(&path, format!("pooling_strategy `{other}` is not supported"))),
         };
         let twice = match &*config.activation_function {
             "relu" => false,
             "log1p_relu" => true,
-            other => return Err(Error::file(&path, format!("activation_function `{other}` is not known"))),
+            other => return Err(Error::file(&path, format!("activation_function `{other}` is not supported"))),
         };
-        Ok(SpladeSpec { reading, how: How { sum, twice } })
+        Ok(SpladeSpec { input_spec, how: How { sum, twice } })
     }
 }
 
-/// An encoder, and the head of a masked language model taken together over each sequence.
+/// An encoder with a masked language model's head, pooled over each sequence.
 pub(crate) struct Splade {
     encoder: Box<dyn Encoder>,
     head: Head,
@@ -160,8 +161,8 @@ pub(crate) struct Splade {
 impl Pipeline for Splade {
     type Spec = SpladeSpec;
 
-    fn reading(spec: &SpladeSpec) -> &Reading {
-        &spec.reading
+    fn input_spec(spec: &SpladeSpec) -> &InputSpec {
+        &spec.input_spec
     }
 
     fn load(parts: &Parts, spec: &SpladeSpec) -> Result<Splade> {
@@ -178,7 +179,8 @@ impl Pipeline for Splade {
         self.head.out.outputs()
     }
 
-    /// A row is a vocabulary: 256 of them are 30 MB of BERT's and 256 MB of XLM-RoBERTa's.
+    /// A row has the size of the vocabulary: 256 rows are 30 MB for BERT and 256 MB for
+    /// XLM-RoBERTa.
     fn most_sequences(&self) -> usize {
         256
     }

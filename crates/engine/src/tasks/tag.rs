@@ -1,13 +1,13 @@
-//! Texts to labelled pieces: names, places, parts of speech.
+//! Token classification (NER): names, places, parts of speech.
 
 use super::TaskType;
 use super::classify::{Scores, check_labels, labels};
-use crate::config::{FileFacts, Reading, plain_reading};
+use crate::config::{FileFacts, InputSpec, plain_input_spec};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, Outputs, Parts, Pipeline, Session, Texts, Want};
+use crate::workloads::encode::{self, OutputKind, Outputs, Parts, Pipeline, Session, Texts};
 use sconce_formats::json;
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Head, Limits, Task as HeadTask, encoder, head};
@@ -20,7 +20,7 @@ use std::path::Path;
 /// A model with a head for token classification, loaded and checked.
 #[derive(Clone)]
 pub struct Tagger {
-    session: Session<Tokenwise>,
+    session: Session<TaggerPipeline>,
     continuation: Continuation,
 }
 
@@ -38,10 +38,10 @@ impl TaskType for Tagger {
         facts.class().ends_with("ForTokenClassification")
     }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
-        encode::plan::<Tokenwise>(files, device, options, TagSpec::read)
+        encode::plan::<TaggerPipeline>(files, device, options, TagSpec::read)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Tagger> {
-        let session: Session<Tokenwise> = Session::load(files, options, progress, TagSpec::read)?;
+        let session: Session<TaggerPipeline> = Session::load(files, options, progress, TagSpec::read)?;
         let continuation = Continuation::of(session.text.inner());
         Ok(Tagger { session, continuation })
     }
@@ -53,8 +53,8 @@ impl Tagger {
         super::load(reference, options, progress)
     }
 
-    /// The entities of each text that score `threshold` at least, without those labelled `O`. Their offsets count characters, not
-    /// bytes.
+    /// The entities of each text with a score of at least `threshold`, without those labelled `O`.
+    /// Offsets count characters, not bytes.
     pub fn tag<T: AsRef<str> + Sync>(
         &self,
         texts: &[T],
@@ -66,7 +66,7 @@ impl Tagger {
         let (encoded, places): (Vec<_>, Vec<_>) = encoded.into_iter().unzip();
         let join = |tokens: Vec<String>| tokenizer.join(tokens);
         let meaning = Labels { names: &spec.labels, ignore: &["O".to_string()], join: &join };
-        self.session.outputs(Want::Task, Texts::of(encoded, 0), |i, results| {
+        self.session.outputs(OutputKind::Task, Texts::of(encoded, 0), |i, results| {
             let chars: Vec<char> = texts[i].as_ref().chars().collect();
             let width = spec.labels.len();
             let scores: Vec<Vec<f32>> = results[0].chunks_exact(width).map(|row| Scores::Softmax.apply(row)).collect();
@@ -86,10 +86,10 @@ impl Tagger {
     }
 }
 
-/// What the files say of labels.
+/// The labels and settings from the model's files.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TagSpec {
-    reading: Reading,
+    input_spec: InputSpec,
     labels: Vec<String>,
 }
 
@@ -98,28 +98,28 @@ impl TagSpec {
         let path = dir.join("config.json");
         let config: Value = json(&path)?;
         let labels = labels(&config).map_err(|what| Error::file(&path, what))?;
-        Ok(TagSpec { reading: plain_reading(dir)?, labels })
+        Ok(TagSpec { input_spec: plain_input_spec(dir)?, labels })
     }
 }
 
 /// An encoder with a head over every token.
-pub(crate) struct Tokenwise {
+pub(crate) struct TaggerPipeline {
     encoder: Box<dyn Encoder>,
     head: Head,
 }
 
-impl Pipeline for Tokenwise {
+impl Pipeline for TaggerPipeline {
     type Spec = TagSpec;
 
-    fn reading(spec: &TagSpec) -> &Reading {
-        &spec.reading
+    fn input_spec(spec: &TagSpec) -> &InputSpec {
+        &spec.input_spec
     }
 
-    fn load(parts: &Parts, spec: &TagSpec) -> Result<Tokenwise> {
+    fn load(parts: &Parts, spec: &TagSpec) -> Result<TaggerPipeline> {
         let encoder = encoder(&parts.config, &parts.weights)?;
         let head = head(HeadTask::Tag, &parts.config, &parts.weights)?;
         check_labels(&parts.root, &spec.labels, &head)?;
-        Ok(Tokenwise { encoder, head })
+        Ok(TaggerPipeline { encoder, head })
     }
 
     fn limits(&self) -> Limits {

@@ -1,4 +1,5 @@
-//! Goldens of architectures: how they are loaded, run and compared. A file of tests names a family's goldens and calls [`family`].
+//! Loads, runs and compares the goldens of architectures. A test file names a family's goldens and
+//! calls [`family`].
 
 use sconce_engine::Checkpoint;
 use sconce_models::{Batch, Encoder, Sequence, Task, encoder, head};
@@ -9,27 +10,30 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The worst element, against the largest of the layer. Goldens turn rotary angles in f64, models in f32: after 300 tokens that alone
-/// is 1.8e-5 of a radian, and as much of a value of the usual size.
+/// The worst element, relative to the largest of the layer. Goldens compute rotary angles in f64,
+/// models in f32: after 300 tokens that alone is 1.8e-5 of a radian, and as much of a value of
+/// typical size.
 const WORST: f64 = 1e-5;
 
-/// The usual error, rms against rms. A term that is missing or wrong shows here, however small against the largest value.
+/// The usual error, rms against rms. A missing or wrong term shows here, however small against the
+/// largest value.
 const USUAL: f64 = 2e-6;
 
-/// Rows of bf16 and f16: see [`Half`]. The worst are in streams that no norm brings back to size (ModernBERT).
+/// Rows of bf16 and f16: see [`Half`]. The worst are in residual streams that no norm rescales
+/// (ModernBERT).
 const HALF: [f64; 2] = [2.5, 15.0];
 
-/// One golden, its weights written out.
+/// One golden with its weights written to files.
 pub(crate) struct Golden {
     name: String,
     dir: PathBuf,
     config: Value,
     arrays: Arrays,
-    /// Removes `dir` when it goes.
+    /// Removes `dir` when dropped.
     _written: Option<tempfile::TempDir>,
 }
 
-/// An encoder with the weights it came from.
+/// An encoder with its weights.
 struct Loaded {
     encoder: Box<dyn Encoder>,
     weights: Weights,
@@ -46,7 +50,7 @@ impl Golden {
         Golden { name: name.into(), dir, config, arrays, _written: written }
     }
 
-    /// Whether all of its weights together are a megabyte or so.
+    /// Whether all weights together are about a megabyte.
     fn is_small(&self) -> bool {
         let bytes = |name: &str| std::fs::metadata(self.dir.join(name)).map_or(0, |file| file.len());
         bytes("model.safetensors") < 4 << 20
@@ -62,7 +66,7 @@ impl Golden {
         Ok(Loaded { encoder: encoder(&self.config, &weights)?, weights, place: place.clone() })
     }
 
-    /// Why it does not load with `field` changed.
+    /// The error of loading with `field` changed.
     pub(crate) fn refusal(&mut self, field: &str, value: Value) -> String {
         let fields = self.config.as_object_mut().expect("a configuration");
         let before = fields.insert(field.into(), value);
@@ -81,7 +85,7 @@ impl Golden {
         ends.windows(2).map(|w| Sequence { ids: cut(&ids, w), types: cut(&types, w), keys: None }).collect()
     }
 
-    /// The head that the configuration names, if the golden has its answer.
+    /// The head in the configuration, if the golden has its output.
     fn task(&self) -> Option<Task> {
         let class = self.config["architectures"][0].as_str().unwrap_or_default();
         self.arrays.has("logits").then(|| match class {
@@ -92,7 +96,7 @@ impl Golden {
         })
     }
 
-    /// Holds `got` against the golden's `what`; gives the worst error.
+    /// Compares `got` with the golden's `what`; returns the worst error.
     fn hold(&self, what: &str, got: &[f32], on: &str) -> [f64; 2] {
         let want = self.arrays.f32(what).values;
         let largest = f64::from(worst(&want, &vec![0.0; want.len()]));
@@ -129,7 +133,8 @@ impl Golden {
         }
     }
 
-    /// The same in half formats. All logits are one row: one alone may be small against what was rounded.
+    /// The same in half formats. All logits count as one row: a single one may be small against the
+    /// rounding.
     fn half_formats_are_near_the_reference(&self) {
         for (place, force) in places() {
             let on = format!("{}{}", place.device(), force.map_or_else(String::new, |rung| format!(", {rung}")));
@@ -153,12 +158,12 @@ impl Golden {
         }
     }
 
-    /// This part of the rows, of a mixture: see [`Half`].
+    /// The fraction of outliers allowed among the rows of a mixture of experts: see [`Half`].
     fn strays(&self, part: f64) -> f64 {
         if self.config.get("num_experts").is_some() { part } else { 0.0 }
     }
 
-    /// A row is computed in the same order whatever stands around it.
+    /// A row is computed in the same order in any batch.
     fn alone_equals_packed(&self) {
         let (loaded, sequences) = (self.load(DType::F32, &Place::cpu()), self.sequences());
         let last = |s: &[Sequence]| loaded.states(&loaded.batch(s)).0.pop().unwrap();
@@ -166,7 +171,8 @@ impl Golden {
         assert!(last(&sequences) == alone, "{}: neighbours change a sequence", self.name);
     }
 
-    /// Sequences of 1, 2, 17, 512 and as many tokens as the model takes (here at most 2,048), in one batch.
+    /// Sequences of 1, 2, 17, 512 and the maximum number of tokens (here at most 2,048), in one
+    /// batch.
     fn half_formats_stay_within_their_rounding(&self) {
         let whole = self.load(DType::F32, &Place::cpu());
         let limits = whole.encoder.limits();
@@ -194,7 +200,7 @@ impl Loaded {
         Batch::new(sequences, self.encoder.limits(), &self.place).unwrap()
     }
 
-    /// Hidden states of every layer, the embeddings first, and what `forward` gives.
+    /// Hidden states of every layer, the embeddings first, and the output of `forward`.
     fn states(&self, batch: &Batch) -> (Vec<Vec<f32>>, Tensor) {
         let mut seen = Vec::new();
         let watch = &mut |i: usize, x: &Tensor| {
@@ -206,7 +212,7 @@ impl Loaded {
     }
 
     fn logits(&self, task: Task, golden: &Golden, batch: &Batch, x: &Tensor) -> Vec<f32> {
-        // Pooled rows are f32, and so is what stands behind them.
+        // Pooled rows are f32, and so is the head.
         let weights = match task {
             Task::Classify => self.weights.in_dtype(DType::F32),
             Task::Tag | Task::Vocabulary => self.weights.clone(),
@@ -220,10 +226,12 @@ impl Loaded {
     }
 }
 
-/// Everything that must hold for an architecture: `goldens` against the reference and alone, the `tiny` ones in half formats.
+/// All checks of an architecture: `goldens` against the reference and alone, the `tiny` ones in
+/// half formats.
 pub(crate) fn family(goldens: &[&str], tiny: &[&str]) {
     for golden in goldens.iter().map(|name| Golden::open(name)) {
-        // Whoever asks for one kind of device asks about it alone; a simulated one would take minutes for a model of real width.
+        // If one kind of device is requested, only it is tested; a simulated one would take minutes
+        // for a model of real width.
         if std::env::var_os("SCONCE_TEST_PLACES").is_some() {
             if golden.is_small() {
                 golden.equals_the_reference();

@@ -1,42 +1,43 @@
-//! Language models that rerank: asked whether a document answers a query, they say yes or no, and the score is how much rather yes.
-//! Qwen3-Reranker (Zhang et al. 2025, arXiv:2506.05176) was trained on this conversation, word for word.
+//! Language models as rerankers: asked whether a document answers a query, they say yes or no, and
+//! the score compares the two logits. Qwen3-Reranker (Zhang et al. 2025, arXiv:2506.05176) was
+//! trained on exactly this prompt.
 
-use crate::config::{FileFacts, plain_reading};
+use crate::config::{FileFacts, plain_input_spec};
 use crate::error::{Error, Result};
-use crate::tasks::classify::{LogitsSpec, Representation, Scores};
-use sconce_text::{Encoded, Reader, Tokenizer, TokenizerOptions, Truncate};
+use crate::tasks::classify::{ClassifierSpec, Representation, Scores};
+use sconce_text::{Encoded, TokenizerOptions, Reader, Tokenizer, Truncate};
 use std::path::Path;
 
-/// What stands before what is asked.
-const BEFORE: &str = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct \
+/// The prompt before query and document.
+const PROMPT_PREFIX: &str = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct \
                       provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n";
 
-/// What stands behind it; the next word is the answer.
-const BEHIND: &str = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
+/// The prompt after them; the next token is the answer.
+const PROMPT_SUFFIX: &str = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
 
-/// What the model is told to look for unless the caller says.
+/// The default instruction.
 const INSTRUCTION: &str = "Given a web search query, retrieve relevant passages that answer the query";
 
-/// The longest conversation, as the model's makers have it.
+/// The longest prompt, as the model's authors set it.
 const LONGEST: usize = 8192;
 
-/// Whether the files are of a language model that can be asked: it has no head for labels of its own.
-pub(super) fn can_be_asked(facts: &FileFacts) -> bool {
+/// Whether the files are of a language model that can rerank: it has no classification head.
+pub(super) fn is_llm_reranker(facts: &FileFacts) -> bool {
     facts.class() == "Qwen3ForCausalLM"
 }
 
-/// How such a model in `root` is read.
-pub(super) fn spec(root: &Path) -> Result<LogitsSpec> {
-    let mut reading = plain_reading(root)?;
-    reading.max_tokens = Some(reading.max_tokens.map_or(LONGEST, |most| most.min(LONGEST)));
+/// Reads the settings of such a model.
+pub(super) fn spec(root: &Path) -> Result<ClassifierSpec> {
+    let mut input_spec = plain_input_spec(root)?;
+    input_spec.max_tokens = Some(input_spec.max_tokens.map_or(LONGEST, |most| most.min(LONGEST)));
     let tokenizer = Tokenizer::load(root, LONGEST, TokenizerOptions::default())?;
     let id = |word: &str| {
-        let what = || format!("its vocabulary has no token `{word}`, so it cannot be asked whether a document answers");
+        let what = || format!("its vocabulary has no token `{word}`, which a language model needs to rerank");
         tokenizer.id(word).ok_or_else(|| Error::file(root, what()))
     };
     let words = ["yes", "no"];
-    Ok(LogitsSpec {
-        reading,
+    Ok(ClassifierSpec {
+        input_spec,
         labels: words.map(String::from).to_vec(),
         scores: Scores::Softmax,
         representation: Representation::Pooler,
@@ -44,43 +45,44 @@ pub(super) fn spec(root: &Path) -> Result<LogitsSpec> {
     })
 }
 
-/// The conversation round a query and a document.
+/// The prompt around query and document.
 #[derive(Clone)]
 pub(crate) struct YesNoPrompt {
-    before: Vec<u32>,
-    behind: Vec<u32>,
-    /// Tokens there are for what is asked.
+    prefix: Vec<u32>,
+    suffix: Vec<u32>,
+    /// Tokens left for query and document.
     room: usize,
     pub(crate) instruction: String,
 }
 
 impl YesNoPrompt {
     pub(crate) fn new(root: &Path, tokenizer: &Tokenizer) -> Result<YesNoPrompt> {
-        let fixed = tokenizer.reader(Truncate::Right).encode_bare(&[BEFORE, BEHIND], usize::MAX)?;
+        let fixed = tokenizer.reader(Truncate::Right).encode_bare(&[PROMPT_PREFIX, PROMPT_SUFFIX], usize::MAX)?;
         let mut fixed = fixed.into_iter().map(|e| e.ids);
-        let (before, behind) = (fixed.next().unwrap_or_default(), fixed.next().unwrap_or_default());
-        let (most, taken) = (tokenizer.max_tokens(), before.len() + behind.len());
+        let (prefix, suffix) = (fixed.next().unwrap_or_default(), fixed.next().unwrap_or_default());
+        let (most, taken) = (tokenizer.max_tokens(), prefix.len() + suffix.len());
         if taken >= most {
-            let what = format!("a reranker's conversation takes {taken} tokens before anything is asked, of {most}");
+            let what = format!("the reranking prompt alone takes {taken} tokens of the model's {most}");
             return Err(Error::file(root, what));
         }
-        Ok(YesNoPrompt { before, behind, room: most - taken, instruction: INSTRUCTION.into() })
+        Ok(YesNoPrompt { prefix, suffix, room: most - taken, instruction: INSTRUCTION.into() })
     }
 
-    /// The conversation about each document, cut where it is too long: at the document's end.
+    /// The prompt for each document, truncated at the document's end if it is too long.
     pub(crate) fn encode<T: AsRef<str>>(&self, t: Reader<'_>, query: &str, documents: &[T]) -> Result<Vec<Encoded>> {
         if t.truncate() == Truncate::Left {
-            let what = "a model that is asked about documents is told first what to do: only their ends can be cut off";
+            let what =
+                "this reranker's prompt begins with its instruction, so documents can only be truncated on the right";
             return Err(Error::Input(what.into()));
         }
-        let asked = |document: &T| {
+        let prompts = |document: &T| {
             format!("<Instruct>: {}\n<Query>: {query}\n<Document>: {}", self.instruction, document.as_ref())
         };
-        let asked: Vec<String> = documents.iter().map(asked).collect();
-        let mut encoded = t.encode_bare(&asked, self.room)?;
+        let prompts: Vec<String> = documents.iter().map(prompts).collect();
+        let mut encoded = t.encode_bare(&prompts, self.room)?;
         for e in &mut encoded {
             let ids = std::mem::take(&mut e.ids);
-            e.ids = [&self.before[..], &ids, &self.behind].concat();
+            e.ids = [&self.prefix[..], &ids, &self.suffix].concat();
         }
         Ok(encoded)
     }

@@ -1,9 +1,9 @@
-//! A query and documents to an order.
+//! Reranking: orders documents by their relevance to a query.
 
 mod llm;
 
 use super::TaskType;
-use super::classify::{Logits, LogitsSpec, Representation, labels, sigmoid};
+use super::classify::{ClassifierPipeline, ClassifierSpec, Representation, labels, sigmoid};
 use crate::config::FileFacts;
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
@@ -17,45 +17,46 @@ use sconce_text::TextOrPair;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How documents are to be ranked.
+/// Options for reranking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankOptions {
-    /// Leave the logits as they are, instead of a score between 0 and 1.
+    /// Return logits instead of scores between 0 and 1.
     pub raw: bool,
-    /// Only so many of the best; all where none is said.
+    /// Return only the best `top_n`; all by default.
     pub top_n: Option<usize>,
-    /// Give the documents back with their scores.
+    /// Return the documents with their scores.
     pub texts: bool,
 }
 
-/// A document in its place.
+/// A ranked document.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ranked {
-    /// Which document, counted from 0 in the order given.
+    /// Index of the document in the input.
     pub index: usize,
-    /// How well it answers the query.
+    /// Its relevance to the query.
     pub score: f32,
-    /// The document, if asked for.
+    /// The document, if requested.
     pub text: Option<String>,
 }
 
-/// An order of documents.
+/// The ranking of documents.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ranking {
-    /// The best first.
+    /// Best first.
     pub ranked: Vec<Ranked>,
-    /// Tokens in all, as the model saw them.
+    /// Tokens of all pairs, after truncation.
     pub tokens: usize,
-    /// Which documents were cut, with their query, to what the model can take.
+    /// Indices of the documents that were truncated.
     pub truncated: Vec<usize>,
 }
 
-/// A cross-encoder: a model that reads query and document together and gives one score. Loaded and proven. A language model
-/// without a head for scores (Qwen3-Reranker) is asked, and its score is how much rather it says yes than no.
+/// A reranker, loaded and checked: a cross-encoder, which reads query and document together and
+/// returns one score, or a language model without such a head (Qwen3-Reranker), whose score is the
+/// logit of "yes" minus that of "no".
 #[derive(Clone)]
 pub struct Reranker {
-    session: Session<Logits>,
-    /// How a language model is asked.
+    session: Session<ClassifierPipeline>,
+    /// The prompt of a language model.
     prompt: Option<Arc<YesNoPrompt>>,
 }
 
@@ -73,37 +74,37 @@ impl TaskType for Reranker {
         facts.is_sequence_classifier() && labels(&facts.config).is_ok_and(|labels| labels.len() == 1)
     }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
-        encode::plan::<Logits>(files, device, options, |dir| spec(dir, Representation::Pooler))
+        encode::plan::<ClassifierPipeline>(files, device, options, |dir| spec(dir, Representation::Pooler))
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Reranker> {
         Self::load_files_with(files, options, Representation::Pooler, progress)
     }
 }
 
-/// Reads the files of a reranker.
-fn spec(root: &Path, representation: Representation) -> Result<LogitsSpec> {
-    if llm::can_be_asked(&FileFacts::read(root)?) {
+/// Reads the settings of a reranker.
+fn spec(root: &Path, representation: Representation) -> Result<ClassifierSpec> {
+    if llm::is_llm_reranker(&FileFacts::read(root)?) {
         return llm::spec(root);
     }
-    let spec = LogitsSpec::read(root)?;
+    let spec = ClassifierSpec::read(root)?;
     if spec.labels.len() != 1 {
         let what = format!(
-            "gives {} scores ({}); a reranker gives one. `sconce classify` reads this model",
+            "has {} labels ({}), but a reranker has one; use `sconce classify` for this model",
             spec.labels.len(),
             spec.labels.join(", ")
         );
         return Err(Error::file(&root.join("config.json"), what));
     }
-    Ok(LogitsSpec { representation, ..spec })
+    Ok(ClassifierSpec { representation, ..spec })
 }
 
 impl Reranker {
-    /// Finds the files, plans, loads and checks the model, with the head as its files have it.
+    /// Finds the files, plans, loads and checks the model, with the head in its files.
     pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Reranker> {
         Self::load_with(reference, options, Representation::Pooler, progress)
     }
 
-    /// The same with another row before the classifier, for BERTs that were trained so.
+    /// Loads a BERT that was trained with another input to its classifier.
     pub fn load_with(
         reference: &Reference,
         options: &LoadOptions,
@@ -119,24 +120,26 @@ impl Reranker {
         representation: Representation,
         progress: &dyn Progress,
     ) -> Result<Reranker> {
-        let session = Session::<Logits>::load(files, options, progress, |dir| spec(dir, representation))?;
-        let asked = session.spec.yes_no.is_some();
-        let prompt = if asked { Some(Arc::new(YesNoPrompt::new(&session.plan.root, &session.text)?)) } else { None };
+        let session = Session::<ClassifierPipeline>::load(files, options, progress, |dir| spec(dir, representation))?;
+        let is_llm = session.spec.yes_no.is_some();
+        let prompt = if is_llm { Some(Arc::new(YesNoPrompt::new(&session.plan.root, &session.text)?)) } else { None };
         Ok(Reranker { session, prompt })
     }
 
-    /// The same told what to look for, in a sentence; only models that are asked can be told.
+    /// Sets the instruction in the prompt, a sentence; only language models take one.
     pub fn with_instruction(mut self, instruction: &str) -> Result<Reranker> {
         match &mut self.prompt {
             Some(prompt) => Arc::make_mut(prompt).instruction = instruction.into(),
             None => {
-                return Err(Error::Input("the model takes no instruction: it reads query and document alone".into()));
+                return Err(Error::Input(
+                    "this model takes no instruction; only rerankers that are language models do".into(),
+                ));
             }
         }
         Ok(self)
     }
 
-    /// Orders `documents` by how well they answer `query`.
+    /// Ranks `documents` by their relevance to `query`.
     pub fn rerank<T: AsRef<str> + Sync>(&self, query: &str, documents: &[T], options: RankOptions) -> Result<Ranking> {
         let pair = |document| TextOrPair { text: query, pair: Some(document) };
         let encoded = self.session.read(|reader| match &self.prompt {
@@ -146,13 +149,15 @@ impl Reranker {
         let Texts { items, tokens, truncated } = Texts::of(encoded, 0);
         let mut ranked = Vec::with_capacity(documents.len());
         self.session.run(items, |index, results| {
-            // Of one that was asked: how much rather yes than no, the sigmoid of which is yes's share of the two.
+            // For a language model: the logit of yes minus that of no, whose sigmoid is the share
+            // of yes among the two.
             let logit = results[0].iter().copied().reduce(|yes, no| yes - no).unwrap_or_default();
             let score = if options.raw { logit } else { sigmoid(logit) };
             ranked.push((logit, Ranked { index, score, text: None }));
             Ok(())
         })?;
-        // By logit: far out many scores are the same f32. Of equals the first given comes first.
+        // By logit, because far from zero many scores are the same f32. Equal documents keep the
+        // order of the input.
         ranked.sort_by(|(a, x), (b, y)| b.total_cmp(a).then(x.index.cmp(&y.index)));
         let mut ranked: Vec<Ranked> = ranked.into_iter().map(|(_, r)| r).collect();
         ranked.truncate(options.top_n.unwrap_or(usize::MAX));

@@ -1,4 +1,4 @@
-//! Models that read a text and write another: translation, summaries, answers (T5 and its kin).
+//! Sequence-to-sequence models (T5 and relatives): translation, summaries, answers.
 
 mod options;
 
@@ -7,7 +7,7 @@ pub use options::{Answers, Seq2SeqAnswer, Seq2SeqOptions};
 use super::TaskType;
 use crate::config::{FileFacts, LmText, Seq2SeqGeneration};
 use crate::error::{Error, Result};
-use crate::generation::{About, Answer, Finish, GenerateRequest, StopCriteria, Stream};
+use crate::generation::{Answer, Finish, GenerateRequest, StopCriteria, Stream, StreamInfo};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{self, Loaded, LoadedModel, ModelInfo, RequestSettings};
@@ -21,9 +21,10 @@ use sconce_ops::Device;
 use sconce_text::stream::{Detokenizer, Stops};
 use std::sync::Arc;
 
-/// A loaded sequence-to-sequence model. Clones are the same model.
+/// A loaded sequence-to-sequence model. Clones share it.
 ///
-/// Inputs of any number of threads run together: each step of the model computes the next token of every answer.
+/// Inputs of any number of threads run together: each step of the model computes the next token of
+/// every answer.
 #[derive(Clone)]
 pub struct Seq2Seq {
     model: Arc<LoadedModel<Seq2SeqWorkload, LmText>>,
@@ -40,20 +41,20 @@ impl Loaded for Seq2Seq {
     }
 }
 
-/// The files of such a model, and what they say.
-struct Opened {
+/// The parsed files of a model.
+struct ParsedFiles {
     text: Arc<LmText>,
     generation: Seq2SeqGeneration,
     spec: Seq2SeqSpec,
 }
 
-fn open(files: &Files) -> Result<Opened> {
+fn open(files: &Files) -> Result<ParsedFiles> {
     let root = files.root().to_path_buf();
     let model = ModelFiles::open(&root)?;
     let text = Arc::new(LmText::open(&root, &model)?);
     let generation = Seq2SeqGeneration::read(&root, &model.config, &text.params)?;
     let spec = Seq2SeqSpec { root, start: generation.start };
-    Ok(Opened { text, generation, spec })
+    Ok(ParsedFiles { text, generation, spec })
 }
 
 impl TaskType for Seq2Seq {
@@ -63,14 +64,14 @@ impl TaskType for Seq2Seq {
         is_t5 && !facts.is_gguf_embedder()
     }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
-        // The plan does not depend on the token that begins answers.
+        // The plan does not depend on the start token.
         let spec = Seq2SeqSpec { root: files.root().to_path_buf(), start: 0 };
         runtime::plan::<Seq2SeqWorkload>(&spec, device, options)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Seq2Seq> {
-        let Opened { text, generation, spec } = open(files)?;
+        let ParsedFiles { text, generation, spec } = open(files)?;
         generation.notes.iter().for_each(|note| progress.note(note));
-        // Before weights come: what is left of reading would lie beside them.
+        // Before the weights are loaded, free the memory that parsing left behind.
         trim_allocator();
         let model = runtime::load(files, &spec, options, progress, |plan| {
             generation.check(&spec.root, plan.vocabulary)?;
@@ -81,17 +82,18 @@ impl TaskType for Seq2Seq {
 }
 
 impl Seq2Seq {
-    /// Finds the files, plans, loads and checks the model. Nothing is loaded that the plan says cannot run or will not fit.
+    /// Finds the files, plans, loads and checks the model. Fails before loading if the plan says
+    /// that it cannot run or does not fit.
     pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Seq2Seq> {
         super::load(reference, options, progress)
     }
 
-    /// The same from files that are here.
+    /// Loads the model from local files.
     pub fn load_from(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Seq2Seq> {
         Self::load_files(files, options, progress)
     }
 
-    /// How the model's makers find answers.
+    /// The search that the model's files recommend.
     pub fn search(&self) -> &Search {
         &self.generation.search
     }
@@ -101,17 +103,17 @@ impl Seq2Seq {
         self.model.layout.input
     }
 
-    /// The tokens of a text as the model will read it, and whether it had to be cut.
+    /// The tokens of a text, and whether it was truncated.
     pub fn encode(&self, text: &str) -> Result<(Vec<u32>, bool)> {
         self.model.text.encode_to(text, self.model.layout.input)
     }
 
-    /// The text of tokens.
+    /// Detokenizes.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.model.text.parsed.decode(ids, true).map_err(|e| Error::Input(e.to_string()))
+        self.model.text.tokenizer.decode(ids, true).map_err(|e| Error::Input(e.to_string()))
     }
 
-    /// Reads `texts` and writes the answers to each, all together.
+    /// Generates the answers to all `texts` together.
     pub fn generate<T: AsRef<str>>(&self, texts: &[T], options: &Seq2SeqOptions) -> Result<Vec<Answers>> {
         let of = |(i, text): (usize, &T)| {
             self.encode(text.as_ref()).map_err(|e| Error::Text { text: i, why: e.to_string() })
@@ -121,49 +123,51 @@ impl Seq2Seq {
         self.run(inputs, options)
     }
 
-    /// The same for inputs that are tokens already, the last one by which they end included.
+    /// Like [`Seq2Seq::generate`], for inputs that are tokens, the end token included.
     pub fn generate_ids(&self, inputs: &[Vec<u32>], options: &Seq2SeqOptions) -> Result<Vec<Answers>> {
         self.run(inputs.iter().map(|ids| (ids.clone(), false)).collect(), options)
     }
 
-    /// The answers to one text as they come, token by token; a beam search knows its answers only at its end. A text that is
-    /// too long is cut, and the stream says so. Dropping the stream cancels it.
+    /// Streams the answers to one text, token by token. A beam search cannot be streamed, because
+    /// it knows its answers only at its end. A text that is too long is truncated, and the stream
+    /// says so. Dropping the stream cancels it.
     pub fn stream(&self, text: &str, options: &Seq2SeqOptions) -> Result<Stream> {
-        let wish = self.wish(options)?;
-        if matches!(wish.search, Search::Beams(_)) {
+        let resolved = self.resolve(options)?;
+        if matches!(resolved.search, Search::Beams(_)) {
             let what =
-                "a beam search knows its answers only when it is done, and cannot be streamed; use generate, or sample";
+                "a beam search knows its answers only at its end and cannot be streamed; use `generate`, or sampling";
             return Err(Error::Input(what.into()));
         }
-        self.start(self.settings.context.tokenizing(|| self.encode(text))?, &wish)
+        self.start(self.settings.context.tokenizing(|| self.encode(text))?, &resolved)
     }
 
-    /// Begins to write the answers to one text, and does not wait for them: others may join in meanwhile.
+    /// Starts generating the answers to one text without waiting for them; other inputs may run in
+    /// the same steps.
     pub fn begin(&self, text: &str, options: &Seq2SeqOptions) -> Result<Seq2SeqStream> {
         let input = self.settings.context.tokenizing(|| self.encode(text))?;
-        Ok(Seq2SeqStream(self.start(input, &self.wish(options)?)?))
+        Ok(Seq2SeqStream(self.start(input, &self.resolve(options)?)?))
     }
 
-    /// Nothing is begun unless all can be.
+    /// Checks all inputs before submitting any.
     fn run(&self, inputs: Vec<(Vec<u32>, bool)>, options: &Seq2SeqOptions) -> Result<Vec<Answers>> {
-        let wish = self.wish(options)?;
+        let resolved = self.resolve(options)?;
         let prepared = |(i, input): (usize, (Vec<u32>, bool))| {
             let (ids, truncated) = input;
-            self.prepare(ids, truncated, &wish).map_err(|e| Error::Text { text: i, why: e.to_string() })
+            self.prepare(ids, truncated, &resolved).map_err(|e| Error::Text { text: i, why: e.to_string() })
         };
         let prepared = inputs.into_iter().enumerate().map(prepared).collect::<Result<Vec<_>>>()?;
         let streams = prepared.into_iter().map(|one| self.submit(one)).collect::<Result<Vec<_>>>()?;
-        let answers = |(i, stream): (usize, Stream)| Seq2SeqStream(stream).wait().map_err(|e| at(i, e));
+        let answers = |(i, stream): (usize, Stream)| Seq2SeqStream(stream).wait().map_err(|e| with_index(i, e));
         streams.into_iter().enumerate().map(answers).collect()
     }
 
-    /// What the options come to.
-    fn wish(&self, options: &Seq2SeqOptions) -> Result<Wish> {
+    /// Resolves options: fills in defaults and checks limits.
+    fn resolve(&self, options: &Seq2SeqOptions) -> Result<ResolvedOptions> {
         let Seq2SeqLayout { output, sequences, .. } = &self.model.layout;
         let search = options.search.clone().unwrap_or_else(|| self.generation.search.clone());
         let most = options.max_tokens.unwrap_or_else(|| self.generation.most.unwrap_or(*output).min(*output));
         if most == 0 || most > *output {
-            return Err(Error::Input(format!("answers of {most} tokens: there is room for 1 to {output}")));
+            return Err(Error::Input(format!("answers of {most} tokens: use 1 to {output}")));
         }
         let width = match &search {
             Search::Sample(params) => {
@@ -173,97 +177,103 @@ impl Seq2Seq {
             Search::Beams(beams) => beams.num_beams,
         };
         if width > *sequences {
-            let what =
-                format!("{width} answers at once, and there is room for {sequences}: ask for fewer, or load with more");
+            let what = format!(
+                "{width} answers at once, but the limit is {sequences}: ask for fewer, or load the model with more sequences"
+            );
             return Err(Error::Input(what));
         }
-        Ok(Wish { search, most, ignore_end: options.ignore_end })
+        Ok(ResolvedOptions { search, most, ignore_end: options.ignore_end })
     }
 
-    fn start(&self, (ids, truncated): (Vec<u32>, bool), wish: &Wish) -> Result<Stream> {
-        self.submit(self.prepare(ids, truncated, wish)?)
+    fn start(&self, (ids, truncated): (Vec<u32>, bool), resolved: &ResolvedOptions) -> Result<Stream> {
+        self.submit(self.prepare(ids, truncated, resolved)?)
     }
 
-    fn submit(&self, (request, about): (Seq2SeqRequest, About)) -> Result<Stream> {
-        let (stream, reply) = Stream::new(&self.settings.context, about);
+    fn submit(&self, (request, info): (Seq2SeqRequest, StreamInfo)) -> Result<Stream> {
+        let (stream, reply) = Stream::new(&self.settings.context, info);
         self.model.executor.submit(request, &reply)?;
         Ok(stream)
     }
 
-    /// Checks an input and makes it ready to run.
-    fn prepare(&self, ids: Vec<u32>, truncated: bool, wish: &Wish) -> Result<(Seq2SeqRequest, About)> {
+    /// Checks an input and makes its request.
+    fn prepare(
+        &self,
+        ids: Vec<u32>,
+        truncated: bool,
+        resolved: &ResolvedOptions,
+    ) -> Result<(Seq2SeqRequest, StreamInfo)> {
         let (longest, vocabulary) = (self.model.layout.input, self.model.plan.vocabulary);
         if ids.is_empty() || ids.len() > longest {
-            return Err(Error::Input(format!("{} tokens to read: there is room for 1 to {longest}", ids.len())));
+            return Err(Error::Input(format!("an input of {} tokens: use 1 to {longest}", ids.len())));
         }
         if let Some(id) = ids.iter().find(|id| **id as usize >= vocabulary) {
-            let what = format!("token {id} is beyond the model's {vocabulary} words");
+            let what = format!("token {id} is outside of the model's vocabulary of {vocabulary}");
             return Err(Error::Input(what + "; do tokenizer and model belong together?"));
         }
-        let (search, answers) = match &wish.search {
-            Search::Sample(params) => (self.sampled(params, wish), params.n.max(1) as usize),
-            Search::Beams(search) => (self.searched(search, wish)?, search.num_return_sequences),
+        let (search, answers) = match &resolved.search {
+            Search::Sample(params) => (self.sampling_request(params, resolved), params.n.max(1) as usize),
+            Search::Beams(search) => (self.beam_request(search, resolved)?, search.num_return_sequences),
         };
-        let about = About { device: self.model.plan.device, answers, prompt_tokens: ids.len(), truncated };
-        Ok((Seq2SeqRequest { ids, most: wish.most, search }, about))
+        let info = StreamInfo { device: self.model.plan.device, answers, prompt_tokens: ids.len(), truncated };
+        Ok((Seq2SeqRequest { ids, most: resolved.most, search }, info))
     }
 
-    fn sampled(&self, params: &GenerationParams, wish: &Wish) -> SearchRequest {
-        let ends = if wish.ignore_end { Arc::default() } else { self.model.text.ends.clone() };
+    fn sampling_request(&self, params: &GenerationParams, resolved: &ResolvedOptions) -> SearchRequest {
+        let ends = if resolved.ignore_end { Arc::default() } else { self.model.text.ends.clone() };
         SearchRequest::Sample(Box::new(GenerateRequest {
-            // Every answer begins with a token of its own: to penalties it is the prompt.
+            // For penalties, the start token is the prompt.
             tokens: vec![self.generation.start],
             params: Arc::new(params.clone()),
-            stop: StopCriteria { tokens: ends, texts: Arc::default(), most: wish.most },
-            detok: Detokenizer::new(self.model.text.parsed.clone(), true),
+            stop: StopCriteria { tokens: ends, texts: Arc::default(), most: resolved.most },
+            detok: Detokenizer::new(self.model.text.tokenizer.clone(), true),
             stops: Stops::default(),
-            forms: Vec::new(),
+            constraints: Vec::new(),
             scored: false,
             echo: None,
         }))
     }
 
-    fn searched(&self, search: &BeamSearch, wish: &Wish) -> Result<SearchRequest> {
+    fn beam_request(&self, search: &BeamSearch, resolved: &ResolvedOptions) -> Result<SearchRequest> {
         let all = &self.model.text.ends;
-        let ends = if wish.ignore_end { Vec::new() } else { all.iter().copied().collect() };
+        let ends = if resolved.ignore_end { Vec::new() } else { all.iter().copied().collect() };
         let beams = Beams::new(BeamOptions {
             beams: search.num_beams,
             length_penalty: search.length_penalty,
             early_stopping: search.early_stopping,
             answers: search.num_return_sequences,
             ends,
-            most: wish.most,
+            most: resolved.most,
         });
         Ok(SearchRequest::Beams(Box::new(BeamRequest {
             beams: beams.map_err(Error::Input)?,
             width: search.num_beams,
             answers: search.num_return_sequences,
-            tokenizer: self.model.text.parsed.clone(),
+            tokenizer: self.model.text.tokenizer.clone(),
             ends: all.clone(),
         })))
     }
 }
 
-/// An error at one of several inputs; that nobody waits is about all of them.
-fn at(text: usize, error: Error) -> Error {
+/// Adds the index of the failed input; cancellation and deadlines concern all inputs.
+fn with_index(text: usize, error: Error) -> Error {
     match error {
         over @ (Error::Cancelled | Error::Late { .. }) => over,
         other => Error::Text { text, why: other.to_string() },
     }
 }
 
-/// What options come to, with defaults filled in.
-struct Wish {
+/// Options with defaults filled in.
+struct ResolvedOptions {
     search: Search,
     most: usize,
     ignore_end: bool,
 }
 
-/// Answers to one text that are being written. Dropping it cancels them.
+/// Answers to one text that are being generated. Dropping it cancels them.
 pub struct Seq2SeqStream(Stream);
 
 impl Seq2SeqStream {
-    /// The answers, once they are done.
+    /// Waits for the answers.
     pub fn wait(self) -> Result<Answers> {
         let (input_tokens, truncated) = (self.0.prompt_tokens(), self.0.truncated());
         let written = |answer: Answer| {
@@ -272,7 +282,7 @@ impl Seq2SeqStream {
             Seq2SeqAnswer { text: answer.text, ids, score: answer.score, finish }
         };
         let mut found = self.0.wait()?.answers;
-        // Of a search, an answer without a score was not found.
+        // In a beam search, an answer without a score was not found.
         let is_search = found.iter().any(|answer| answer.score.is_some());
         found.retain(|answer| !is_search || answer.score.is_some());
         let answers = found.into_iter().map(written).collect();

@@ -1,16 +1,17 @@
-//! What is asked of a sequence-to-sequence model, and what comes back.
+//! Options and results of sequence-to-sequence generation.
 
 use crate::generation::Finish;
 use crate::sampling::Search;
 
-/// What is asked for, of all inputs of a call alike.
+/// Options for all inputs of a call.
 #[derive(Clone, Debug, Default)]
 pub struct Seq2SeqOptions {
-    /// How answers are found; `None`: as the model's own files recommend.
+    /// The search method; `None`: what the model's files recommend.
     pub search: Option<Search>,
-    /// The most tokens of an answer; `None`: what the model's files recommend, or as many as there is room for.
+    /// The most tokens of an answer; `None`: what the model's files recommend, or the limit of
+    /// [`crate::Seq2SeqLimits`].
     pub max_tokens: Option<usize>,
-    /// Whether an answer goes on behind the model's own end.
+    /// Whether an answer continues after the model's end token.
     pub ignore_end: bool,
 }
 
@@ -19,21 +20,21 @@ pub struct Seq2SeqOptions {
 pub struct Seq2SeqAnswer {
     /// Its text.
     pub text: String,
-    /// Its tokens, without those that begin and end every answer.
+    /// Its tokens, without start and end tokens.
     pub ids: Vec<u32>,
-    /// Of a beam search: the logarithm of its probability over its length to the penalty.
+    /// In a beam search: the log probability divided by length to the power of the length penalty.
     pub score: Option<f32>,
     /// Why it ended.
     pub finish: Finish,
 }
 
-/// What came of one input.
+/// The answers to one input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answers {
-    /// The answers, the best first.
+    /// The answers, best first.
     pub answers: Vec<Seq2SeqAnswer>,
     /// Tokens of the input.
     pub input_tokens: usize,
-    /// Whether the input was longer, and was cut.
+    /// Whether the input was too long and was truncated.
     pub truncated: bool,
 }

@@ -1,26 +1,27 @@
-//! What a language model is busy with.
+//! Statistics of a language model.
 
 use crate::kv::{Blocks, Stats};
 use crate::schedule::Scheduler;
 
-/// What a language model is busy with, and what it has done since it was loaded.
+/// What a language model is doing, and what it has done since it was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Activity {
-    /// Sequences that run: prompts that are read and answers that are written.
+    /// Running sequences, in prefill or decode.
     pub running: usize,
-    /// Requests that wait for room, and sequences that had to give theirs back.
+    /// Waiting requests and preempted sequences.
     pub waiting: usize,
-    /// The part of the cache that sequences hold, from 0 to 1. What is kept of earlier ones and can go at any time is not counted.
+    /// The part of the KV cache that sequences hold, from 0 to 1, without prefix cache blocks that
+    /// can be evicted.
     pub cache_used: f32,
-    /// How often a sequence had to give its room back, to be computed again.
+    /// How often a sequence was preempted, to be computed again.
     pub preemptions: u64,
-    /// Tokens of prompts that were looked up in the cache.
+    /// Prompt tokens that were looked up in the prefix cache.
     pub prefix_queries: u64,
-    /// Those of them that were there.
+    /// Those of them that were found.
     pub prefix_hits: u64,
-    /// Tokens of prompts that were begun.
+    /// Prompt tokens of requests that have started.
     pub prompt_tokens: u64,
-    /// Tokens that were chosen.
+    /// Tokens that were sampled.
     pub generated_tokens: u64,
 }
 
@@ -30,12 +31,12 @@ pub(super) struct Counts {
     pub(super) preemptions: u64,
     pub(super) prompt_tokens: u64,
     pub(super) generated_tokens: u64,
-    /// Of blocks that were given up.
+    /// Prefix cache counts of block tables that were replaced.
     past: Stats,
 }
 
 impl Counts {
-    /// What the model is busy with now.
+    /// The current activity.
     pub(super) fn activity(&self, scheduler: &Scheduler, blocks: &Blocks) -> Activity {
         let (all, free, stats) = (blocks.count(), blocks.free_blocks(), blocks.stats());
         Activity {
@@ -43,17 +44,17 @@ impl Counts {
             waiting: scheduler.waiting(),
             cache_used: (all - free) as f32 / all.max(1) as f32,
             preemptions: self.preemptions,
-            prefix_queries: self.past.asked + stats.asked,
+            prefix_queries: self.past.queried + stats.queried,
             prefix_hits: self.past.hit + stats.hit,
             prompt_tokens: self.prompt_tokens,
             generated_tokens: self.generated_tokens,
         }
     }
 
-    /// Keeps the counts of blocks that are given up.
+    /// Keeps the counts of block tables that are about to be replaced.
     pub(super) fn close(&mut self, blocks: &Blocks) {
         let stats = blocks.stats();
-        self.past.asked += stats.asked;
+        self.past.queried += stats.queried;
         self.past.hit += stats.hit;
     }
 }

@@ -6,7 +6,7 @@ mod model;
 mod tests;
 
 pub use activity::Activity;
-pub(crate) use model::{DecodeLayout, PAGE, usual_cache_format};
+pub(crate) use model::{DecodeLayout, PAGE, default_cache_format};
 
 use crate::error::{Error, Result};
 use crate::generation::{ActiveSequence, Event, GenerateRequest, GenerationReply, NextToken, StepOutput};
@@ -14,7 +14,7 @@ use crate::kv::{Blocks, SeqId};
 use crate::options::LoadOptions;
 use crate::plan::Planned;
 use crate::runtime::{QueueStats, Reply, RequestId, Workload};
-use crate::schedule::{self, Budget, Next, Sampled, ScheduledChunk, Scheduler, Step};
+use crate::schedule::{self, Advance, Budget, Sampled, ScheduledChunk, Scheduler, Step};
 use activity::Counts;
 use model::{LmModel, StepResult};
 use sconce_formats::Model;
@@ -24,32 +24,32 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Answers that will go on from the same prompt.
+/// Answers that will continue the same prompt.
 type Forks = Vec<(SeqId, ActiveSequence)>;
 
-/// What came of a step, of the pieces that something was wanted of.
+/// The results of a step, for the chunks whose logits were wanted.
 #[derive(Default)]
 struct Outcome {
-    /// Of those that have no token yet, in their order.
+    /// The logits of chunks without a sampled token, in order.
     logits: Vec<f32>,
-    /// The pieces, and their tokens if these were chosen on the device.
-    pieces: Vec<(ScheduledChunk, Option<u32>)>,
+    /// The chunks, and their tokens if the device sampled them.
+    chunks: Vec<(ScheduledChunk, Option<u32>)>,
 }
 
 impl Outcome {
     fn add(&mut self, step: &Step, result: StepResult) {
-        let wanted = step.pieces.iter().filter(|piece| piece.rows() > 0).cloned();
+        let wanted = step.chunks.iter().filter(|chunk| chunk.rows() > 0).cloned();
         match result {
             StepResult::Logits(logits) => {
                 self.logits.extend(logits);
-                self.pieces.extend(wanted.map(|piece| (piece, None)));
+                self.chunks.extend(wanted.map(|chunk| (chunk, None)));
             }
-            StepResult::Tokens(tokens) => self.pieces.extend(wanted.zip(tokens.into_iter().map(Some))),
+            StepResult::Tokens(tokens) => self.chunks.extend(wanted.zip(tokens.into_iter().map(Some))),
         }
     }
 }
 
-/// An answer and its forks, and what their next tokens come of.
+/// An answer and its forks, and the input for sampling their next tokens.
 struct Sampling<'a> {
     id: SeqId,
     next: NextToken<'a>,
@@ -70,7 +70,7 @@ pub(crate) struct Decode {
     budget: Budget,
     counts: Counts,
     active: HashMap<SeqId, ActiveSequence>,
-    /// Answers of a prompt whose first token is not chosen yet: those that will go on from it.
+    /// The forks of a prompt whose first token is not sampled yet.
     forks: HashMap<SeqId, Forks>,
     /// The request of each sequence, forks included.
     requests: HashMap<SeqId, RequestId>,
@@ -137,8 +137,8 @@ impl Workload for Decode {
     fn submit(&mut self, id: RequestId, mut request: GenerateRequest, reply: &Arc<Reply<Event>>) {
         let n = request.params.n.max(1) as usize;
         let reply = GenerationReply::new(reply, n, request.echo.take());
-        let mut forms = std::mem::take(&mut request.forms).into_iter();
-        let answers = (0..n).map(|answer| ActiveSequence::new(answer, &request, forms.next(), &reply));
+        let mut constraints = std::mem::take(&mut request.constraints).into_iter();
+        let answers = (0..n).map(|answer| ActiveSequence::new(answer, &request, constraints.next(), &reply));
         let mut answers = answers.collect::<Vec<_>>().into_iter();
         let GenerateRequest { tokens, stop, scored, .. } = request;
         let ids: Vec<SeqId> = (0..n as u64).map(|i| SeqId(self.next + i)).collect();
@@ -158,52 +158,52 @@ impl Workload for Decode {
     fn schedule(&mut self) -> Option<Step> {
         let step = self.scheduler.step(&mut self.blocks, self.budget);
         self.counts.preemptions += step.preempted.len() as u64;
-        for piece in &step.pieces {
-            let sequence = self.active.get(&piece.sequence);
-            if let Some(sequence) = sequence.filter(|sequence| sequence.begin(piece.range.start)) {
+        for chunk in &step.chunks {
+            let sequence = self.active.get(&chunk.sequence);
+            if let Some(sequence) = sequence.filter(|sequence| sequence.begin(chunk.range.start)) {
                 self.counts.prompt_tokens += sequence.prompt() as u64;
             }
         }
-        (!step.pieces.is_empty()).then_some(step)
+        (!step.chunks.is_empty()).then_some(step)
     }
 
     fn members(&self, step: &Step) -> Vec<(RequestId, Step)> {
-        let alone = |piece: &ScheduledChunk| {
-            // Nobody else writes to the pages that are copied for it.
-            let own = self.blocks.table(piece.sequence);
-            let copies = step.copies.iter().copied().filter(|(_, to)| own.contains(to)).collect();
-            let step = Step { pieces: vec![piece.clone()], copies, ..Step::default() };
-            (self.requests[&piece.sequence], step)
+        let alone = |chunk: &ScheduledChunk| {
+            // No other sequence writes to the pages that are copied for this one.
+            let table = self.blocks.table(chunk.sequence);
+            let copies = step.copies.iter().copied().filter(|(_, to)| table.contains(to)).collect();
+            let step = Step { chunks: vec![chunk.clone()], copies, ..Step::default() };
+            (self.requests[&chunk.sequence], step)
         };
-        step.pieces.iter().map(alone).collect()
+        step.chunks.iter().map(alone).collect()
     }
 
     fn forward(&mut self, step: &Step) -> Result<StepResult> {
         let tokens = |id| self.scheduler.tokens(id);
-        let how = self.device_sampling(step);
-        self.model.step((step, how.as_deref()), &self.blocks, tokens, &self.cache, (&self.place, &self.passes))
+        let sampling = self.device_sampling(step);
+        self.model.step((step, sampling.as_deref()), &self.blocks, tokens, &self.cache, (&self.place, &self.passes))
     }
 
     fn finish(&mut self, ran: Vec<(Step, StepResult)>) {
         let mut outcome = Outcome::default();
         ran.into_iter().for_each(|(step, result)| outcome.add(&step, result));
-        let Outcome { mut logits, pieces } = outcome;
-        let rows = pieces.iter().filter(|(_, token)| token.is_none()).map(|(piece, _)| piece.rows());
+        let Outcome { mut logits, chunks } = outcome;
+        let rows = chunks.iter().filter(|(_, token)| token.is_none()).map(|(chunk, _)| chunk.rows());
         let width = (logits.len() / rows.sum::<usize>().max(1)).max(1);
         let head = &self.model.head;
         threads::for_each_chunk_mut(&mut logits, width, |_, row| head.capped(row));
         let mut rest = logits.chunks_mut(width);
         let mut sampling: Vec<Mutex<Option<Sampling<'_>>>> = Vec::new();
-        for (piece, token) in pieces {
-            let id = piece.sequence;
+        for (chunk, token) in chunks {
+            let id = chunk.sequence;
             let next = match token {
                 Some(token) => Some(NextToken::Token(token)),
                 None => {
-                    let mut rows: Vec<&mut [f32]> = rest.by_ref().take(piece.rows()).collect();
-                    if let Some(sequence) = self.active.get_mut(&id).filter(|_| piece.scored) {
-                        sequence.score(&rows, piece.range, self.scheduler.tokens(id).unwrap_or_default());
+                    let mut rows: Vec<&mut [f32]> = rest.by_ref().take(chunk.rows()).collect();
+                    if let Some(sequence) = self.active.get_mut(&id).filter(|_| chunk.scored) {
+                        sequence.score(&rows, chunk.range, self.scheduler.tokens(id).unwrap_or_default());
                     }
-                    rows.pop().filter(|_| piece.sample).map(NextToken::Logits)
+                    rows.pop().filter(|_| chunk.sample).map(NextToken::Logits)
                 }
             };
             if let Some(next) = next
@@ -213,7 +213,7 @@ impl Workload for Decode {
                 sampling.push(Mutex::new(Some(Sampling { id, next, sequence, forks })));
             }
         }
-        // Every answer needs nothing but its own row, so all are sampled at once.
+        // Every answer needs only its own row, so all are sampled in parallel.
         let scheduler = &self.scheduler;
         let sampled = threads::map(sampling.len(), |i| {
             let taken = sampling[i].lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -222,8 +222,9 @@ impl Workload for Decode {
         let sampled: Vec<_> = sampled.into_iter().flatten().collect();
         let mut all = Vec::new();
         for (id, sequence, output, forks) in sampled {
-            let forks = forks.into_iter().map(|(id, fork, output)| (id, self.keep(id, fork, output))).collect();
-            all.push(Sampled { sequence: id, next: self.keep(id, sequence, output), forks });
+            let forks =
+                forks.into_iter().map(|(id, fork, output)| (id, self.record_output(id, fork, output))).collect();
+            all.push(Sampled { sequence: id, next: self.record_output(id, sequence, output), forks });
         }
         for ended in self.scheduler.commit(&mut self.blocks, all) {
             self.requests.remove(&ended);
@@ -231,10 +232,11 @@ impl Workload for Decode {
     }
 
     fn release(&mut self, id: RequestId) {
-        let mut own: Vec<SeqId> = self.requests.iter().filter(|(_, of)| **of == id).map(|(own, _)| *own).collect();
-        // In the line of age, not of the map: the order in which blocks are freed is the order in which they are used again.
-        own.sort_unstable();
-        for sequence in own {
+        let mut sequences: Vec<SeqId> =
+            self.requests.iter().filter(|(_, of)| **of == id).map(|(sequence, _)| *sequence).collect();
+        // By age, not in the map's order: blocks are reused in the order in which they were freed.
+        sequences.sort_unstable();
+        for sequence in sequences {
             self.requests.remove(&sequence);
             self.active.remove(&sequence);
             self.forks.remove(&sequence);
@@ -263,26 +265,27 @@ impl Workload for Decode {
 }
 
 impl Decode {
-    /// How the tokens of a step are sampled on the device, if all that is wanted of it is a token for each piece.
+    /// The sampling parameters of a step, if the device can sample: only a token is wanted of every
+    /// chunk.
     fn device_sampling(&self, step: &Step) -> Option<Vec<SamplingParams>> {
-        let one = |piece: &ScheduledChunk| {
-            let is_alone = self.forks.get(&piece.sequence).is_none_or(Vec::is_empty);
-            let sequence = self.active.get(&piece.sequence).filter(|_| is_alone && !piece.scored)?;
-            sequence.plain(self.scheduler.tokens(piece.sequence)?)
+        let one = |chunk: &ScheduledChunk| {
+            let is_alone = self.forks.get(&chunk.sequence).is_none_or(Vec::is_empty);
+            let sequence = self.active.get(&chunk.sequence).filter(|_| is_alone && !chunk.scored)?;
+            sequence.device_params(self.scheduler.tokens(chunk.sequence)?)
         };
-        step.pieces.iter().filter(|piece| piece.rows() > 0).map(one).collect()
+        step.chunks.iter().filter(|chunk| chunk.rows() > 0).map(one).collect()
     }
 
-    fn keep(&mut self, id: SeqId, sequence: ActiveSequence, output: StepOutput) -> Next {
+    fn record_output(&mut self, id: SeqId, sequence: ActiveSequence, output: StepOutput) -> Advance {
         self.counts.generated_tokens += 1;
         match output {
             StepOutput::Token(token) => {
                 self.active.insert(id, sequence);
-                Next::Token(token)
+                Advance::Token(token)
             }
             StepOutput::Ended => {
                 self.requests.remove(&id);
-                Next::Stop
+                Advance::Stop
             }
         }
     }
@@ -290,7 +293,7 @@ impl Decode {
 
 type SampledFork = (SeqId, ActiveSequence, StepOutput);
 
-/// The next token of an answer and of those that go on from the same prompt.
+/// Samples the next token of an answer and of its forks.
 fn sample(
     Sampling { id, next, mut sequence, forks }: Sampling<'_>,
     scheduler: &Scheduler,

@@ -1,9 +1,9 @@
-//! A language model on its device: what it takes, planned before it is loaded, and one step of it.
+//! A language model on its device: its plan, loading, and one step.
 
 use crate::error::{Error, Result};
 use crate::kv::{Blocks, SeqId};
 use crate::options::{LlmOptions, LoadOptions};
-use crate::plan::{Outline, Planned, Trace};
+use crate::plan::{PlanDetails, Planned, Trace};
 use crate::schedule::Step;
 use sconce_formats::Model;
 use sconce_models::{Batch, CONTEXT, Encoder, LmHead, TokenChunk, encoder, lm_head};
@@ -16,11 +16,11 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Tokens of a page of the cache. Small enough that sequences of a few tokens waste little, large enough that their rows are read
-/// in runs.
+/// Tokens per page (block) of the paged KV cache: small enough that short sequences waste little,
+/// large enough that rows are read in runs.
 pub(crate) const PAGE: usize = 16;
 
-/// How a language model is laid out, beyond what every model has.
+/// The memory layout of a language model.
 #[derive(Clone, Debug)]
 pub(crate) struct DecodeLayout {
     /// The format of the KV cache.
@@ -29,76 +29,83 @@ pub(crate) struct DecodeLayout {
     pub(super) pages: usize,
     /// The longest sequence.
     pub(crate) context: usize,
-    /// The most sequences of a step.
+    /// The most sequences in a step.
     pub(super) sequences: usize,
 }
 
-/// The longest sequence that is made room for unless more is asked for: what people's chats come to.
-const USUAL_CONTEXT: usize = 8192;
+/// The longest sequence unless --context asks for more: enough for usual chats.
+const DEFAULT_CONTEXT: usize = 8192;
 
-/// Tokens that a step computes: prompts go in chunks of these, and those who decode wait no longer than that.
+/// Tokens per step: prompts are prefilled in chunks of this size, which bounds how long a decode
+/// waits.
 const STEP_TOKENS: usize = 512;
 
-/// What a cache of no given size takes at most of the memory that weights leave free: one part of so many.
-const SHARE: u64 = 4;
+/// A KV cache of no given size takes at most one part in `CACHE_SHARE` of the memory that the
+/// weights leave free.
+const CACHE_SHARE: u64 = 4;
 
-/// Tokens of a cache of no given size: every sequence may be of the longest, if `most` allows it; one may at any rate.
-fn ample(context: usize, sequences: usize, most: u64) -> usize {
+/// Tokens of a KV cache of no given size: full length for every sequence if `most` allows it, and
+/// for one in any case.
+fn default_cache_tokens(context: usize, sequences: usize, most: u64) -> usize {
     context.saturating_mul(sequences).min(usize::try_from(most).unwrap_or(usize::MAX)).max(context)
 }
 
-/// Works out what the model in `root` takes on `device`, without reading a weight.
+/// Plans the model in `root` on `device`, without reading a weight.
 pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result<Planned<DecodeLayout>> {
     let LlmOptions { context: wanted, cache_tokens, cache_format, sequences } = options.llm;
     let sequences = sequences.max(1);
-    let weight_format = options.kept(device)?;
+    let weight_format = options.lm_weight_format(device)?;
     let model = Model::open(root)?;
-    let trained = trained(&model.config)?;
-    let context = wanted.unwrap_or(USUAL_CONTEXT).min(trained);
+    let trained = trained_length(&model.config)?;
+    let context = wanted.unwrap_or(DEFAULT_CONTEXT).min(trained);
     if let Some(wanted) = wanted.filter(|wanted| *wanted > trained) {
-        return Err(Error::file(root, format!("a context of {wanted} tokens; the model was made for {trained}")));
+        return Err(Error::file(
+            root,
+            format!("a context of {wanted} tokens is more than the {trained} that the model supports"),
+        ));
     }
     if context < 2 {
-        return Err(Error::file(root, format!("a context of {context} tokens holds no question and answer")));
+        return Err(Error::file(root, format!("a context of {context} tokens has no room for a prompt and an answer")));
     }
     let step_tokens = options.batch_tokens.unwrap_or(STEP_TOKENS).clamp(sequences + 1, context.max(sequences + 1));
     let mut trace = Trace::new(device, &options.policy);
     let (loaded, unread) = trace.load(|place| LmModel::load(&model, options, (weight_format, context), place))?;
     let (shape, limits, place) = (loaded.shape(root)?, loaded.encoder.limits(), trace.place.clone());
-    let cache_format = cache_format.map_or_else(|| usual_cache_format(&model, weight_format, device, options), Ok)?;
+    let cache_format = cache_format.map_or_else(|| default_cache_format(&model, weight_format, device, options), Ok)?;
     let row = shape.bytes(cache_format) as u64;
     let cache_tokens = match cache_tokens {
         Some(n) if n < context => {
-            let what = format!("a cache of {n} tokens does not hold one sequence of {context}");
+            let what = format!("a KV cache of {n} tokens does not hold one sequence of {context}");
             return Err(Error::Input(what + ": make it larger, or the context smaller"));
         }
         Some(n) => n,
         None => {
             let free = device.info().map_or(0, |info| info.free_bytes.saturating_sub(trace.weights));
-            ample(context, sequences, free / SHARE / row.max(1))
+            default_cache_tokens(context, sequences, free / CACHE_SHARE / row.max(1))
         }
     };
     let pages = cache_tokens.div_ceil(PAGE);
     trace.set_cache(row.saturating_mul((pages * PAGE) as u64));
     let table: Arc<[u32]> = (0..context.div_ceil(PAGE) as u32).collect();
-    let piece = |n: usize| TokenChunk { ids: vec![0; n], start: context - n, table: table.clone(), wanted: 1 };
-    let run = |pieces: &[TokenChunk]| -> Result<()> {
+    let chunk = |n: usize| TokenChunk { ids: vec![0; n], start: context - n, table: table.clone(), wanted: 1 };
+    let run = |chunks: &[TokenChunk]| -> Result<()> {
         let cache = KvCache::new(shape, pages * PAGE, cache_format, &place)?;
-        let logits = loaded.run(pieces, &cache, &place)?;
-        loaded.sample(&logits, &vec![SamplingParams::BEST; pieces.len()])?;
+        let logits = loaded.run(chunks, &cache, &place)?;
+        loaded.sample(&logits, &vec![SamplingParams::BEST; chunks.len()])?;
         Ok(())
     };
-    // At the end of the longest text: a step that is one prompt's; and one where all but one sequence decode.
+    // At the end of the longest text: a step with one prompt only, and one where all sequences but
+    // one decode.
     let decoding = sequences - 1;
-    let mut all = vec![piece(1); decoding];
-    all.push(piece((step_tokens - decoding).min(context)));
-    trace.pass(|| run(&[piece(step_tokens.min(context))]))?;
+    let mut all = vec![chunk(1); decoding];
+    all.push(chunk((step_tokens - decoding).min(context)));
+    trace.pass(|| run(&[chunk(step_tokens.min(context))]))?;
     let steps = trace.pass(|| run(&all))?;
-    trace.captured_pass(|| run(&vec![piece(1); sequences]))?;
-    // Logits come to the CPU to be chosen from.
+    trace.captured_pass(|| run(&vec![chunk(1); sequences]))?;
+    // On the CPU, logits are copied before they are sampled from.
     let rows = if device.is_gpu() { 0 } else { sequences.saturating_mul(limits.vocabulary) };
     let copied = (rows as u64).saturating_mul(DType::F32.size() as u64);
-    let outline = Outline {
+    let details = PlanDetails {
         dtype: options.dtype,
         weight_format,
         chosen: None,
@@ -112,12 +119,12 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
         unread,
     };
     let layout = DecodeLayout { cache_format, pages, context, sequences };
-    Ok(Planned { plan: trace.plan(steps, copied, outline), layout })
+    Ok(Planned { plan: trace.plan(steps, copied, details), layout })
 }
 
-/// The format of a KV cache that nobody asked for: half precision halves what every token reads, and loses less than any block
-/// format of weights does.
-pub(crate) fn usual_cache_format(
+/// The default format of a KV cache: half precision halves what every token reads, and loses less
+/// than any block format of weights does.
+pub(crate) fn default_cache_format(
     model: &Model,
     weight_format: WeightFormat,
     device: Device,
@@ -127,31 +134,31 @@ pub(crate) fn usual_cache_format(
     Ok(KvCacheFormat::Float(if is_full { options.dtype } else { DType::F16 }))
 }
 
-/// The longest sequence that the model was made for.
-fn trained(config: &Value) -> Result<usize> {
+/// The longest sequence that the model was trained for.
+fn trained_length(config: &Value) -> Result<usize> {
     let text = config.get("text_config").unwrap_or(config);
     let named =
         ["max_position_embeddings", "n_positions"].iter().find_map(|key| text.get(*key).and_then(Value::as_u64));
-    // Where a configuration leaves it to its class; the model says what that is.
+    // Some configurations leave it to the class's default; the model checks it.
     Ok(named.map_or(2048, |n| usize::try_from(n).unwrap_or(usize::MAX)))
 }
 
-/// What came of a step.
+/// The result of a step.
 pub(crate) enum StepResult {
-    /// Logits of the rows that are wanted, `[wanted][vocabulary]`.
+    /// Logits of the wanted rows, `[wanted][vocabulary]`.
     Logits(Vec<f32>),
-    /// The token of each.
+    /// The sampled token of each row.
     Tokens(Vec<u32>),
 }
 
-/// Encoder and head, loaded.
+/// A loaded decoder with its head.
 pub(crate) struct LmModel {
     pub(crate) encoder: Box<dyn Encoder>,
     pub(super) head: LmHead,
 }
 
 impl LmModel {
-    /// From its files, with the names of weights that were not read.
+    /// Loads the model from its files. Returns the names of unread weights too.
     pub(crate) fn load(
         model: &Model,
         options: &LoadOptions,
@@ -161,34 +168,36 @@ impl LmModel {
         let mut config = model.config.clone();
         config[CONTEXT] = context.into();
         let weights = Weights::new(model.store.clone(), options.dtype, place.clone()).with_format(weight_format);
-        let encoder = encoder(&config, &weights).map_err(|e| Error::from(e).of(&model.root))?;
-        let head = lm_head(&config, &weights).map_err(|e| Error::from(e).of(&model.root))?;
+        let encoder = encoder(&config, &weights).map_err(|e| Error::from(e).with_root(&model.root))?;
+        let head = lm_head(&config, &weights).map_err(|e| Error::from(e).with_root(&model.root))?;
         Ok((LmModel { encoder, head }, weights.unused()))
     }
 
-    /// What its KV cache keeps of a token.
+    /// What the KV cache stores per token.
     pub(super) fn shape(&self, root: &Path) -> Result<KvCacheShape> {
         let cannot = || Error::file(root, "is an encoder, which has no KV cache: it cannot continue a text");
         self.encoder.cache().ok_or_else(cannot)
     }
 
-    /// Logits of the rows that the pieces want.
-    pub(crate) fn run(&self, pieces: &[TokenChunk], cache: &KvCache, place: &Place) -> Result<Tensor> {
-        let pieces = Pieces { model: self, pieces, cache, place };
-        pieces.forward(&pieces.batch(None)?)?.pop().ok_or_else(|| Error::bug(place.device(), "a step gives logits"))
+    /// Logits of the rows that the chunks want.
+    pub(crate) fn run(&self, chunks: &[TokenChunk], cache: &KvCache, place: &Place) -> Result<Tensor> {
+        let pass = DecodePass { model: self, chunks: chunks, cache, place };
+        pass.forward(&pass.batch(None)?)?.pop().ok_or_else(|| Error::bug(place.device(), "a step gives logits"))
     }
 
-    /// Tokens of rows of logits, chosen where these are; none where our kernel does not, or where logits mean something else yet.
-    fn sample(&self, logits: &Tensor, how: &[SamplingParams]) -> Result<Option<Tensor>> {
-        let means = self.head.scale == 1.0 && self.head.cap.is_none();
-        if means && can_sample(logits) { Ok(Some(sample(logits, how)?)) } else { Ok(None) }
+    /// Samples tokens from rows of logits on the device; `None` if our kernel cannot, or if the
+    /// logits still have to be scaled or capped.
+    fn sample(&self, logits: &Tensor, params: &[SamplingParams]) -> Result<Option<Tensor>> {
+        let is_plain = self.head.scale == 1.0 && self.head.cap.is_none();
+        if is_plain && can_sample(logits) { Ok(Some(sample(logits, params)?)) } else { Ok(None) }
     }
 
-    /// A step of the scheduler: copies, then the model. Logits of the pieces that want them, in their order; or their tokens, if
-    /// `how` says how they are chosen and they can be where the logits are.
+    /// One step of the scheduler: block copies, then the model. Returns the wanted logits, in the
+    /// order of the chunks; or tokens, if `params` has sampling parameters and the device can
+    /// sample.
     pub(crate) fn step<'a>(
         &self,
-        (step, how): (&Step, Option<&[SamplingParams]>),
+        (step, params): (&Step, Option<&[SamplingParams]>),
         blocks: &Blocks,
         tokens: impl Fn(SeqId) -> Option<&'a [u32]>,
         cache: &KvCache,
@@ -199,7 +208,7 @@ impl LmModel {
         if !from.is_empty() {
             cache.copy(&Tensor::from_u32(&from, place)?, &Tensor::from_u32(&to, place)?)?;
         }
-        let piece = |p: &crate::schedule::ScheduledChunk| -> Result<TokenChunk> {
+        let chunk = |p: &crate::schedule::ScheduledChunk| -> Result<TokenChunk> {
             let all = tokens(p.sequence).ok_or_else(|| Error::bug(place.device(), "a sequence without tokens"))?;
             Ok(TokenChunk {
                 ids: all[p.range.clone()].to_vec(),
@@ -208,22 +217,23 @@ impl LmModel {
                 wanted: p.rows(),
             })
         };
-        let mut pieces = step.pieces.iter().map(piece).collect::<Result<Vec<_>>>()?;
-        // A chunk in the middle of a prompt wants nothing; something has to come out all the same.
-        let idle = pieces.iter().all(|p| p.wanted == 0);
-        if let Some(last) = pieces.last_mut().filter(|_| idle) {
+        let mut chunks = step.chunks.iter().map(chunk).collect::<Result<Vec<_>>>()?;
+        // A chunk in the middle of a prompt wants no logits, but a pass must return something.
+        let idle = chunks.iter().all(|p| p.wanted == 0);
+        if let Some(last) = chunks.last_mut().filter(|_| idle) {
             last.wanted = 1;
         }
-        let pieces = Pieces { model: self, pieces: &pieces, cache, place };
-        // A token of each sequence: the step that is made most often, and the same each time.
-        let is_decoding = pieces.pieces.iter().all(|p| p.ids.len() == 1 && p.wanted == 1);
-        let (_, results) = if is_decoding { passes.replay(&pieces, 0, None)? } else { replay::run(&pieces)? };
+        let pass = DecodePass { model: self, chunks: &chunks, cache, place };
+        // All sequences decode: the most frequent step, and the same each time, so it is captured
+        // as a CUDA graph.
+        let is_decoding = pass.chunks.iter().all(|p| p.ids.len() == 1 && p.wanted == 1);
+        let (_, results) = if is_decoding { passes.replay(&pass, 0, None)? } else { replay::run(&pass)? };
         let [logits] = &results[..] else { return Err(Error::bug(place.device(), "a step gives logits")) };
-        if let Some(how) = how.filter(|_| !idle)
-            && let Some(tokens) = self.sample(logits, how)?
+        if let Some(params) = params.filter(|_| !idle)
+            && let Some(tokens) = self.sample(logits, params)?
         {
             let tokens = tokens.to_u32()?;
-            // Who reads logits that are no numbers can say which.
+            // u32::MAX marks logits that are not finite; sampling on the host reports which.
             if !tokens.contains(&u32::MAX) {
                 return Ok(StepResult::Tokens(tokens));
             }
@@ -232,48 +242,49 @@ impl LmModel {
         Ok(StepResult::Logits(if idle { Vec::new() } else { logits }))
     }
 
-    /// Runs steps of so many tokens, of one prompt and of as many answers as there may be, at the beginning and at the end of the
-    /// longest text: what is between them calls for no other kernels. The cache is written to.
+    /// Runs steps of `tokens` tokens, as one prompt and as many answers, at the beginning and at
+    /// the end of the longest text; what lies between uses no other kernels. Writes to the KV
+    /// cache.
     pub(super) fn dry_run(&self, layout: &DecodeLayout, tokens: usize, cache: &KvCache, place: &Place) -> Result<()> {
         let longest = layout.context;
         let table: Arc<[u32]> = (0..longest.div_ceil(PAGE) as u32).collect();
-        let piece = |n: usize, start, wanted| TokenChunk { ids: vec![0; n], start, table: table.clone(), wanted };
+        let chunk = |n: usize, start, wanted| TokenChunk { ids: vec![0; n], start, table: table.clone(), wanted };
         let (prompt, answers) = (tokens.min(longest), tokens.min(layout.sequences));
         for back in [longest, prompt] {
-            // The last row alone is chosen from; of a prompt that is scored all of them are told.
-            self.run(&[piece(prompt, longest - back, 1)], cache, place)?;
-            self.run(&[piece(prompt, longest - back, prompt)], cache, place)?;
+            // Usually only the last row is wanted; with prompt logprobs, all of them.
+            self.run(&[chunk(prompt, longest - back, 1)], cache, place)?;
+            self.run(&[chunk(prompt, longest - back, prompt)], cache, place)?;
         }
         for start in [0, longest - 1] {
-            let logits = self.run(&vec![piece(1, start, 1); answers], cache, place)?;
+            let logits = self.run(&vec![chunk(1, start, 1); answers], cache, place)?;
             self.sample(&logits, &vec![SamplingParams::BEST; answers])?;
         }
         let rows = Tensor::from_u32(&rows(0).collect::<Vec<_>>(), place)?;
         Ok(cache.copy(&rows, &rows)?)
     }
 
-    /// Runs a short sequence through a KV cache of its own: numbers must come out, and the device must choose the right token.
+    /// Runs a short sequence through a separate KV cache: the logits must be finite, and sampling
+    /// on the device must choose the right token.
     pub(super) fn sanity_check(&self, shape: KvCacheShape, cache_format: KvCacheFormat, place: &Place) -> Result<()> {
         let cache = KvCache::new(shape, PAGE, cache_format, place)?;
         let limits = self.encoder.limits();
         let ids: Vec<u32> = (0..limits.positions.min(8)).map(|i| (i % limits.vocabulary) as u32).collect();
         let (first, rest) = ids.split_at(ids.len() / 2);
         let table: Arc<[u32]> = [0].into();
-        let piece = |ids: &[u32], start| TokenChunk { ids: ids.to_vec(), start, table: table.clone(), wanted: 1 };
-        for piece in [piece(first, 0), piece(rest, first.len())] {
-            if piece.ids.is_empty() {
+        let chunk = |ids: &[u32], start| TokenChunk { ids: ids.to_vec(), start, table: table.clone(), wanted: 1 };
+        for chunk in [chunk(first, 0), chunk(rest, first.len())] {
+            if chunk.ids.is_empty() {
                 continue;
             }
-            let logits = self.run(&[piece], &cache, place)?;
+            let logits = self.run(&[chunk], &cache, place)?;
             let chosen = self.sample(&logits, &[SamplingParams::BEST])?.map(|token| token.to_u32()).transpose()?;
             let logits = logits.to_f32()?;
             if !logits.iter().all(|v| v.is_finite()) {
-                let what = "the model is not sound: its logits hold infinities or NaN; the weights may be damaged";
+                let what = "sanity check failed: the model's logits hold infinities or NaN; the weights may be damaged";
                 return Err(Error::Unsound(what.into()));
             }
             if chosen.is_some_and(|chosen| chosen.first().copied() != sample_row(&logits, &SamplingParams::BEST)) {
-                let what =
-                    "the device chose another token than the likeliest; `sconce doctor` says what is wrong with it";
+                let what = "sanity check failed: the device did not sample the likeliest token; run `sconce doctor` to check its kernels";
                 return Err(Error::Unsound(what.into()));
             }
         }
@@ -281,20 +292,20 @@ impl LmModel {
     }
 }
 
-/// The next tokens of sequences, and the logits of those that are wanted.
-struct Pieces<'a> {
+/// A pass of the decoder: the next tokens of sequences in, the wanted logits out.
+struct DecodePass<'a> {
     model: &'a LmModel,
-    pieces: &'a [TokenChunk],
+    chunks: &'a [TokenChunk],
     cache: &'a KvCache,
     place: &'a Place,
 }
 
-impl Pass for Pieces<'_> {
+impl Pass for DecodePass<'_> {
     type Batch = Batch;
     type Error = Error;
 
     fn batch(&self, _: Option<Fill>) -> Result<Batch> {
-        Ok(Batch::decode(self.pieces, PAGE, self.cache, self.model.encoder.limits(), self.place)?)
+        Ok(Batch::decode(self.chunks, PAGE, self.cache, self.model.encoder.limits(), self.place)?)
     }
 
     fn given(&self, batch: &Batch) -> Given {
@@ -307,11 +318,11 @@ impl Pass for Pieces<'_> {
     }
 }
 
-/// Whether the first matrix of the files is in f32.
+/// Whether the first matrix in the files is f32.
 fn is_f32(model: &Model) -> Result<bool> {
     let names = model.store.names();
     for name in names.iter().filter(|name| name.ends_with("weight") && name.contains(".0.")) {
-        // Norms are kept in f32 beside weights of any format.
+        // Norms are f32 beside weights of any format.
         if let Some(raw) = model.store.get(name)?.filter(|raw| raw.dims.len() == 2) {
             return Ok(raw.stored == sconce_ops::Stored::Float(DType::F32));
         }
@@ -326,13 +337,13 @@ fn rows(page: u32) -> std::ops::Range<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::ample;
+    use super::default_cache_tokens;
 
     #[test]
     fn a_cache_is_as_large_as_it_may_have_to_be_and_memory_allows() {
-        assert_eq!(ample(128, 64, u64::MAX), 8192);
-        assert_eq!(ample(128, 64, 1000), 1000);
-        assert_eq!(ample(128, 64, 0), 128);
-        assert_eq!(ample(128, 1, u64::MAX), 128);
+        assert_eq!(default_cache_tokens(128, 64, u64::MAX), 8192);
+        assert_eq!(default_cache_tokens(128, 64, 1000), 1000);
+        assert_eq!(default_cache_tokens(128, 64, 0), 128);
+        assert_eq!(default_cache_tokens(128, 1, u64::MAX), 128);
     }
 }

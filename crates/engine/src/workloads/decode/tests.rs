@@ -20,7 +20,7 @@ fn request(tokenizer: &Tokenizer, tokens: &[u32], most: usize) -> (GenerateReque
         stop: StopCriteria { tokens: Arc::default(), texts: Arc::default(), most },
         detok: Detokenizer::new(tokenizer.clone().into(), true),
         stops: Stops::default(),
-        forms: Vec::new(),
+        constraints: Vec::new(),
         scored: false,
         echo: None,
     };
@@ -47,10 +47,10 @@ fn what_fails_in_a_step_fails_alone() {
     let planned = Decode::plan(&root, Device::Cpu, &options).expect("a plan");
     let make = move || Decode::load(&root, &planned, &options, &Place::open(Device::Cpu)?);
     let executor = Executor::start(Device::Cpu, Arc::<Ladder>::default(), make).expect("a model");
-    // The second has a token that the model does not: nobody who asks through the public API can.
+    // The second prompt has a token outside of the vocabulary, which the public API would refuse.
     let prompts: [&[u32]; 4] = [&[5, 6, 7], &[5, 6, 9999], &[8; 40], &[5, 6, 7]];
     let run = |prompts: &[&[u32]]| {
-        // All are there before the thread looks.
+        // All requests are queued before the thread schedules.
         let ((go, wait), (began, begun)) = (channel::<()>(), channel());
         std::thread::scope(|scope| {
             let hold = move |_: &_| {

@@ -1,7 +1,7 @@
 //! Encoders: requests of any number of texts wait in one queue and run in packed micro-batches.
 //!
-//! When the device becomes idle, its thread takes the next micro-batch, which may mix texts of several requests. It never waits
-//! for a batch to fill.
+//! When the device becomes idle, its thread takes the next micro-batch, which may mix texts of
+//! several requests. It never waits for a batch to fill.
 
 mod pipeline;
 mod session;
@@ -25,14 +25,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Parts of an answer that a caller may leave unread before it is passed over: one to read, one to read next. Rows can be wide.
+/// Parts of a result that a caller may leave unread before the queue skips its request: one being
+/// read, one to read next. Rows can be wide.
 const MOST_UNREAD: usize = 2;
 
 /// One sequence to encode.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EncodeItem {
     pub(crate) sequence: Sequence,
-    /// Tokens at its head that belong to a prompt that is not pooled.
+    /// Prompt tokens at its beginning that are not pooled.
     pub(crate) skip: usize,
 }
 
@@ -42,78 +43,78 @@ impl From<Encoded> for EncodeItem {
     }
 }
 
-/// What is wanted of sequences.
+/// The kind of output that a request asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Want {
-    /// What the task makes of them.
+pub(crate) enum OutputKind {
+    /// The output of the task's pipeline.
     #[default]
     Task,
     /// The encoder's last hidden state of every token.
-    Hidden,
+    HiddenStates,
 }
 
-/// Sequences of one caller. All have tokens.
+/// Sequences of one caller. None is empty.
 pub(crate) struct EncodeRequest {
     pub(crate) items: Vec<EncodeItem>,
-    pub(crate) want: Want,
-    /// Parts of the answer that the caller has not read yet.
+    pub(crate) kind: OutputKind,
+    /// Parts of the result that the caller has not read yet.
     pub(crate) unread: Arc<AtomicUsize>,
 }
 
-/// A request of which something waits or runs.
+/// A request with waiting or running items.
 struct Pending {
     items: Vec<EncodeItem>,
-    want: Want,
+    kind: OutputKind,
     unread: Arc<AtomicUsize>,
-    /// Items that are not answered.
+    /// Items without a result.
     left: usize,
     reply: Arc<Reply<Part>>,
 }
 
-/// Sequences that run together, of which the same is wanted.
+/// Sequences that run together, with the same kind of output.
 pub(crate) struct MicroBatch {
-    want: Want,
-    /// Requests, and which of their items.
+    kind: OutputKind,
+    /// Requests and indices of their items.
     items: Vec<(RequestId, usize)>,
     sequences: Vec<Sequence>,
     skips: Vec<usize>,
 }
 
-/// What came of a micro-batch.
+/// The outputs of a micro-batch.
 pub(crate) struct Results {
     segments: Segments,
-    /// Rows, and all their numbers.
+    /// Row count and values of each output.
     values: Vec<(usize, Vec<f32>)>,
 }
 
 impl Results {
-    /// Those of the sequence at `place`: a row of its own, or a row for each of its tokens.
+    /// The outputs of the sequence at `place`: one row, or one row per token.
     pub(crate) fn of(&self, place: usize) -> Vec<&[f32]> {
-        let own = |(rows, values): &'_ (usize, Vec<f32>)| {
+        let value_range = |(rows, values): &'_ (usize, Vec<f32>)| {
             let range =
                 if *rows == self.segments.count() { place..place + 1 } else { self.segments.observe().range(place) };
             let width = values.len() / (*rows).max(1);
             range.start * width..range.end * width
         };
-        self.values.iter().map(|result| &result.1[own(result)]).collect()
+        self.values.iter().map(|result| &result.1[value_range(result)]).collect()
     }
 }
 
 /// A request's part of a micro-batch.
 pub(crate) struct Part {
     pub(crate) results: Arc<Results>,
-    /// Its items, and their places in the micro-batch.
+    /// Indices of its items, and their places in the micro-batch.
     pub(crate) items: Vec<(usize, usize)>,
 }
 
-/// The workload of an encoder and what stands behind it for a task.
+/// The workload of an encoder and the task's layers after it.
 pub(crate) struct Encode<P> {
     pub(crate) pipeline: P,
     pub(crate) place: Place,
     passes: GraphCache,
     dtype: DType,
     budget: Budget,
-    /// The most tokens of a sequence.
+    /// The most tokens in a sequence.
     longest: usize,
     queue: EncodeQueue,
     pending: BTreeMap<RequestId, Pending>,
@@ -126,7 +127,7 @@ impl<P: Pipeline> Encode<P> {
         let tokens = batch.sequences.iter().map(|s| s.ids.len()).sum();
         let pass = EncodePass { workload: self, batch };
         let (packed, results) = match self.passes.fill(tokens, batch.sequences.len()) {
-            Some(fill) => self.passes.replay(&pass, batch.want as u32, Some(fill))?,
+            Some(fill) => self.passes.replay(&pass, batch.kind as u32, Some(fill))?,
             None => replay::run(&pass)?,
         };
         let values = results.iter().map(|t| Ok((t.dims()[0], t.to_f32()?))).collect::<Result<Vec<_>>>()?;
@@ -139,7 +140,7 @@ impl<P: Pipeline> Workload for Encode<P> {
     type Layout = ();
     type Request = EncodeRequest;
     type Output = Part;
-    /// One micro-batch for each thing that is wanted.
+    /// One micro-batch per kind of output.
     type Step = Vec<MicroBatch>;
     type Outcome = Vec<Results>;
     type Stats = ();
@@ -150,7 +151,7 @@ impl<P: Pipeline> Workload for Encode<P> {
 
     fn load(spec: &P::Spec, Planned { plan, .. }: &Planned<()>, _: &LoadOptions, place: &Place) -> Result<Encode<P>> {
         let parts = Parts::open(&plan.root, (plan.dtype, plan.weight_format), place.clone())?;
-        let pipeline = P::load(&parts, spec).map_err(|e| e.of(&plan.root))?;
+        let pipeline = P::load(&parts, spec).map_err(|e| e.with_root(&plan.root))?;
         let budget = Budget { tokens: plan.batch_tokens, sequences: plan.most_sequences };
         Ok(Encode {
             pipeline,
@@ -168,7 +169,7 @@ impl<P: Pipeline> Workload for Encode<P> {
     fn sanity_check(&self) -> Result<()> {
         for result in self.pipeline.sanity_check(&self.place)? {
             if !result.to_f32()?.iter().all(|v| v.is_finite()) {
-                return Err(Error::unsound("the model is not sound: its result", self.place.device(), self.dtype));
+                return Err(Error::unsound("sanity check failed: the model's output", self.place.device(), self.dtype));
             }
         }
         Ok(())
@@ -187,10 +188,10 @@ impl<P: Pipeline> Workload for Encode<P> {
     }
 
     fn submit(&mut self, id: RequestId, request: EncodeRequest, reply: &Arc<Reply<Part>>) {
-        let EncodeRequest { items, want, unread } = request;
+        let EncodeRequest { items, kind, unread } = request;
         let lengths: Vec<usize> = items.iter().map(|item| item.sequence.ids.len()).collect();
         self.queue.push(id.0, &lengths);
-        self.pending.insert(id, Pending { left: items.len(), items, want, unread, reply: reply.clone() });
+        self.pending.insert(id, Pending { left: items.len(), items, kind, unread, reply: reply.clone() });
     }
 
     fn schedule(&mut self) -> Option<Vec<MicroBatch>> {
@@ -202,13 +203,13 @@ impl<P: Pipeline> Workload for Encode<P> {
             let Some(request) = pending.get_mut(&RequestId(id)) else { continue };
             request.reply.start();
             let EncodeItem { sequence, skip } = std::mem::take(&mut request.items[item]);
-            let want = request.want;
-            let at = step.iter().position(|batch| batch.want == want).unwrap_or_else(|| {
-                step.push(MicroBatch { want, items: Vec::new(), sequences: Vec::new(), skips: Vec::new() });
+            let kind = request.kind;
+            let at = step.iter().position(|batch| batch.kind == kind).unwrap_or_else(|| {
+                step.push(MicroBatch { kind, items: Vec::new(), sequences: Vec::new(), skips: Vec::new() });
                 step.len() - 1
             });
             step[at].items.push((RequestId(id), item));
-            // A text cut inside its prompt still keeps its last token.
+            // A text truncated inside its prompt keeps its last token.
             step[at].skips.push(skip.min(sequence.ids.len().saturating_sub(1)));
             step[at].sequences.push(sequence);
         }
@@ -273,11 +274,11 @@ impl MicroBatch {
         all
     }
 
-    /// The same, every request by itself.
+    /// The micro-batch split by request.
     fn by_request(&self) -> Vec<(RequestId, MicroBatch)> {
         let of = |(id, items): (RequestId, Vec<(usize, usize)>)| {
             let batch = MicroBatch {
-                want: self.want,
+                kind: self.kind,
                 items: items.iter().map(|(item, _)| (id, *item)).collect(),
                 sequences: items.iter().map(|(_, place)| self.sequences[*place].clone()).collect(),
                 skips: items.iter().map(|(_, place)| self.skips[*place]).collect(),
@@ -288,14 +289,14 @@ impl MicroBatch {
     }
 }
 
-/// A micro-batch on its device.
+/// A pass of one micro-batch.
 struct EncodePass<'a, P> {
     workload: &'a Encode<P>,
     batch: &'a MicroBatch,
 }
 
 impl<P: Pipeline> EncodePass<'_, P> {
-    /// Sequences that only fill the batch up have no prompt.
+    /// The dummy sequences that fill a batch up have no prompt.
     fn skips(&self, batch: &Batch) -> Vec<usize> {
         let mut skips = self.batch.skips.clone();
         skips.resize(batch.segments.count(), 0);
@@ -317,9 +318,9 @@ impl<P: Pipeline> Pass for EncodePass<'_, P> {
     }
 
     fn forward(&self, batch: &Batch) -> Result<Vec<Tensor>> {
-        match self.batch.want {
-            Want::Task => self.workload.pipeline.forward(batch, &self.skips(batch)),
-            Want::Hidden => Ok(vec![self.workload.pipeline.hidden(batch)?]),
+        match self.batch.kind {
+            OutputKind::Task => self.workload.pipeline.forward(batch, &self.skips(batch)),
+            OutputKind::HiddenStates => Ok(vec![self.workload.pipeline.hidden(batch)?]),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! What runs on the device for a task: an encoder and what stands behind it.
+//! What runs on the device for a task: an encoder and the layers after it.
 
-use crate::config::Reading;
+use crate::config::InputSpec;
 use crate::error::{Error, Result};
 use crate::options::{Format, LoadOptions};
-use crate::plan::{Outline, Plan, Trace};
+use crate::plan::{Plan, PlanDetails, Trace};
 use sconce_formats::{Checkpoint, Model};
 use sconce_models::{Batch, Encoder, Limits, Sequence, encoder};
 use sconce_ops::{DType, Device, Place, Tensor, WeightFormat, Weights, replay};
@@ -11,20 +11,20 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// No encoder has positions for longer texts; a file that says so is broken.
+/// No encoder has positions for longer texts; a file that claims so is broken.
 const LONGEST: usize = 1 << 20;
 
-/// What a pipeline is made from.
+/// The inputs for loading a pipeline.
 pub(crate) struct Parts {
-    /// The folder with the encoder's files, or its GGUF.
+    /// The folder with the encoder's files, or its GGUF file.
     pub(crate) root: PathBuf,
-    /// Its configuration.
+    /// The encoder's configuration.
     pub(crate) config: Value,
-    /// Its weights, in the dtype of the activations.
+    /// The encoder's weights, in the dtype of the activations.
     pub(crate) weights: Weights,
     /// The dtype of the activations.
     pub(crate) dtype: DType,
-    /// Where everything goes.
+    /// The place to load into.
     place: Place,
 }
 
@@ -35,61 +35,62 @@ impl Parts {
         Ok(Parts { root: root.to_path_buf(), config, weights, dtype, place })
     }
 
-    /// The encoder, which must look at a text as the model in the files does.
+    /// The encoder. Fails if the files declare an attention direction that we do not support.
     pub(crate) fn encoder(&self) -> Result<Box<dyn Encoder>> {
         let encoder = encoder(&self.config, &self.weights)?;
         let says = |key: &str, value: bool| self.config.get(key).and_then(Value::as_bool) == Some(value);
         if encoder.cache().is_some() && (says("is_causal", false) || says("use_bidirectional_attention", true)) {
-            let what = "is a language model changed to look both ways (is_causal, use_bidirectional_attention), which is \
+            let what = "is a language model with bidirectional attention (is_causal, use_bidirectional_attention), which is \
                         not supported";
             return Err(Error::file(&self.root, what));
         }
         Ok(encoder)
     }
 
-    /// Weights of a module that has files of its own.
+    /// Weights of a module with its own folder.
     pub(crate) fn module(&self, dir: &Path, dtype: DType) -> Result<Weights> {
         Ok(Weights::new(Arc::new(Checkpoint::open(dir)?), dtype, self.place.clone()))
     }
 
-    /// Weights in a file `name` beside the encoder's, in the dtype of the activations.
-    pub(crate) fn beside(&self, name: &str) -> Result<Weights> {
+    /// Weights in a file `name` next to the encoder's, in the dtype of the activations.
+    pub(crate) fn sibling_weights(&self, name: &str) -> Result<Weights> {
         let store = Checkpoint::beside(&self.root, name)?;
         Ok(Weights::new(Arc::new(store), self.dtype, self.place.clone()))
     }
 }
 
-/// All that runs on the device for a task: an encoder and what stands behind it.
+/// What runs on the device for a task: an encoder and the layers after it.
 pub(crate) trait Pipeline: Sized + 'static {
-    /// What the model's files say of the task.
+    /// The task's settings from the model's files.
     type Spec: Clone + Send + Sync + 'static;
     /// Whether a GGUF file can hold such a model.
     const IN_GGUF: bool = false;
 
-    /// How texts go in.
-    fn reading(spec: &Self::Spec) -> &Reading;
-    /// Loads what runs on the device; on a phantom place, only its shapes.
+    /// The tokenization settings.
+    fn input_spec(spec: &Self::Spec) -> &InputSpec;
+    /// Loads the weights onto the device; in a phantom place, only their shapes.
     fn load(parts: &Parts, spec: &Self::Spec) -> Result<Self>;
-    /// The largest ids it can take.
+    /// The largest ids and positions it can take.
     fn limits(&self) -> Limits;
-    /// Numbers in a row of the first result.
+    /// Width of a row of the first output.
     fn width(&self) -> usize;
-    /// Results with a row for each sequence or for each token. `skips[i]` tokens at the head of sequence `i` belong to a prompt.
+    /// Outputs with one row per sequence or per token. The first `skips[i]` tokens of sequence `i`
+    /// belong to a prompt.
     fn forward(&self, batch: &Batch, skips: &[usize]) -> Result<Vec<Tensor>>;
-    /// The encoder's last hidden state, a row for each token, where the task can do without what stands behind it.
+    /// The encoder's last hidden state, a row per token, for tasks that offer it.
     fn hidden(&self, _: &Batch) -> Result<Tensor> {
-        Err(Error::Input("only models of sentence embeddings give the vectors of single tokens".into()))
+        Err(Error::Input("only embedding models give the vectors of single tokens".into()))
     }
-    /// The most sequences of a batch, where a result is wide.
+    /// The most sequences in a batch, for wide outputs.
     fn most_sequences(&self) -> usize {
         usize::MAX
     }
-    /// Weights that were not read, of files besides the encoder's.
+    /// Unread weights in files other than the encoder's.
     fn unread(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Runs the largest batches there will be, for the plan and to compile kernels: long texts make the most activations, short
-    /// ones the most results, and what holds for both holds for all between.
+    /// Runs the largest batches, for the plan and to compile kernels: long texts need the most
+    /// memory for activations, short ones the most for outputs, and all others lie between.
     fn dry_run(&self, place: &Place, tokens: usize, longest: usize) -> Result<()> {
         for length in [1, longest] {
             let sequences = dummy_sequences(tokens, length, self.most_sequences());
@@ -97,7 +98,7 @@ pub(crate) trait Pipeline: Sized + 'static {
         }
         Ok(())
     }
-    /// Runs a short sequence; what comes out must be numbers.
+    /// Runs a short sequence; its outputs must be finite.
     fn sanity_check(&self, place: &Place) -> Result<Vec<Tensor>> {
         let limits = self.limits();
         let ids = (0..limits.positions.min(8)).map(|i| (i % limits.vocabulary) as u32).collect();
@@ -109,34 +110,38 @@ pub(crate) trait Pipeline: Sized + 'static {
 pub(super) fn plan<P: Pipeline>(spec: &P::Spec, device: Device, options: &LoadOptions) -> Result<Plan> {
     let budget = options.batch_tokens(device)?;
     let Format { dtype, weight_format, chosen } = options.format(device)?;
-    let Reading { root, max_tokens, .. } = P::reading(spec);
+    let InputSpec { root, max_tokens, .. } = P::input_spec(spec);
     let mut trace = Trace::new(device, &options.policy);
     let (pipeline, unread, trained) = trace.load(|place| {
         let parts = Parts::open(root, (dtype, weight_format), place.clone())?;
-        let pipeline = P::load(&parts, spec).map_err(|e| e.of(root))?;
+        let pipeline = P::load(&parts, spec).map_err(|e| e.with_root(root))?;
         let mut unread = parts.weights.unused();
         unread.extend(pipeline.unread());
         let length = parts.config.get("max_position_embeddings").or(parts.config.get("n_positions"));
         let trained = length.and_then(Value::as_u64).unwrap_or(512);
         Ok((pipeline, unread, trained as usize))
     })?;
-    // A model without a longest sequence is cut where it was trained, unless its files say otherwise.
+    // A model without a maximum length truncates at its training length, unless its files say
+    // otherwise.
     let most = pipeline.limits().positions;
     let max_tokens = max_tokens.unwrap_or(if most > LONGEST { trained } else { most }).min(most);
     if !(2..=LONGEST).contains(&max_tokens) {
-        return Err(Error::file(root, format!("a longest sequence of {max_tokens} tokens; 2 to {LONGEST} make sense")));
+        return Err(Error::file(
+            root,
+            format!("a maximum length of {max_tokens} tokens is out of range: 2 to {LONGEST}"),
+        ));
     }
     if pipeline.width() == 0 {
-        return Err(Error::file(root, "the model gives vectors of no numbers"));
+        return Err(Error::file(root, "the model's embeddings have 0 dimensions"));
     }
     let batch_tokens = budget.max(max_tokens);
     let place = trace.place.clone();
     let mut steps = trace.pass(|| pipeline.dry_run(&place, batch_tokens, max_tokens))?;
-    // Two batches that make the same calls; one of them is the plan.
+    // Both batches make the same calls; the plan lists one.
     steps.truncate(steps.len() / 2);
     let captured = replay::most_tokens(device).unwrap_or(0);
     trace.captured_pass(|| pipeline.dry_run(&place, captured.min(batch_tokens), captured.min(max_tokens)))?;
-    let outline = Outline {
+    let details = PlanDetails {
         dtype,
         weight_format,
         chosen,
@@ -149,10 +154,10 @@ pub(super) fn plan<P: Pipeline>(spec: &P::Spec, device: Device, options: &LoadOp
         root: root.clone(),
         unread,
     };
-    Ok(trace.plan(steps, 0, outline))
+    Ok(trace.plan(steps, 0, details))
 }
 
-/// `tokens` tokens in sequences of `length`, the last one shorter, and `most` of them.
+/// `tokens` tokens in at most `most` sequences of `length`, the last one shorter.
 pub(crate) fn dummy_sequences(tokens: usize, length: usize, most: usize) -> Vec<Sequence> {
     let of = |n: usize| Sequence { ids: vec![0; n], ..Sequence::default() };
     (0..tokens).step_by(length).take(most).map(|start| of(length.min(tokens - start))).collect()

@@ -1,6 +1,6 @@
-//! A loaded encoder as tasks use it: texts in, results out.
+//! A loaded encoder as tasks use it: texts in, outputs out.
 
-use super::{Encode, EncodeItem, EncodeRequest, MOST_UNREAD, Part, Pipeline, Want};
+use super::{Encode, EncodeItem, EncodeRequest, MOST_UNREAD, OutputKind, Part, Pipeline};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
@@ -15,14 +15,14 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-/// One result for each of several texts, in the order of the texts.
+/// One result per text, in the order of the texts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outputs<T> {
     /// The results.
     pub results: Vec<T>,
-    /// Tokens of each text, as the model saw it.
+    /// Tokens of each text, after truncation.
     pub tokens: Vec<usize>,
-    /// The texts that were longer than the model can take and were truncated, in ascending order.
+    /// Indices of the texts that were too long and were truncated, ascending.
     pub truncated: Vec<usize>,
 }
 
@@ -34,17 +34,17 @@ impl<T> Outputs<T> {
     }
 }
 
-/// Tokenized texts, with what callers are told of them.
+/// Tokenized texts, with what [`Outputs`] reports about them.
 pub(crate) struct Texts {
     pub(crate) items: Vec<EncodeItem>,
-    /// Tokens of each.
+    /// Tokens of each text.
     pub(crate) tokens: Vec<usize>,
-    /// Which were cut.
+    /// Indices of truncated texts.
     pub(crate) truncated: Vec<usize>,
 }
 
 impl Texts {
-    /// Of texts whose first `skip` tokens belong to a prompt that is not pooled.
+    /// Items of texts whose first `skip` tokens belong to a prompt that is not pooled.
     pub(crate) fn of(encoded: Vec<Encoded>, skip: usize) -> Texts {
         let tokens = encoded.iter().map(|e| e.ids.len()).collect();
         let truncated = (0..encoded.len()).filter(|i| encoded[*i].truncated).collect();
@@ -62,7 +62,7 @@ impl Codec for Tokenizer {
     }
 }
 
-/// A loaded encoder, and how the requests of this handle are treated.
+/// A loaded encoder, and the settings for the requests of this handle.
 pub(crate) struct Session<P: Pipeline> {
     model: Arc<LoadedModel<Encode<P>, Tokenizer>>,
     pub(crate) settings: RequestSettings,
@@ -98,7 +98,7 @@ pub(crate) fn plan<P: Pipeline>(
 }
 
 impl<P: Pipeline> Session<P> {
-    /// Loads an encoder for a task, whose files `read` understands.
+    /// Loads an encoder for a task; `read` reads the task's settings from its files.
     pub(crate) fn load(
         files: &Files,
         options: &LoadOptions,
@@ -106,10 +106,10 @@ impl<P: Pipeline> Session<P> {
         read: impl FnOnce(&Path) -> Result<P::Spec>,
     ) -> Result<Session<P>> {
         let spec = read(root::<P>(files)?)?;
-        let reading = P::reading(&spec);
+        let input_spec = P::input_spec(&spec);
         let model = runtime::load(files, &spec, options, progress, |plan| {
-            let tokenizer = Tokenizer::load(&reading.root, plan.max_tokens, reading.manner)?;
-            if let Some(note) = tokenizer.check(&reading.root, plan.vocabulary)? {
+            let tokenizer = Tokenizer::load(&input_spec.root, plan.max_tokens, input_spec.manner)?;
+            if let Some(note) = tokenizer.check(&input_spec.root, plan.vocabulary)? {
                 progress.note(&note);
             }
             Ok(Arc::new(tokenizer))
@@ -117,7 +117,7 @@ impl<P: Pipeline> Session<P> {
         Ok(Session { model: Arc::new(model), settings: RequestSettings::default() })
     }
 
-    /// Tokenizes, unless the request must end.
+    /// Tokenizes with `read`. Fails if the request was cancelled or missed its deadline.
     pub(crate) fn read<T, E>(&self, read: impl FnOnce(Reader<'_>) -> Result<T, E>) -> Result<T>
     where
         Error: From<E>,
@@ -125,7 +125,7 @@ impl<P: Pipeline> Session<P> {
         self.settings.context.tokenizing(|| Ok(read(self.text.reader(self.settings.truncate))?))
     }
 
-    /// Runs something else on the device thread, unless the request must end.
+    /// Runs `f` on the device thread. Fails if the request was cancelled or missed its deadline.
     pub(crate) fn call<R: Send + 'static>(
         &self,
         f: impl FnOnce(&Encode<P>) -> Result<R> + Send + 'static,
@@ -133,66 +133,69 @@ impl<P: Pipeline> Session<P> {
         let (submitted, context) = (Instant::now(), self.settings.context.clone());
         self.executor.call(move |workload| {
             let started = Instant::now();
-            context.waited(started.saturating_duration_since(submitted));
+            context.add_queue_time(started.saturating_duration_since(submitted));
             context.check()?;
             let answer = f(workload);
-            context.ran(started.elapsed());
+            context.add_inference_time(started.elapsed());
             answer
         })
     }
 
-    /// Encodes `items` in micro-batches that other requests share. `take` gets an item's number and its results, in the order of
-    /// the micro-batches; a text of no tokens, which only static models have, gives none.
+    /// Encodes `items` in micro-batches shared with other requests. `take` gets an item's index and
+    /// its outputs, in the order of the micro-batches; an item without tokens, which only static
+    /// models allow, gets none.
     pub(crate) fn run(&self, items: Vec<EncodeItem>, take: impl FnMut(usize, &[&[f32]]) -> Result<()>) -> Result<()> {
-        self.run_for(Want::Task, items, take)
+        self.run_for(OutputKind::Task, items, take)
     }
 
-    /// The same for tokenized texts, collected: `convert` makes a text's result of its number and rows.
+    /// Encodes tokenized texts and collects the results: `convert` makes a text's result from its
+    /// index and rows.
     pub(crate) fn outputs<T: Clone + Default>(
         &self,
-        want: Want,
+        kind: OutputKind,
         texts: Texts,
         mut convert: impl FnMut(usize, &[&[f32]]) -> Result<T>,
     ) -> Result<Outputs<T>> {
         let Texts { items, tokens, truncated } = texts;
         let mut results = vec![T::default(); items.len()];
-        self.run_for(want, items, |i, rows| {
+        self.run_for(kind, items, |i, rows| {
             results[i] = convert(i, rows)?;
             Ok(())
         })?;
         Ok(Outputs { results, tokens, truncated })
     }
 
-    /// The same for something else that is wanted of them.
+    /// Like [`Session::run`], for any kind of output.
     pub(crate) fn run_for(
         &self,
-        want: Want,
+        kind: OutputKind,
         mut items: Vec<EncodeItem>,
         mut take: impl FnMut(usize, &[&[f32]]) -> Result<()>,
     ) -> Result<()> {
-        let words = self.plan.vocabulary;
+        let vocabulary = self.plan.vocabulary;
         for (text, item) in items.iter().enumerate() {
-            if let Some(id) = item.sequence.ids.iter().find(|id| **id as usize >= words) {
-                let why =
-                    format!("token {id} is beyond the model's {words} words; do tokenizer and model belong together?");
+            if let Some(id) = item.sequence.ids.iter().find(|id| **id as usize >= vocabulary) {
+                let why = format!(
+                    "token {id} is outside of the model's vocabulary of {vocabulary}; do tokenizer and model belong together?"
+                );
                 return Err(Error::Text { text, why });
             }
         }
         let numbers: Vec<usize> = (0..items.len()).filter(|i| !items[*i].sequence.ids.is_empty()).collect();
         items.retain(|item| !item.sequence.ids.is_empty());
-        let mut parts = PartStream::submit(&self.executor, self.plan.device, &self.settings.context, items, want)?;
+        let mut parts = PartStream::submit(&self.executor, self.plan.device, &self.settings.context, items, kind)?;
         while let Some(part) = parts.next() {
             let part = part?;
             for (item, place) in &part.items {
-                let (text, own) = (numbers[*item], part.results.of(*place));
-                if !own.iter().all(|values| values.iter().all(|v| v.is_finite())) {
+                let (text, outputs) = (numbers[*item], part.results.of(*place));
+                if !outputs.iter().all(|values| values.iter().all(|v| v.is_finite())) {
                     let what = format!("text {}: its result", text + 1);
                     return Err(Error::unsound(&what, self.plan.device, self.plan.dtype));
                 }
-                take(text, &own)?;
+                take(text, &outputs)?;
             }
             drop(part);
-            if parts.read() {
+            if parts.mark_read() {
                 self.executor.wake()?;
             }
         }
@@ -200,33 +203,33 @@ impl<P: Pipeline> Session<P> {
     }
 }
 
-/// The parts of an answer as they come. Dropping it cancels what has not run.
+/// The parts of a result as they arrive. Dropping it cancels the rest.
 pub(super) struct PartStream {
     inbox: Receiver<Result<Part>>,
     reply: Weak<Reply<Part>>,
     /// Parts that were sent and not read.
     unread: Arc<AtomicUsize>,
-    /// Items that are not answered.
+    /// Items without a result.
     left: usize,
 }
 
 impl PartStream {
-    /// Submits items; all have tokens.
+    /// Submits items; none may be empty.
     pub(super) fn submit<P: Pipeline>(
         executor: &Executor<Encode<P>>,
         device: Device,
         context: &RequestContext,
         items: Vec<EncodeItem>,
-        want: Want,
+        kind: OutputKind,
     ) -> Result<PartStream> {
         let (parts, inbox) = channel();
         let (left, unread) = (items.len(), Arc::new(AtomicUsize::new(0)));
-        // Nobody receives it if the stream was dropped; the next step finds out.
+        // If the stream was dropped, sending fails, and the request ends before the next step.
         let reply = Reply::new(context.clone(), device, Box::new(move |part| drop(parts.send(part))));
         let reply = Arc::new(reply);
         let stream = PartStream { inbox, reply: Arc::downgrade(&reply), unread: unread.clone(), left };
         if left > 0 {
-            executor.submit(EncodeRequest { items, want, unread }, &reply)?;
+            executor.submit(EncodeRequest { items, kind, unread }, &reply)?;
         }
         Ok(stream)
     }
@@ -242,8 +245,9 @@ impl PartStream {
         Some(part)
     }
 
-    /// Says that a part was read. Returns whether the scheduler had passed this request over, and should look at it again.
-    pub(super) fn read(&self) -> bool {
+    /// Marks a part as read. Returns whether the queue had skipped this request, so that the
+    /// executor must be woken.
+    pub(super) fn mark_read(&self) -> bool {
         self.unread.fetch_sub(1, Relaxed) >= MOST_UNREAD
     }
 }

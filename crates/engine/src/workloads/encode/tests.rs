@@ -1,8 +1,8 @@
-//! The encoder workload in its executor, with a model that can be held up and poisoned.
+//! The encoder workload in its executor, with a fake model that can block and fail.
 
 use super::session::PartStream;
 use super::*;
-use crate::config::Reading;
+use crate::config::InputSpec;
 use crate::runtime::{Executor, RequestContext};
 use sconce_models::{Limits, Positions};
 use std::sync::Mutex;
@@ -10,22 +10,23 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 const HOLD: u32 = 1;
-const BAD: u32 = 2;
-const TERRIBLE: u32 = 3;
+const FAIL: u32 = 2;
+const PANIC: u32 = 3;
 
-/// Gives the sum of a sequence's ids. Every batch it is given is seen; one with [`HOLD`] in it waits.
+/// Returns the sum of a sequence's ids. It reports every batch, and blocks on one that contains
+/// [`HOLD`].
 struct Sums {
     seen: Sender<Vec<u32>>,
     go: Mutex<Receiver<()>>,
 }
 
 impl Pipeline for Sums {
-    type Spec = Reading;
+    type Spec = InputSpec;
 
-    fn reading(spec: &Reading) -> &Reading {
+    fn input_spec(spec: &InputSpec) -> &InputSpec {
         spec
     }
-    fn load(_: &Parts, _: &Reading) -> Result<Sums> {
+    fn load(_: &Parts, _: &InputSpec) -> Result<Sums> {
         Err(Error::Input("made by hand".into()))
     }
     fn limits(&self) -> Limits {
@@ -40,8 +41,8 @@ impl Pipeline for Sums {
         if ids.contains(&HOLD) {
             let _ = self.go.lock().unwrap().recv();
         }
-        assert!(!ids.contains(&TERRIBLE), "terrible");
-        if ids.contains(&BAD) {
+        assert!(!ids.contains(&PANIC), "terrible");
+        if ids.contains(&FAIL) {
             return Err(Error::Input("bad".into()));
         }
         let sum = |i: usize| ids[batch.segments.observe().range(i)].iter().sum::<u32>() as f32;
@@ -50,21 +51,22 @@ impl Pipeline for Sums {
     }
 }
 
-struct Served {
-    /// Before the executor, which waits for its thread when it is dropped: a test that fails lets go of the model.
+struct Fixture {
+    /// Declared before the executor, whose drop joins its thread: a failing test unblocks the model
+    /// first.
     go: Sender<()>,
     executor: Executor<Encode<Sums>>,
     seen: Receiver<Vec<u32>>,
 }
 
 /// Batches of 10 tokens.
-fn serve() -> Served {
-    let ((saw, seen), (go, wait)) = (channel(), channel());
+fn fixture() -> Fixture {
+    let ((report, seen), (go, wait)) = (channel(), channel());
     let budget = Budget { tokens: 10, sequences: 100 };
     let make = move || {
         let place = Place::open(Device::Cpu)?;
         Ok(Encode {
-            pipeline: Sums { seen: saw, go: Mutex::new(wait) },
+            pipeline: Sums { seen: report, go: Mutex::new(wait) },
             passes: GraphCache::new(&place, 0)?,
             place,
             dtype: DType::F32,
@@ -75,15 +77,15 @@ fn serve() -> Served {
             last: (0, 0),
         })
     };
-    Served { executor: Executor::start(Device::Cpu, Arc::default(), make).unwrap(), seen, go }
+    Fixture { executor: Executor::start(Device::Cpu, Arc::default(), make).unwrap(), seen, go }
 }
 
-impl Served {
-    fn ask(&self, texts: &[&[u32]], context: &RequestContext) -> PartStream {
+impl Fixture {
+    fn submit(&self, texts: &[&[u32]], context: &RequestContext) -> PartStream {
         let item =
             |ids: &&[u32]| EncodeItem { sequence: Sequence { ids: ids.to_vec(), ..Sequence::default() }, skip: 0 };
         let items = texts.iter().map(item).collect();
-        PartStream::submit(&self.executor, Device::Cpu, context, items, Want::Task).unwrap()
+        PartStream::submit(&self.executor, Device::Cpu, context, items, OutputKind::Task).unwrap()
     }
 
     fn batch(&self) -> Vec<u32> {
@@ -95,103 +97,103 @@ fn sums(part: &Part) -> Vec<(usize, f32)> {
     part.items.iter().map(|(item, place)| (*item, part.results.of(*place)[0][0])).collect()
 }
 
-/// All of an answer, in the order of the texts.
-fn all(mut ticket: PartStream) -> Result<Vec<f32>> {
-    let mut own = Vec::new();
-    while let Some(part) = ticket.next() {
-        own.extend(sums(&part?));
+/// The whole result, in the order of the texts.
+fn all(mut stream: PartStream) -> Result<Vec<f32>> {
+    let mut sums_of_items = Vec::new();
+    while let Some(part) = stream.next() {
+        sums_of_items.extend(sums(&part?));
     }
-    own.sort_by_key(|(item, _)| *item);
-    Ok(own.into_iter().map(|(_, sum)| sum).collect())
+    sums_of_items.sort_by_key(|(item, _)| *item);
+    Ok(sums_of_items.into_iter().map(|(_, sum)| sum).collect())
 }
 
 #[test]
 fn who_comes_while_a_batch_runs_shares_the_next() {
-    let served = serve();
+    let fixture = fixture();
     let patient = RequestContext::default();
-    let held = served.ask(&[&[HOLD]], &patient);
-    assert_eq!(served.batch(), [HOLD]);
-    let tickets: Vec<_> = (0..4).map(|i| served.ask(&[&[10 + i]], &RequestContext::default())).collect();
-    let two = served.ask(&[&[20, 21], &[30]], &RequestContext::default());
-    let waiting = served.executor.queue_watch()();
+    let held = fixture.submit(&[&[HOLD]], &patient);
+    assert_eq!(fixture.batch(), [HOLD]);
+    let streams: Vec<_> = (0..4).map(|i| fixture.submit(&[&[10 + i]], &RequestContext::default())).collect();
+    let two = fixture.submit(&[&[20, 21], &[30]], &RequestContext::default());
+    let waiting = fixture.executor.queue_watch()();
     assert_eq!((waiting.requests, waiting.tokens, waiting.batch_sequences, waiting.batch_tokens), (5, 7, 1, 1));
     assert_eq!((patient.times().inference, patient.times().queue > Duration::ZERO), (Duration::ZERO, true));
-    served.go.send(()).unwrap();
-    let mut together = served.batch();
+    fixture.go.send(()).unwrap();
+    let mut together = fixture.batch();
     together.sort_unstable();
     assert_eq!(together, [10, 11, 12, 13, 20, 21, 30], "one batch");
     assert_eq!(all(held).unwrap(), [1.0]);
-    for (i, ticket) in tickets.into_iter().enumerate() {
-        assert_eq!(all(ticket).unwrap(), [10.0 + i as f32]);
+    for (i, stream) in streams.into_iter().enumerate() {
+        assert_eq!(all(stream).unwrap(), [10.0 + i as f32]);
     }
     assert_eq!(all(two).unwrap(), [41.0, 30.0], "to each their own, in their order");
-    assert_eq!((served.executor.queue_watch()().requests, served.executor.queue_watch()().batch_tokens), (0, 7));
+    assert_eq!((fixture.executor.queue_watch()().requests, fixture.executor.queue_watch()().batch_tokens), (0, 7));
     assert!(patient.times().inference > Duration::ZERO);
 }
 
 #[test]
 fn what_fails_together_fails_alone() {
-    let served = serve();
-    let held = served.ask(&[&[HOLD]], &RequestContext::default());
-    served.batch();
-    let asked: [&[u32]; 4] = [&[10], &[BAD], &[11], &[TERRIBLE]];
-    let tickets: Vec<_> = asked.iter().map(|ids| served.ask(&[ids], &RequestContext::default())).collect();
-    served.go.send(()).unwrap();
+    let fixture = fixture();
+    let held = fixture.submit(&[&[HOLD]], &RequestContext::default());
+    fixture.batch();
+    let texts: [&[u32]; 4] = [&[10], &[FAIL], &[11], &[PANIC]];
+    let streams: Vec<_> = texts.iter().map(|ids| fixture.submit(&[ids], &RequestContext::default())).collect();
+    fixture.go.send(()).unwrap();
     all(held).unwrap();
-    let answers: Vec<_> = tickets.into_iter().map(all).collect();
+    let answers: Vec<_> = streams.into_iter().map(all).collect();
     assert_eq!((answers[0].as_ref().unwrap()[0], answers[2].as_ref().unwrap()[0]), (10.0, 11.0));
     assert!(matches!(&answers[1], Err(Error::Input(why)) if why == "bad"), "{:?}", answers[1]);
     assert!(matches!(&answers[3], Err(Error::Panicked { why, .. }) if why == "terrible"), "{:?}", answers[3]);
-    assert_eq!(all(served.ask(&[&[12]], &RequestContext::default())).unwrap(), [12.0], "and the thread goes on");
+    assert_eq!(all(fixture.submit(&[&[12]], &RequestContext::default())).unwrap(), [12.0], "and the thread goes on");
 }
 
 #[test]
 fn who_is_cancelled_late_or_gone_is_never_run() {
-    let served = serve();
-    let held = served.ask(&[&[HOLD]], &RequestContext::default());
-    served.batch();
+    let fixture = fixture();
+    let held = fixture.submit(&[&[HOLD]], &RequestContext::default());
+    fixture.batch();
     let (cancelled, late) =
         (RequestContext::default(), RequestContext::new(Some(Instant::now() + Duration::from_millis(1))));
-    let tickets = [served.ask(&[&[50]], &cancelled), served.ask(&[&[51], &[52]], &late)];
-    drop(served.ask(&[&[53]], &RequestContext::default()));
-    let other = served.ask(&[&[10]], &RequestContext::default());
+    let streams = [fixture.submit(&[&[50]], &cancelled), fixture.submit(&[&[51], &[52]], &late)];
+    drop(fixture.submit(&[&[53]], &RequestContext::default()));
+    let other = fixture.submit(&[&[10]], &RequestContext::default());
     cancelled.cancel();
     std::thread::sleep(Duration::from_millis(5));
-    served.go.send(()).unwrap();
+    fixture.go.send(()).unwrap();
     all(held).unwrap();
     assert_eq!(all(other).unwrap(), [10.0]);
-    assert_eq!(served.batch(), [10], "none of the others");
-    let [first, second] = tickets.map(all);
+    assert_eq!(fixture.batch(), [10], "none of the others");
+    let [first, second] = streams.map(all);
     assert!(matches!(first, Err(Error::Cancelled)));
     assert!(matches!(second, Err(Error::Late { .. })));
     assert!(late.times().queue > Duration::ZERO && late.times().inference == Duration::ZERO);
     // In the middle of a long request, too.
     let context = RequestContext::default();
-    let mut long = served.ask(&[&[HOLD; 10], &[60; 9], &[61; 8]], &context);
-    served.batch();
+    let mut long = fixture.submit(&[&[HOLD; 10], &[60; 9], &[61; 8]], &context);
+    fixture.batch();
     context.cancel();
-    (0..10).for_each(|_| served.go.send(()).unwrap());
+    (0..10).for_each(|_| fixture.go.send(()).unwrap());
     assert!(matches!(long.next(), Some(Ok(_))));
     assert!(matches!(long.next(), Some(Err(Error::Cancelled))));
-    assert!(long.next().is_none() && served.seen.try_recv().is_err());
-    assert_eq!(served.executor.queue_watch()().requests, 0);
+    assert!(long.next().is_none() && fixture.seen.try_recv().is_err());
+    assert_eq!(fixture.executor.queue_watch()().requests, 0);
 }
 
 #[test]
 fn who_does_not_read_what_is_done_is_passed_over_until_they_do() {
-    let served = serve();
+    let fixture = fixture();
     let text: &[u32] = &[7; 10];
-    let mut slow = served.ask(&[text; 5], &RequestContext::default());
-    assert_eq!((served.batch().len(), served.batch().len()), (10, 10));
-    assert_eq!(all(served.ask(&[&[40]], &RequestContext::default())).unwrap(), [40.0]);
-    assert_eq!(served.batch(), [40], "two parts lie unread, and a third would only take room");
-    assert_eq!(served.executor.queue_watch()().tokens, 30);
-    let mut heard = 0;
+    let mut slow = fixture.submit(&[text; 5], &RequestContext::default());
+    assert_eq!((fixture.batch().len(), fixture.batch().len()), (10, 10));
+    assert_eq!(all(fixture.submit(&[&[40]], &RequestContext::default())).unwrap(), [40.0]);
+    assert_eq!(fixture.batch(), [40], "two parts lie unread, and a third would only take room");
+    assert_eq!(fixture.executor.queue_watch()().tokens, 30);
+    let mut received = 0;
     while let Some(part) = slow.next() {
-        heard += sums(&part.unwrap()).len();
-        if slow.read() {
-            served.executor.wake().unwrap();
+        received += sums(&part.unwrap()).len();
+        if slow.mark_read() {
+            fixture.executor.wake().unwrap();
         }
     }
-    assert_eq!(heard, 5);
+    assert_eq!(received, 5);
 }

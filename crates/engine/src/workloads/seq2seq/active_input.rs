@@ -1,4 +1,4 @@
-//! The answers to one input in the making: logits in, tokens out.
+//! The running answers to one input: logits in, tokens out.
 
 use crate::error::{Error, Result};
 use crate::generation::{
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokenizers::Tokenizer;
 
-/// An input, ready to be read, and how its answers are found.
+/// A tokenized input, and how to generate its answers.
 pub(crate) struct Seq2SeqRequest {
     pub(crate) ids: Vec<u32>,
     /// The most tokens of an answer.
@@ -18,40 +18,40 @@ pub(crate) struct Seq2SeqRequest {
     pub(crate) search: SearchRequest,
 }
 
-/// How answers are found.
+/// How to generate answers.
 pub(crate) enum SearchRequest {
-    /// Token by token; the prompt is the token that begins an answer.
+    /// By sampling; the prompt is the start token.
     Sample(Box<GenerateRequest>),
     /// By beam search.
     Beams(Box<BeamRequest>),
 }
 
-/// A beam search that has not begun, and what its answers are told with.
+/// A beam search that has not begun, and what it needs to report its answers.
 pub(crate) struct BeamRequest {
     pub(crate) beams: Beams,
     /// Beams at once, and answers at the end.
     pub(crate) width: usize,
     pub(crate) answers: usize,
     pub(crate) tokenizer: Arc<Tokenizer>,
-    /// Tokens that end an answer, which are no part of its text.
+    /// Tokens that end an answer and are not part of its text.
     pub(crate) ends: Arc<BTreeSet<u32>>,
 }
 
-/// The answers to an input.
+/// The running answers to an input.
 pub(super) struct ActiveInput {
     reply: Arc<GenerationReply>,
     answers: Answers,
 }
 
 enum Answers {
-    /// One for each row.
+    /// One per row.
     Sample(Vec<ActiveSequence>),
     /// `None` once the search is over.
     Beams(Option<Box<BeamRequest>>),
 }
 
 impl SearchRequest {
-    /// Sequences that the answers take at most.
+    /// The most sequences that the answers take.
     pub(super) fn width(&self) -> usize {
         match self {
             SearchRequest::Sample(request) => request.params.n.max(1) as usize,
@@ -59,7 +59,8 @@ impl SearchRequest {
         }
     }
 
-    /// Sequences that they begin with: beams are one until their first token.
+    /// The number of sequences that decoding begins with: a beam search has one until its first
+    /// token.
     pub(super) fn first(&self) -> usize {
         match self {
             SearchRequest::Sample(_) => self.width(),
@@ -67,7 +68,7 @@ impl SearchRequest {
         }
     }
 
-    /// Answers that will come.
+    /// The number of answers.
     pub(super) fn answers(&self) -> usize {
         match self {
             SearchRequest::Sample(_) => self.width(),
@@ -88,13 +89,13 @@ impl ActiveInput {
         ActiveInput { reply, answers }
     }
 
-    /// The input's first step begins.
+    /// Called when the input's first step begins.
     pub(super) fn begin(&self) {
         self.reply.begin(0);
     }
 
-    /// Takes the logits of the next token, `[rows][vocabulary]`, of rows with these tokens. Returns which rows go on, with which
-    /// token, in the order of the next step.
+    /// Takes the logits of the next token, `[rows][vocabulary]`, for rows with these tokens.
+    /// Returns which rows continue, with which token, in the order of the next step.
     pub(super) fn advance(&mut self, logits: &mut [f32], rows: &[&[u32]], device: Device) -> Vec<Continued> {
         let width = (logits.len() / rows.len().max(1)).max(1);
         match &mut self.answers {
@@ -124,7 +125,8 @@ impl ActiveInput {
                 {
                     let BeamRequest { beams, tokenizer, ends, answers, .. } = *search;
                     let found = beams.answers();
-                    // A vocabulary of fewer words than beams has fewer answers than were asked for.
+                    // A vocabulary smaller than the number of beams yields fewer answers than
+                    // requested.
                     (found.len()..answers).for_each(|answer| self.reply.end(answer, Finish::Length, None));
                     for (answer, found) in found.into_iter().enumerate() {
                         match finished(found, &tokenizer, &ends, device) {
@@ -142,7 +144,7 @@ impl ActiveInput {
     }
 }
 
-/// Text, tokens, end and score of an answer that a beam search found.
+/// Text, tokens, finish reason and score of an answer that a beam search found.
 fn finished(
     Hypothesis { tokens: mut ids, score }: Hypothesis,
     tokenizer: &Tokenizer,
@@ -153,7 +155,9 @@ fn finished(
     if has_ended {
         ids.pop();
     }
-    let text = tokenizer.decode(&ids, true).map_err(|e| Error::bug(device, &format!("no text of an answer: {e}")))?;
+    let text = tokenizer
+        .decode(&ids, true)
+        .map_err(|e| Error::bug(device, &format!("an answer cannot be detokenized: {e}")))?;
     let picks = ids.into_iter().map(|id| SampledToken { id, logprobs: None }).collect();
     Ok((text, picks, if has_ended { Finish::End } else { Finish::Length }, score))
 }

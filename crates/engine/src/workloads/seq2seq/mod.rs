@@ -1,5 +1,5 @@
-//! Sequence-to-sequence models (T5): inputs are read as there is room for their answers, and all answers are continued a token at
-//! a time.
+//! Sequence-to-sequence models (T5): inputs are encoded when their answers fit into the KV cache,
+//! and all answers are decoded together, a token per step.
 
 mod active_input;
 mod model;
@@ -18,7 +18,7 @@ use crate::runtime::{QueueStats, Reply, RequestId, Workload};
 use crate::schedule::{Input, Row, Seq2SeqBudget, Seq2SeqScheduler, Seq2SeqStep};
 use crate::workloads::decode::PAGE;
 use active_input::ActiveInput;
-use model::{Whole, copy};
+use model::{Seq2SeqModel, copy};
 use sconce_formats::Model;
 use sconce_models::TokenChunk;
 use sconce_ops::replay::GraphCache;
@@ -27,7 +27,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the files of such a model say.
+/// The settings from the model's files.
 #[derive(Clone, Debug)]
 pub(crate) struct Seq2SeqSpec {
     /// The folder or file.
@@ -36,7 +36,7 @@ pub(crate) struct Seq2SeqSpec {
     pub(crate) start: u32,
 }
 
-/// A KV cache, and whose pages are whose.
+/// A KV cache and its block tables.
 struct PagedCache {
     cache: KvCache,
     blocks: Blocks,
@@ -44,13 +44,13 @@ struct PagedCache {
 
 /// The workload of a sequence-to-sequence model.
 pub(crate) struct Seq2SeqWorkload {
-    model: Whole,
+    model: Seq2SeqModel,
     layout: Seq2SeqLayout,
     place: Place,
     passes: GraphCache,
-    /// Of inputs, and of answers.
-    read: PagedCache,
-    written: PagedCache,
+    /// The KV cache of inputs (cross-attention), and of answers.
+    input_cache: PagedCache,
+    output_cache: PagedCache,
     budget: Seq2SeqBudget,
     start: u32,
     scheduler: Seq2SeqScheduler,
@@ -63,7 +63,7 @@ impl Workload for Seq2SeqWorkload {
     type Request = Seq2SeqRequest;
     type Output = Event;
     type Step = Seq2SeqStep;
-    /// Logits of a decoding step; none of one that reads inputs.
+    /// Logits of a decoding step; empty for an encoding step.
     type Outcome = Vec<f32>;
     type Stats = ();
 
@@ -77,20 +77,20 @@ impl Workload for Seq2SeqWorkload {
         options: &LoadOptions,
         place: &Place,
     ) -> Result<Seq2SeqWorkload> {
-        let (model, _) = Whole::load(&Model::open(&spec.root)?, options, plan.weight_format, place)?;
+        let (model, _) = Seq2SeqModel::load(&Model::open(&spec.root)?, options, plan.weight_format, place)?;
         let paged = |pages: usize| -> Result<PagedCache> {
             let blocks = Blocks::new(pages as u32, PAGE as u32).map_err(Error::Input)?;
             Ok(PagedCache { cache: model.cache(pages, layout.cache_format, place)?, blocks })
         };
-        let (read, written) = (paged(layout.read)?, paged(layout.written)?);
+        let (input_cache, output_cache) = (paged(layout.input_pages)?, paged(layout.output_pages)?);
         let budget = Seq2SeqBudget { tokens: plan.batch_tokens, sequences: layout.sequences };
         Ok(Seq2SeqWorkload {
             passes: GraphCache::new(place, plan.recorded)?,
             model,
             layout: layout.clone(),
             place: place.clone(),
-            read,
-            written,
+            input_cache,
+            output_cache,
             budget,
             start: spec.start,
             scheduler: Seq2SeqScheduler::new(budget, spec.start),
@@ -103,7 +103,7 @@ impl Workload for Seq2SeqWorkload {
     }
 
     fn dry_run(&self, tokens: usize) -> Result<()> {
-        self.model.dry_run(&self.layout, tokens, (&self.read.cache, &self.written.cache), &self.place)
+        self.model.dry_run(&self.layout, tokens, (&self.input_cache.cache, &self.output_cache.cache), &self.place)
     }
 
     fn step_tokens(&self) -> usize {
@@ -123,7 +123,7 @@ impl Workload for Seq2SeqWorkload {
     }
 
     fn schedule(&mut self) -> Option<Seq2SeqStep> {
-        let step = self.scheduler.step(&mut self.read.blocks, &mut self.written.blocks)?;
+        let step = self.scheduler.step(&mut self.input_cache.blocks, &mut self.output_cache.blocks)?;
         if let Seq2SeqStep::Encode(inputs) = &step {
             inputs.iter().filter_map(|(id, ..)| self.active.get(&RequestId(*id))).for_each(ActiveInput::begin);
         }
@@ -138,9 +138,9 @@ impl Workload for Seq2SeqWorkload {
             }
             Seq2SeqStep::Decode { copies, rows } => {
                 let alone = |(id, rows): (u64, Vec<Row>)| {
-                    // Nobody else writes to the pages that are copied for it.
-                    let own = |(_, to): &(u32, u32)| rows.iter().any(|row| row.table.contains(to));
-                    let copies = copies.iter().copied().filter(own).collect();
+                    // No other request writes to the pages that are copied for this one.
+                    let is_own_page = |(_, to): &(u32, u32)| rows.iter().any(|row| row.table.contains(to));
+                    let copies = copies.iter().copied().filter(is_own_page).collect();
                     (RequestId(id), Seq2SeqStep::Decode { copies, rows })
                 };
                 by_request(rows).into_iter().map(alone).collect()
@@ -152,19 +152,19 @@ impl Workload for Seq2SeqWorkload {
         match step {
             Seq2SeqStep::Encode(inputs) => {
                 let inputs: Vec<_> = inputs.iter().map(|(_, table, ids)| (table.clone(), ids.clone())).collect();
-                self.model.read(&inputs, &self.read.cache, &self.place)?;
+                self.model.encode(&inputs, &self.input_cache.cache, &self.place)?;
                 Ok(Vec::new())
             }
             Seq2SeqStep::Decode { copies, rows } => {
-                copy(copies, &self.written.cache, &self.place)?;
-                let piece = |row: &Row| {
-                    let piece =
+                copy(copies, &self.output_cache.cache, &self.place)?;
+                let chunk = |row: &Row| {
+                    let chunk =
                         TokenChunk { ids: vec![row.token], start: row.position, table: row.table.clone(), wanted: 1 };
-                    (piece, row.input.clone())
+                    (chunk, row.input.clone())
                 };
-                let rows: Vec<_> = rows.iter().map(piece).collect();
+                let rows: Vec<_> = rows.iter().map(chunk).collect();
                 let here = (&self.place, &self.passes);
-                Ok(self.model.replay(&rows, &self.written.cache, &self.read.cache, here)?.to_f32()?)
+                Ok(self.model.replay(&rows, &self.output_cache.cache, &self.input_cache.cache, here)?.to_f32()?)
             }
         }
     }
@@ -175,37 +175,37 @@ impl Workload for Seq2SeqWorkload {
             let width = (logits.len() / rows.len().max(1)).max(1);
             let head = self.model.0.head();
             threads::for_each_chunk_mut(&mut logits, width, |_, row| head.capped(row));
-            // Every request needs nothing but its own rows, so all are sampled at once.
+            // Every request needs only its own rows, so all are sampled in parallel.
             let mut rest = &mut logits[..];
-            let mut own = Vec::new();
+            let mut work = Vec::new();
             for (id, rows) in by_request(&rows) {
-                let (logits, behind) = rest.split_at_mut(rows.len() * width);
-                rest = behind;
-                own.extend(self.active.remove(&RequestId(id)).map(|input| Mutex::new((id, input, logits))));
+                let (logits, remaining) = rest.split_at_mut(rows.len() * width);
+                rest = remaining;
+                work.extend(self.active.remove(&RequestId(id)).map(|input| Mutex::new((id, input, logits))));
             }
             let (scheduler, device) = (&self.scheduler, self.place.device());
-            let continued = threads::map(own.len(), |i| {
-                let mut own = own[i].lock().unwrap_or_else(PoisonError::into_inner);
-                let (id, input, logits) = &mut *own;
+            let continued = threads::map(work.len(), |i| {
+                let mut entry = work[i].lock().unwrap_or_else(PoisonError::into_inner);
+                let (id, input, logits) = &mut *entry;
                 (*id, input.advance(logits, &scheduler.tokens(*id), device))
             });
-            for own in own {
-                let (id, input, _) = own.into_inner().unwrap_or_else(PoisonError::into_inner);
+            for entry in work {
+                let (id, input, _) = entry.into_inner().unwrap_or_else(PoisonError::into_inner);
                 self.active.insert(RequestId(id), input);
             }
-            self.scheduler.commit(&mut self.read.blocks, &mut self.written.blocks, continued);
+            self.scheduler.commit(&mut self.input_cache.blocks, &mut self.output_cache.blocks, continued);
         }
     }
 
     fn release(&mut self, id: RequestId) {
         self.active.remove(&id);
-        self.scheduler.release(&mut self.read.blocks, &mut self.written.blocks, id.0);
+        self.scheduler.release(&mut self.input_cache.blocks, &mut self.output_cache.blocks, id.0);
     }
 
     fn reset(&mut self) {
         self.active.clear();
         self.scheduler = Seq2SeqScheduler::new(self.budget, self.start);
-        for paged in [&mut self.read, &mut self.written] {
+        for paged in [&mut self.input_cache, &mut self.output_cache] {
             if let Ok(blocks) = Blocks::new(paged.blocks.count() as u32, paged.blocks.size() as u32) {
                 paged.blocks = blocks;
             }
@@ -220,7 +220,7 @@ impl Workload for Seq2SeqWorkload {
     fn stats(&self) {}
 }
 
-/// Rows of each request, which stand together, in the order of the step.
+/// The rows of each request, which are adjacent, in the order of the step.
 fn by_request(rows: &[Row]) -> Vec<(u64, Vec<Row>)> {
-    rows.chunk_by(|a, b| a.request == b.request).map(|own| (own[0].request, own.to_vec())).collect()
+    rows.chunk_by(|a, b| a.request == b.request).map(|rows| (rows[0].request, rows.to_vec())).collect()
 }

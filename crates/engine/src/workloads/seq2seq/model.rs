@@ -1,9 +1,9 @@
-//! Such a model on its device: what it takes, planned before it is loaded; reading, and one step of writing.
+//! A sequence-to-sequence model on its device: its plan, loading, encoding, and one decoding step.
 
 use crate::error::{Error, Result};
 use crate::options::{LoadOptions, Seq2SeqLimits};
-use crate::plan::{Outline, Planned, Trace};
-use crate::workloads::decode::{PAGE, usual_cache_format};
+use crate::plan::{PlanDetails, Planned, Trace};
+use crate::workloads::decode::{PAGE, default_cache_format};
 use crate::workloads::encode::dummy_sequences;
 use sconce_formats::Model;
 use sconce_models::{Batch, EncoderKv, Seq2Seq, Sequence, TokenChunk, seq2seq};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How such a model is laid out, beyond what every model has.
+/// The memory layout of a sequence-to-sequence model.
 #[derive(Clone, Debug)]
 pub(crate) struct Seq2SeqLayout {
     /// The format of both KV caches.
@@ -23,73 +23,73 @@ pub(crate) struct Seq2SeqLayout {
     pub(crate) output: usize,
     /// The most answers, or beams, at once.
     pub(crate) sequences: usize,
-    /// Pages of the cache of what was read, and of what was written.
-    pub(super) read: usize,
-    pub(super) written: usize,
+    /// Pages of the KV cache of inputs, and of that of answers.
+    pub(super) input_pages: usize,
+    pub(super) output_pages: usize,
 }
 
-/// More tokens than this, of one text or all of a cache, are a slip of the finger.
+/// More tokens than this, in one text or the whole KV cache, are a typing error.
 const LONGEST: usize = 1 << 20;
 
-/// Inputs of full length that the cache of what was read has room for. Most are much shorter, and more of them fit.
+/// Inputs of full length that fit into the KV cache of inputs. Most inputs are much shorter, and
+/// more of them fit.
 const INPUTS: usize = 4;
 
-/// A piece's table of pages and how many of its tokens there are.
-pub(super) type Where = (Arc<[u32]>, usize);
+/// The block table of an input and the input's length.
+pub(super) type InputTable = (Arc<[u32]>, usize);
 
-/// Works out what the model in `root` takes on `device`, without reading a weight.
+/// Plans the model in `root` on `device`, without reading a weight.
 pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result<Planned<Seq2SeqLayout>> {
     let Seq2SeqLimits { input, output, sequences, cache_format } = options.seq2seq;
-    let weight_format = options.kept(device)?;
+    let weight_format = options.lm_weight_format(device)?;
     let model = Model::open(root)?;
     let trained = model.config.get("n_positions").and_then(Value::as_u64).unwrap_or(512);
     let input = input.unwrap_or(trained.min(LONGEST as u64) as usize);
     let fits = |n: usize| (1..=LONGEST).contains(&n);
     if !fits(input) || !fits(output) || !fits(sequences) || sequences.saturating_mul(output) > LONGEST << 4 {
-        let what =
-            format!("inputs of {input} tokens and {sequences} answers of {output}: 1 to {LONGEST} of each make sense");
+        let what = format!("inputs of {input} tokens and {sequences} answers of {output}: use 1 to {LONGEST} of each");
         return Err(Error::Input(what));
     }
     let mut trace = Trace::new(device, &options.policy);
-    let (loaded, unread) = trace.load(|place| Whole::load(&model, options, weight_format, place))?;
+    let (loaded, unread) = trace.load(|place| Seq2SeqModel::load(&model, options, weight_format, place))?;
     if let Some(name) = unread.iter().find(|name| name.starts_with("decoder.")) {
-        let what = format!("the weights hold {name}, which this model does not have by its config.json");
+        let what = format!("the weights hold {name}, which the model in config.json does not have");
         return Err(Error::file(root, what));
     }
     let place = trace.place.clone();
-    let cache_format = cache_format.map_or_else(|| usual_cache_format(&model, weight_format, device, options), Ok)?;
-    let (read, written) = (INPUTS.min(sequences) * input.div_ceil(PAGE), sequences * output.div_ceil(PAGE));
+    let cache_format = cache_format.map_or_else(|| default_cache_format(&model, weight_format, device, options), Ok)?;
+    let (input_pages, output_pages) = (INPUTS.min(sequences) * input.div_ceil(PAGE), sequences * output.div_ceil(PAGE));
     let row = loaded.0.cache().bytes(cache_format) as u64;
-    trace.set_cache(row.saturating_mul(((read + written) * PAGE) as u64));
-    let batch_tokens = options.batch_tokens(device)?.clamp(input, read * PAGE);
+    trace.set_cache(row.saturating_mul(((input_pages + output_pages) * PAGE) as u64));
+    let batch_tokens = options.batch_tokens(device)?.clamp(input, input_pages * PAGE);
     let caches = || -> Result<(KvCache, KvCache)> {
-        Ok((loaded.cache(read, cache_format, &place)?, loaded.cache(written, cache_format, &place)?))
+        Ok((loaded.cache(input_pages, cache_format, &place)?, loaded.cache(output_pages, cache_format, &place)?))
     };
-    let input_at: Where = ((0..input.div_ceil(PAGE) as u32).collect(), input);
-    // Everyone at the last token of the longest answer.
-    let write = |(was_read, was_written): &(KvCache, KvCache)| -> Result<()> {
+    let input_at: InputTable = ((0..input.div_ceil(PAGE) as u32).collect(), input);
+    // All sequences at the last token of the longest answer.
+    let decode = |(input_cache, output_cache): &(KvCache, KvCache)| -> Result<()> {
         let table: Arc<[u32]> = (0..output.div_ceil(PAGE) as u32).collect();
-        let piece = TokenChunk { ids: vec![0], start: output - 1, table, wanted: 1 };
-        let writing: Vec<_> = (0..sequences).map(|_| (piece.clone(), input_at.clone())).collect();
-        loaded.step(&writing, was_written, was_read, &place)?;
+        let chunk = TokenChunk { ids: vec![0], start: output - 1, table, wanted: 1 };
+        let rows: Vec<_> = (0..sequences).map(|_| (chunk.clone(), input_at.clone())).collect();
+        loaded.step(&rows, output_cache, input_cache, &place)?;
         Ok(())
     };
     let steps = trace.pass(|| {
         let caches = caches()?;
         let inputs = dummy_sequences(batch_tokens, input, usize::MAX).into_iter();
         let inputs: Vec<_> = inputs.map(|Sequence { ids, .. }| (input_at.0.clone(), ids)).collect();
-        loaded.read(&inputs, &caches.0, &place)?;
-        // Each with a page of its own to copy first.
+        loaded.encode(&inputs, &caches.0, &place)?;
+        // Every sequence copies a page first.
         let pages: Vec<(u32, u32)> = (0..sequences as u32).map(|page| (page, page)).collect();
         copy(&pages, &caches.1, &place)?;
-        write(&caches)
+        decode(&caches)
     })?;
-    trace.captured_pass(|| write(&caches()?))?;
-    let outline = Outline {
+    trace.captured_pass(|| decode(&caches()?))?;
+    let details = PlanDetails {
         dtype: options.dtype,
         weight_format,
         chosen: None,
-        cache_tokens: (read + written) * PAGE,
+        cache_tokens: (input_pages + output_pages) * PAGE,
         batch_tokens,
         max_tokens: input,
         dimension: loaded.0.encoder().hidden_size(),
@@ -98,8 +98,8 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
         root: root.to_path_buf(),
         unread,
     };
-    let layout = Seq2SeqLayout { cache_format, input, output, sequences, read, written };
-    Ok(Planned { plan: trace.plan(steps, 0, outline), layout })
+    let layout = Seq2SeqLayout { cache_format, input, output, sequences, input_pages, output_pages };
+    Ok(Planned { plan: trace.plan(steps, 0, details), layout })
 }
 
 /// Copies whole pages `(from, to)`.
@@ -112,94 +112,95 @@ pub(super) fn copy(pages: &[(u32, u32)], cache: &KvCache, place: &Place) -> Resu
     Ok(())
 }
 
-/// Encoder, decoder and head, loaded.
-pub(super) struct Whole(pub(super) Box<dyn Seq2Seq>);
+/// A loaded sequence-to-sequence model: encoder, decoder and head.
+pub(super) struct Seq2SeqModel(pub(super) Box<dyn Seq2Seq>);
 
-impl Whole {
-    /// From its files, with the names of weights that were not read.
+impl Seq2SeqModel {
+    /// Loads the model from its files. Returns the names of unread weights too.
     pub(super) fn load(
         model: &Model,
         options: &LoadOptions,
         weight_format: WeightFormat,
         place: &Place,
-    ) -> Result<(Whole, Vec<String>)> {
+    ) -> Result<(Seq2SeqModel, Vec<String>)> {
         let weights = Weights::new(model.store.clone(), options.dtype, place.clone()).with_format(weight_format);
-        let whole = seq2seq(&model.config, &weights).map_err(|e| Error::from(e).of(&model.root))?;
-        Ok((Whole(whole), weights.unused()))
+        let model = seq2seq(&model.config, &weights).map_err(|e| Error::from(e).with_root(&model.root))?;
+        Ok((Seq2SeqModel(model), weights.unused()))
     }
 
     pub(super) fn cache(&self, pages: usize, format: KvCacheFormat, place: &Place) -> Result<KvCache> {
         Ok(KvCache::new(self.0.cache(), pages * PAGE, format, place)?)
     }
 
-    /// Reads inputs into their pages.
-    pub(super) fn read(&self, inputs: &[(Arc<[u32]>, Vec<u32>)], cache: &KvCache, place: &Place) -> Result<()> {
+    /// Encodes inputs and writes their keys and values into their pages.
+    pub(super) fn encode(&self, inputs: &[(Arc<[u32]>, Vec<u32>)], cache: &KvCache, place: &Place) -> Result<()> {
         let sequence = |(_, ids): &(_, Vec<u32>)| Sequence { ids: ids.clone(), ..Sequence::default() };
         let sequences: Vec<Sequence> = inputs.iter().map(sequence).collect();
         let batch = Batch::new(&sequences, self.0.limits(), place)?;
         let states = self.0.encoder().forward(&batch, &mut |_, _| ())?;
-        let places: Vec<Where> = inputs.iter().map(|(table, ids)| (table.clone(), ids.len())).collect();
+        let places: Vec<InputTable> = inputs.iter().map(|(table, ids)| (table.clone(), ids.len())).collect();
         let rows = EncoderKv::new(&places, PAGE, cache)?.rows(place)?;
         Ok(self.0.remember(&states, cache, &rows)?)
     }
 
-    /// Logits of the next token behind each piece, which looks at the input beside it.
+    /// Logits of the token after each chunk, which attends to the input beside it.
     pub(super) fn step(
         &self,
-        writing: &[(TokenChunk, Where)],
-        written: &KvCache,
-        read: &KvCache,
+        rows: &[(TokenChunk, InputTable)],
+        output_cache: &KvCache,
+        input_cache: &KvCache,
         place: &Place,
     ) -> Result<Tensor> {
-        logits(replay::run(&Seq2SeqStream { model: self, writing, written, read, place })?, place)
+        logits(replay::run(&Seq2SeqPass { model: self, rows, output_cache, input_cache, place })?, place)
     }
 
-    /// The same of pieces that are a token each: by a recorded pass where there is one, and good until the next.
+    /// Like `step`, for chunks of one token: by a captured CUDA graph where there is one. The
+    /// result is valid until the next call.
     pub(super) fn replay(
         &self,
-        writing: &[(TokenChunk, Where)],
-        written: &KvCache,
-        read: &KvCache,
+        rows: &[(TokenChunk, InputTable)],
+        output_cache: &KvCache,
+        input_cache: &KvCache,
         (place, passes): (&Place, &GraphCache),
     ) -> Result<Tensor> {
-        logits(passes.replay(&Seq2SeqStream { model: self, writing, written, read, place }, 0, None)?, place)
+        logits(passes.replay(&Seq2SeqPass { model: self, rows, output_cache, input_cache, place }, 0, None)?, place)
     }
 
-    /// Reads so many tokens, in short inputs and in long ones, and writes as many answers as there may be, at their beginning and at
-    /// the end of the longest: what is between them calls for no other kernels. The caches are written to.
+    /// Encodes `tokens` tokens, in short inputs and in long ones, and decodes as many answers as
+    /// allowed, at their beginning and at the end of the longest; what lies between uses no other
+    /// kernels. Writes to the KV caches.
     pub(super) fn dry_run(
         &self,
         layout: &Seq2SeqLayout,
         tokens: usize,
-        (read, written): (&KvCache, &KvCache),
+        (input_cache, output_cache): (&KvCache, &KvCache),
         place: &Place,
     ) -> Result<()> {
         let pages = |n: usize| -> Arc<[u32]> { (0..n.div_ceil(PAGE) as u32).collect() };
-        let (answers, tokens) = (tokens.min(layout.sequences), tokens.min(layout.read * PAGE));
+        let (answers, tokens) = (tokens.min(layout.sequences), tokens.min(layout.input_pages * PAGE));
         for length in [1, layout.input] {
             let inputs = dummy_sequences(tokens, length, usize::MAX).into_iter().map(|s| (pages(layout.input), s.ids));
-            self.read(&inputs.collect::<Vec<_>>(), read, place)?;
+            self.encode(&inputs.collect::<Vec<_>>(), input_cache, place)?;
             for start in [0, layout.output - 1] {
-                let piece = TokenChunk { ids: vec![0], start, table: pages(layout.output), wanted: 1 };
-                self.step(&vec![(piece, (pages(layout.input), length)); answers], written, read, place)?;
+                let chunk = TokenChunk { ids: vec![0], start, table: pages(layout.output), wanted: 1 };
+                self.step(&vec![(chunk, (pages(layout.input), length)); answers], output_cache, input_cache, place)?;
             }
         }
-        copy(&[(0, 0)], written, place)
+        copy(&[(0, 0)], output_cache, place)
     }
 
-    /// Reads and writes something in caches of its own, and sees that numbers come out.
+    /// Encodes and decodes a short text in separate KV caches; the logits must be finite.
     pub(super) fn sanity_check(&self, cache_format: KvCacheFormat, place: &Place) -> Result<()> {
-        let [read, written] = [1, 1].map(|pages| self.cache(pages, cache_format, place));
-        let (read, written) = (read?, written?);
+        let [input_cache, output_cache] = [1, 1].map(|pages| self.cache(pages, cache_format, place));
+        let (input_cache, output_cache) = (input_cache?, output_cache?);
         let table: Arc<[u32]> = [0].into();
         let ids: Vec<u32> = (0..8).map(|i| (i % self.0.limits().vocabulary) as u32).collect();
-        self.read(&[(table.clone(), ids.clone())], &read, place)?;
+        self.encode(&[(table.clone(), ids.clone())], &input_cache, place)?;
         for (start, ids) in [(0, &ids[..3]), (3, &ids[3..])] {
-            let piece = TokenChunk { ids: ids.to_vec(), start, table: table.clone(), wanted: 1 };
-            let logits = self.step(&[(piece, (table.clone(), 8))], &written, &read, place)?.to_f32()?;
+            let chunk = TokenChunk { ids: ids.to_vec(), start, table: table.clone(), wanted: 1 };
+            let logits = self.step(&[(chunk, (table.clone(), 8))], &output_cache, &input_cache, place)?.to_f32()?;
             if !logits.iter().all(|v| v.is_finite()) {
-                let what =
-                    "the model is not sound: its logits hold infinities or NaN; try --dtype f32, or fetch it again";
+                let what = "sanity check failed: the model's logits hold infinities or NaN; try --dtype f32, or download it again";
                 return Err(Error::Unsound(what.into()));
             }
         }
@@ -207,23 +208,23 @@ impl Whole {
     }
 }
 
-/// The next tokens of answers, and the logits behind them.
-struct Seq2SeqStream<'a> {
-    model: &'a Whole,
-    writing: &'a [(TokenChunk, Where)],
-    written: &'a KvCache,
-    read: &'a KvCache,
+/// A pass of the decoder: the next tokens of answers in, their logits out.
+struct Seq2SeqPass<'a> {
+    model: &'a Seq2SeqModel,
+    rows: &'a [(TokenChunk, InputTable)],
+    output_cache: &'a KvCache,
+    input_cache: &'a KvCache,
     place: &'a Place,
 }
 
-impl Pass for Seq2SeqStream<'_> {
+impl Pass for Seq2SeqPass<'_> {
     type Batch = (Batch, EncoderKv);
     type Error = Error;
 
     fn batch(&self, _: Option<Fill>) -> Result<(Batch, EncoderKv)> {
-        let (pieces, inputs): (Vec<TokenChunk>, Vec<Where>) = self.writing.iter().cloned().unzip();
-        let batch = Batch::decode(&pieces, PAGE, self.written, self.model.0.limits(), self.place)?;
-        Ok((batch, EncoderKv::new(&inputs, PAGE, self.read)?))
+        let (chunks, inputs): (Vec<TokenChunk>, Vec<InputTable>) = self.rows.iter().cloned().unzip();
+        let batch = Batch::decode(&chunks, PAGE, self.output_cache, self.model.0.limits(), self.place)?;
+        Ok((batch, EncoderKv::new(&inputs, PAGE, self.input_cache)?))
     }
 
     fn given(&self, (batch, read): &(Batch, EncoderKv)) -> Given {
@@ -236,7 +237,7 @@ impl Pass for Seq2SeqStream<'_> {
     }
 }
 
-/// All that comes of writing.
-fn logits((_, mut results): Ran<Seq2SeqStream<'_>>, place: &Place) -> Result<Tensor> {
+/// The logits of a decoding pass.
+fn logits((_, mut results): Ran<Seq2SeqPass<'_>>, place: &Place) -> Result<Tensor> {
     results.pop().ok_or_else(|| Error::bug(place.device(), "a step gives logits"))
 }

@@ -21,7 +21,7 @@ fn request(tokenizer: &Tokenizer, ids: &[u32]) -> (Seq2SeqRequest, Arc<Reply<Eve
         stop: StopCriteria { tokens: Arc::default(), texts: Arc::default(), most: 6 },
         detok: Detokenizer::new(tokenizer.clone().into(), true),
         stops: Stops::default(),
-        forms: Vec::new(),
+        constraints: Vec::new(),
         scored: false,
         echo: None,
     };
@@ -40,11 +40,11 @@ fn tokens(inbox: Events) -> Result<Vec<u32>> {
     Ok(all)
 }
 
-/// What runs in common steps fails alone, with its own error, and what waits is counted.
+/// A failing input fails alone, with its own error, and waiting inputs are counted.
 #[test]
 fn one_bad_input_fails_alone_and_waiting_inputs_are_counted() {
     let dir = materialize("t5-seq2seq");
-    // Any tokenizer will do: what is compared are tokens.
+    // Any tokenizer works, because tokens are compared.
     let words = materialize("task-embed-llama");
     let tokenizer = Tokenizer::from_file(words.path().join("tokenizer.json")).expect("words");
     let mut options = LoadOptions::new(Options::from_env().expect("caches"));
@@ -53,7 +53,7 @@ fn one_bad_input_fails_alone_and_waiting_inputs_are_counted() {
     let planned = Seq2SeqWorkload::plan(&spec, Device::Cpu, &options).expect("a plan");
     let make = move || Seq2SeqWorkload::load(&spec, &planned, &options, &Place::open(Device::Cpu)?);
     let executor = Executor::start(Device::Cpu, Arc::default(), make).expect("a model");
-    // The second has a token that the model does not: nobody who asks through the public API can.
+    // The second input has a token outside of the vocabulary, which the public API would refuse.
     let inputs: [&[u32]; 3] = [&[5, 6, 7], &[5, 999_999], &[8; 20]];
     let run = |inputs: &[&[u32]]| {
         let ((go, wait), (began, begun)) = (channel::<()>(), channel());

@@ -1,4 +1,4 @@
-//! How texts go into a model.
+//! Tokenization settings of a model.
 
 use crate::error::Result;
 use sconce_formats::optional_json;
@@ -6,24 +6,24 @@ use sconce_text::TokenizerOptions;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// How texts go in, as the model's files say.
+/// Tokenization settings from the model's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reading {
-    /// The folder with the encoder's configuration, weights and tokenizer, or the GGUF file that holds all of them.
+pub(crate) struct InputSpec {
+    /// The folder with the encoder's configuration, weights and tokenizer, or the GGUF file.
     pub(crate) root: PathBuf,
-    /// The longest sequence, special tokens included, as far as the files around the encoder know.
+    /// The longest sequence, special tokens included, as far as files other than the encoder's say.
     pub(crate) max_tokens: Option<usize>,
-    /// What texts go through besides.
+    /// Other preprocessing of texts.
     pub(crate) manner: TokenizerOptions,
 }
 
-/// How texts go into a plain transformers model.
-pub(crate) fn plain_reading(dir: &Path) -> Result<Reading> {
+/// The tokenization settings of a plain transformers model.
+pub(crate) fn plain_input_spec(dir: &Path) -> Result<InputSpec> {
     let max_tokens = model_max_length(&dir.join("tokenizer_config.json"))?;
-    Ok(Reading { root: dir.to_path_buf(), max_tokens, manner: TokenizerOptions::default() })
+    Ok(InputSpec { root: dir.to_path_buf(), max_tokens, manner: TokenizerOptions::default() })
 }
 
-/// The tokenizer's own limit. Models without one write a number beyond any length (1e30).
+/// The tokenizer's own limit. Models without one have a huge number (1e30).
 fn model_max_length(path: &Path) -> Result<Option<usize>> {
     let config: Option<Value> = optional_json(path)?;
     let length = config.as_ref().and_then(|c| c.get("model_max_length")).and_then(Value::as_f64);

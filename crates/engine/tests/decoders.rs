@@ -134,7 +134,7 @@ impl Model {
         };
         let chunks: Vec<_> = chunks.iter().map(chunk).collect();
         let batch = Batch::decode(&chunks, PAGE, cache, self.encoder.limits(), &self.place).expect("a batch");
-        assert!(matches!(batch.kept, Some(KvView { .. })));
+        assert!(matches!(batch.kv, Some(KvView { .. })));
         self.logits(&batch, &mut Vec::new())
     }
 }

@@ -3,7 +3,7 @@
 
 use sconce_engine::Checkpoint;
 use sconce_models::{
-    Batch, CONTEXT, Encoder, LmHead, Read, Result, Seq2Seq, Sequence, TokenChunk, encoder, lm_head, seq2seq,
+    Batch, CONTEXT, Encoder, LmHead, EncoderKv, Result, Seq2Seq, Sequence, TokenChunk, encoder, lm_head, seq2seq,
 };
 use sconce_ops::case::places;
 use sconce_ops::replay::{self, Fill, Given, GraphCache, Pass};
@@ -205,20 +205,20 @@ struct Seq2SeqPass<'a> {
 }
 
 impl Pass for Seq2SeqPass<'_> {
-    type Batch = (Batch, Read);
+    type Batch = (Batch, EncoderKv);
     type Error = sconce_models::Error;
 
-    fn batch(&self, _: Option<Fill>) -> Result<(Batch, Read)> {
+    fn batch(&self, _: Option<Fill>) -> Result<(Batch, EncoderKv)> {
         let (read, written) = self.caches;
         let batch = Batch::decode(&self.chunks, PAGE, written, self.model.limits(), self.place)?;
-        Ok((batch, Read::new(&self.inputs, PAGE, read)?))
+        Ok((batch, EncoderKv::new(&self.inputs, PAGE, read)?))
     }
 
-    fn given(&self, (batch, read): &(Batch, Read)) -> Given {
+    fn given(&self, (batch, read): &(Batch, EncoderKv)) -> Given {
         read.given(batch)
     }
 
-    fn forward(&self, (batch, read): &(Batch, Read)) -> Result<Vec<Tensor>> {
+    fn forward(&self, (batch, read): &(Batch, EncoderKv)) -> Result<Vec<Tensor>> {
         let states = self.model.forward(batch, read, &mut |_, _| ())?;
         Ok(vec![self.model.head().forward(&states)?])
     }
@@ -249,7 +249,7 @@ fn writing() {
             let batch = Batch::new(&[0, 1, 2].map(text), model.limits(), &place).unwrap();
             let states = model.encoder().forward(&batch, &mut |_, _| ()).unwrap();
             let inputs = [0, 1, 2].map(|n| (pages(n, INPUTS[n]), INPUTS[n]));
-            let rows = Read::new(&inputs, PAGE, &read).unwrap().rows(&place).unwrap();
+            let rows = EncoderKv::new(&inputs, PAGE, &read).unwrap().rows(&place).unwrap();
             model.remember(&states, &read, &rows).unwrap();
             // The tokens of each sequence from its start on, with the input whose turn it is.
             let pass = |who: &[usize], (step, n): (usize, Option<usize>), written| {

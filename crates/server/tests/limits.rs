@@ -255,7 +255,7 @@ fn a_client_that_goes_away_frees_its_permit_and_is_counted_once() {
     let counted = server.get("/metrics").body;
     assert!(counted.contains("te_request_failure{err=\"cancelled\",method=\"embed\"} 1"), "{counted}");
     assert!(!counted.contains("te_request_success{method=\"embed\"}"), "{counted}");
-    assert_eq!(server.app.house.list()[0].leases, 0);
+    assert_eq!(server.app.models.list()[0].leases, 0);
     assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
 }
 

@@ -97,7 +97,7 @@ impl Running {
     }
 
     pub(crate) fn wait_ready(&self) {
-        until("every model is loaded", || self.app.house.ready().is_ok());
+        until("every model is loaded", || self.app.models.ready().is_ok());
     }
 
     pub(crate) fn get(&self, path: &str) -> Reply {

@@ -2,7 +2,7 @@
 
 use crate::common::{Running, config, golden, options, parse, reply, request, serve, start, until};
 use sconce_engine::Task;
-use sconce_server::{Config, Listen, ModelSpec, Secret, Standing};
+use sconce_server::{Config, Listen, ModelSpec, ModelStatus, Secret};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -64,7 +64,7 @@ fn a_model_that_cannot_be_loaded_leaves_the_others_alone() {
     let mut bad = good.clone();
     (bad.reference, bad.id) = ("/nowhere/at/all".into(), "bad".into());
     let server = start(vec![good, bad], vec![dir], config());
-    until("all have settled", || server.app.house.list().iter().all(|m| !matches!(m.standing, Standing::Loading(_))));
+    until("all have settled", || server.app.models.list().iter().all(|m| !matches!(m.status, ModelStatus::Loading(_))));
     assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
     let failed = server.post("/embed", &json!({"inputs": "a", "model": "bad"}));
     assert_eq!(failed.status, 503);
@@ -141,7 +141,7 @@ fn models_come_and_go_at_run_time() {
         let refused = server.post("/v1/models/load", &bad);
         assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!(param)), "{refused:?}");
     }
-    assert_eq!(server.app.house.list().len(), 2, "nothing of those stays");
+    assert_eq!(server.app.models.list().len(), 2, "nothing of those stays");
     assert_eq!(server.get("/health").status, 200);
 }
 
@@ -171,16 +171,16 @@ fn a_model_that_is_unloaded_finishes_what_it_is_asked() {
     let server = serve(&["st-prompts"], roomy());
     let mut running = busy(&server, 20_000);
     assert_eq!(server.post("/v1/models/unload", &json!({"model": "st-prompts"})).status, 200);
-    assert!(server.app.house.planned_bytes() > 0, "its memory is not free yet");
+    assert!(server.app.models.planned_bytes() > 0, "its memory is not free yet");
     assert_eq!(reply(&mut running).status, 200);
-    until("its memory is free", || server.app.house.planned_bytes() == 0);
+    until("its memory is free", || server.app.models.planned_bytes() == 0);
 }
 
 #[test]
 fn a_model_that_nobody_uses_rests_until_the_next_request() {
     let server = serve(&["st-prompts"], Config { idle_timeout: Some(Duration::from_millis(150)), ..config() });
-    until("it rests", || server.app.house.list()[0].standing == Standing::Resting);
-    until("its memory is free", || server.app.house.planned_bytes() == 0);
+    until("it rests", || server.app.models.list()[0].status == ModelStatus::Unloaded);
+    until("its memory is free", || server.app.models.planned_bytes() == 0);
     assert_eq!(server.get("/v1/models").ok()["data"][0]["id"], "st-prompts", "it can be asked");
     assert_eq!(server.get("/health").status, 200);
     let waking = server.post("/embed", &json!({"inputs": "a"}));
@@ -190,15 +190,15 @@ fn a_model_that_nobody_uses_rests_until_the_next_request() {
 
 /// So many models of one size, each with its name, and that size.
 fn alike(names: &[&str]) -> (Vec<ModelSpec>, Vec<tempfile::TempDir>, u64) {
-    let size = serve(&["st-prompts"], config()).app.house.planned_bytes();
+    let size = serve(&["st-prompts"], config()).app.models.planned_bytes();
     assert!(size > 0);
     let (specs, dirs): (Vec<_>, Vec<_>) = names.iter().map(|_| golden("st-prompts")).unzip();
     let named = specs.into_iter().zip(names).map(|(spec, name)| ModelSpec { id: (*name).into(), ..spec });
     (named.collect(), dirs, size)
 }
 
-fn standing(server: &Running, name: &str) -> Option<Standing> {
-    server.app.house.list().into_iter().find(|m| m.spec.id == name).map(|m| m.standing)
+fn standing(server: &Running, name: &str) -> Option<ModelStatus> {
+    server.app.models.list().into_iter().find(|m| m.spec.id == name).map(|m| m.status)
 }
 
 #[test]
@@ -206,17 +206,17 @@ fn where_room_is_short_the_one_unused_the_longest_goes_and_never_one_in_use() {
     let (mut specs, mut dirs, size) = alike(&["first", "second", "third"]);
     let (third, _dir) = (specs.pop().unwrap(), dirs.pop().unwrap());
     let server = start(specs, dirs, Config { memory_budget: Some(2 * size), ..roomy() });
-    until("both are there", || server.app.house.list().iter().all(|m| m.standing == Standing::Ready));
+    until("both are there", || server.app.models.list().iter().all(|m| m.status == ModelStatus::Ready));
     // The first is used longer ago, but in use when the third comes: the second goes.
     let mut running = server.connect();
     let long = much(20_000).replacen('{', "{\"model\": \"first\", ", 1);
     running.write_all(request("POST", "/embed", &JSON, &long).as_bytes()).unwrap();
-    until("it is being worked on", || server.app.house.list()[0].leases == 1);
+    until("it is being worked on", || server.app.models.list()[0].leases == 1);
     server.post("/embed", &json!({"inputs": "a", "model": "second"})).ok();
     let load = json!({"model": third.reference, "name": "third", "wait": true});
     assert_eq!(server.post("/v1/models/load", &load).ok()["state"], "ready");
-    assert_eq!(standing(&server, "first"), Some(Standing::Ready), "it is in use");
-    assert_eq!(standing(&server, "second"), Some(Standing::Resting));
+    assert_eq!(standing(&server, "first"), Some(ModelStatus::Ready), "it is in use");
+    assert_eq!(standing(&server, "second"), Some(ModelStatus::Unloaded));
     assert_eq!(reply(&mut running).status, 200);
 }
 
@@ -224,7 +224,7 @@ fn where_room_is_short_the_one_unused_the_longest_goes_and_never_one_in_use() {
 fn what_has_no_room_now_comes_when_there_is_room() {
     let (specs, dirs, size) = alike(&["a", "b"]);
     let server = start(specs, dirs, Config { memory_budget: Some(size), ..roomy() });
-    let settled = |name| !matches!(standing(&server, name), Some(Standing::Loading(_)));
+    let settled = |name| !matches!(standing(&server, name), Some(ModelStatus::Loading(_)));
     until("both have settled", || settled("a") && settled("b"));
     assert_eq!(server.get("/health").status, 200, "either can be asked");
     let ask = |name: &str| server.post("/embed", &json!({"inputs": "x", "model": name}));
@@ -234,7 +234,7 @@ fn what_has_no_room_now_comes_when_there_is_room() {
     let mut running = server.connect();
     let long = much(20_000).replacen('{', "{\"model\": \"a\", ", 1);
     running.write_all(request("POST", "/embed", &JSON, &long).as_bytes()).unwrap();
-    until("it is being worked on", || server.app.house.list()[0].leases == 1);
+    until("it is being worked on", || server.app.models.list()[0].leases == 1);
     let mut said = ask("b");
     until("it is told why not", || {
         said = ask("b");
@@ -248,7 +248,7 @@ fn what_has_no_room_now_comes_when_there_is_room() {
 #[test]
 fn what_never_has_room_is_refused_with_numbers_and_evicts_nobody() {
     let mut sizes: Vec<(u64, &str)> = ["st-prompts", "task-classify", "task-sparse"]
-        .map(|name| (serve(&[name], config()).app.house.planned_bytes(), name))
+        .map(|name| (serve(&[name], config()).app.models.planned_bytes(), name))
         .to_vec();
     sizes.sort_unstable();
     let ((least, small), (most, large)) = (sizes[0], sizes[2]);
@@ -257,7 +257,7 @@ fn what_never_has_room_is_refused_with_numbers_and_evicts_nobody() {
     let (spec, _dir) = golden(large);
     let refused = server.post("/v1/models/load", &json!({"model": spec.reference, "name": "large", "wait": true}));
     assert!(refused.status == 400 && refused.body.contains("MiB"), "{refused:?}");
-    assert_eq!(standing(&server, small), Some(Standing::Ready));
+    assert_eq!(standing(&server, small), Some(ModelStatus::Ready));
 }
 
 #[test]
@@ -381,14 +381,14 @@ fn a_language_model_that_reranks_is_held_to_the_budget() {
     spec.task = Some(Task::Rerank);
     let server = start(vec![spec.clone()], vec![dir], config());
     server.wait_ready();
-    let planned = server.app.house.planned_bytes();
+    let planned = server.app.models.planned_bytes();
     assert!(planned > 0);
     let (mut again, dir) = golden("task-rerank-qwen3");
     again.task = Some(Task::Rerank);
     let small = start(vec![again], vec![dir], Config { memory_budget: Some(planned - 1), ..roomy() });
     until(
         "it is refused",
-        || matches!(standing(&small, "task-rerank-qwen3"), Some(Standing::Failed(why)) if why.contains("--memory-budget")),
+        || matches!(standing(&small, "task-rerank-qwen3"), Some(ModelStatus::Failed(why)) if why.contains("--memory-budget")),
     );
 }
 

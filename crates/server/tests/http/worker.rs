@@ -175,7 +175,7 @@ fn a_client_that_goes_cancels_its_job() {
     let long = json!({"job_id": "gone", "prompt": "the cat", "max_tokens": 2048, "temperature": 0});
     drop(begun(&running, &long));
     until("it is cancelled", || metric(&running, "worker_requests_total{outcome=\"cancelled\"} 1"));
-    let models = running.app.house.list();
+    let models = running.app.models.list();
     let sconce_engine::TaskModel::Generate(llm) = &models[0].served.as_ref().unwrap().model else { panic!() };
     until("the model is idle", || llm.activity().running == 0);
 }

@@ -33,7 +33,7 @@ pub struct App {
     /// Signals shutdown.
     pub stop: Stop,
     /// When the server started.
-    pub begun: Instant,
+    pub started_at: Instant,
     /// State of a worker of a pool.
     pub(crate) member: Option<Arc<Member>>,
     gate: Arc<Semaphore>,
@@ -48,7 +48,7 @@ impl App {
             Semaphore::new((config.payload_limit / 1024).saturating_mul(MAX_LARGE_BODIES).clamp(1, MAX_BODY_KIB));
         let metrics = Metrics::new();
         let member = config.worker.clone().map(|w| Arc::new(Member::new(w, metrics.registry())));
-        Arc::new(App { config, models, metrics, stop, begun: Instant::now(), member, gate, bodies })
+        Arc::new(App { config, models, metrics, stop, started_at: Instant::now(), member, gate, bodies })
     }
 
     /// Starts a call: leases a model that supports `kind` and takes a concurrency permit, both

@@ -57,7 +57,7 @@ impl Call {
         lease: Lease,
         permit: OwnedSemaphorePermit,
     ) -> Call {
-        let deadline = app.config.request_timeout.map(|timeout| context.begun + timeout);
+        let deadline = app.config.request_timeout.map(|timeout| context.started_at + timeout);
         let outcome = Mutex::new(Outcome::Pending);
         app.metrics.begin(method);
         let caller = RequestContext::new(deadline);
@@ -112,7 +112,7 @@ impl Call {
 
     fn timeout_fault(&self) -> Fault {
         let allowed = self.inner.app.config.request_timeout.unwrap_or_default().as_secs_f64();
-        Fault::new(FaultKind::Late, format!("the request took longer than {allowed} s (--request-timeout)"))
+        Fault::new(FaultKind::Timeout, format!("the request took longer than {allowed} s (--request-timeout)"))
     }
 
     /// Records a failure, unless an outcome was recorded before.
@@ -132,7 +132,7 @@ impl Call {
     /// Records success and makes the response with its cost.
     pub fn answer<T>(&self, body: T, usage: Usage) -> Answer<T> {
         self.done(usage);
-        let (total, times) = (self.inner.context.begun.elapsed(), self.inner.caller.times());
+        let (total, times) = (self.inner.context.started_at.elapsed(), self.inner.caller.times());
         Answer { body, compute: Compute { usage, total, times } }
     }
 }
@@ -148,7 +148,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let outcome =
             std::mem::replace(self.outcome.get_mut().unwrap_or_else(PoisonError::into_inner), Outcome::Pending);
-        let (took, times) = (self.context.begun.elapsed(), self.caller.times());
+        let (took, times) = (self.context.started_at.elapsed(), self.caller.times());
         let usage = match outcome {
             Outcome::Done(usage) => Some(usage),
             _ => None,
@@ -206,9 +206,9 @@ mod tests {
         let (app, _dir) = app(Config::default()).await;
         let context = HttpContext::new(&HeaderMap::new());
         let call = app.call("test", &context, None, RequestKind::Embed).unwrap();
-        let (begun, started) = std::sync::mpsc::channel();
+        let (sender, started) = std::sync::mpsc::channel();
         let work = call.run(move |_, caller| {
-            begun.send(()).unwrap();
+            sender.send(()).unwrap();
             while !caller.is_cancelled() {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -223,9 +223,9 @@ mod tests {
         drop(work);
         drop(call);
         assert_eq!(app.models.list()[0].leases, 1, "the work still runs");
-        let begun = Instant::now();
+        let started_at = Instant::now();
         while app.models.list()[0].leases > 0 {
-            assert!(begun.elapsed() < Duration::from_secs(10));
+            assert!(started_at.elapsed() < Duration::from_secs(10));
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert_eq!(app.free_permits(), app.config.max_concurrent);
@@ -246,6 +246,6 @@ mod tests {
             })
             .await
             .unwrap_err();
-        assert_eq!(fault.kind, FaultKind::Late);
+        assert_eq!(fault.kind, FaultKind::Timeout);
     }
 }

@@ -92,7 +92,7 @@ fn embed_items(
             };
             (embedded, embed_images(&clip, caller, &images, params.param)?)
         }
-        _ => return Err(served.unfit(request_kind(&items))),
+        _ => return Err(served.unsupported(request_kind(&items))),
     };
     let (mut texts, mut images) = (text_embeddings.rows(), image_embeddings.rows());
     let row = |item: &Item| match item {

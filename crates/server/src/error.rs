@@ -61,7 +61,7 @@ pub enum FaultKind {
     /// Unknown model.
     NoModel,
     /// The model does not support this request.
-    Unfit,
+    UnsupportedTask,
     /// Missing or wrong API key.
     Unauthorized,
     /// Only allowed from this machine.
@@ -83,9 +83,9 @@ pub enum FaultKind {
     /// A bug of ours.
     Internal,
     /// The request timed out.
-    Late,
+    Timeout,
     /// The client sends or reads too slowly.
-    Slow,
+    ClientTooSlow,
     /// The client disconnected or cancelled.
     Cancelled,
 }
@@ -147,15 +147,17 @@ impl Fault {
         let tei = dialect == Dialect::Tei;
         // The worker contract has a status per code; other kinds use plain HTTP statuses.
         if dialect == Dialect::Worker
-            && !matches!(self.kind, K::NoRoute | K::Method | K::Media | K::TooLarge | K::Slow | K::Forbidden)
+            && !matches!(self.kind, K::NoRoute | K::Method | K::Media | K::TooLarge | K::ClientTooSlow | K::Forbidden)
         {
             return StatusCode::from_u16(self.worker_code().status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         }
         match self.kind {
-            K::Invalid | K::Tokenizer | K::TooLong | K::Unfit if tei => StatusCode::UNPROCESSABLE_ENTITY,
+            K::Invalid | K::Tokenizer | K::TooLong | K::UnsupportedTask if tei => StatusCode::UNPROCESSABLE_ENTITY,
             K::TooMany if tei => StatusCode::PAYLOAD_TOO_LARGE,
             K::Backend if tei => StatusCode::FAILED_DEPENDENCY,
-            K::Invalid | K::Empty | K::Tokenizer | K::TooMany | K::TooLong | K::Unfit => StatusCode::BAD_REQUEST,
+            K::Invalid | K::Empty | K::Tokenizer | K::TooMany | K::TooLong | K::UnsupportedTask => {
+                StatusCode::BAD_REQUEST
+            }
             K::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             K::Media => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             K::NoRoute | K::NoModel => StatusCode::NOT_FOUND,
@@ -166,8 +168,8 @@ impl Fault {
             K::Overloaded => StatusCode::TOO_MANY_REQUESTS,
             K::Loading | K::LoadFailed | K::Unhealthy | K::Memory => StatusCode::SERVICE_UNAVAILABLE,
             K::Backend | K::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-            K::Late => StatusCode::GATEWAY_TIMEOUT,
-            K::Slow => StatusCode::REQUEST_TIMEOUT,
+            K::Timeout => StatusCode::GATEWAY_TIMEOUT,
+            K::ClientTooSlow => StatusCode::REQUEST_TIMEOUT,
             // No client reads it; the number is for logs, as in nginx.
             K::Cancelled => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
         }
@@ -215,7 +217,7 @@ impl Fault {
     /// Whether the same request may succeed later.
     pub fn is_retriable(&self) -> bool {
         use FaultKind as K;
-        matches!(self.kind, K::Overloaded | K::Loading | K::Unhealthy | K::Late | K::Memory)
+        matches!(self.kind, K::Overloaded | K::Loading | K::Unhealthy | K::Timeout | K::Memory)
     }
 
     /// TEI's error type; also the label of TEI's metrics.
@@ -229,16 +231,16 @@ impl Fault {
             K::Loading | K::LoadFailed | K::Unhealthy | K::Memory => T::Unhealthy,
             K::Unauthorized | K::Forbidden => T::Unauthorized,
             K::NoRoute | K::NoModel => T::NotFound,
-            K::Backend | K::Internal | K::Late | K::Cancelled => T::Backend,
+            K::Backend | K::Internal | K::Timeout | K::Cancelled => T::Backend,
             K::Invalid
             | K::TooMany
             | K::TooLong
             | K::TooLarge
             | K::Media
             | K::Method
-            | K::Unfit
+            | K::UnsupportedTask
             | K::Conflict
-            | K::Slow => T::Validation,
+            | K::ClientTooSlow => T::Validation,
         }
     }
 
@@ -250,7 +252,7 @@ impl Fault {
             K::NoModel | K::NoRoute => "not_found_error",
             K::Overloaded => "rate_limit_error",
             K::Loading | K::LoadFailed | K::Unhealthy | K::Memory => "service_unavailable_error",
-            K::Backend | K::Internal | K::Late | K::Cancelled => "server_error",
+            K::Backend | K::Internal | K::Timeout | K::Cancelled => "server_error",
             _ => "invalid_request_error",
         }
     }
@@ -265,7 +267,7 @@ impl Fault {
             K::Loading => Some("model_loading"),
             K::LoadFailed => Some("model_load_failed"),
             K::Memory => Some("insufficient_memory"),
-            K::Late => Some("timeout"),
+            K::Timeout => Some("timeout"),
             _ => None,
         })
     }
@@ -280,7 +282,7 @@ impl Fault {
             K::Memory => Code::InsufficientVram,
             K::LoadFailed => Code::ModelLoadFailed,
             K::Overloaded | K::Loading | K::Unhealthy => Code::WorkerUnhealthy,
-            K::Late => Code::InferenceTimeout,
+            K::Timeout => Code::InferenceTimeout,
             K::Cancelled => Code::Cancelled,
             K::Backend | K::Internal => Code::Internal,
             _ => Code::InvalidRequest,
@@ -312,7 +314,7 @@ impl From<EngineError> for Fault {
             EngineError::Memory { .. } => FaultKind::Memory,
             EngineError::Stopped { .. } => FaultKind::Unhealthy,
             EngineError::Cancelled => FaultKind::Cancelled,
-            EngineError::Late { .. } => FaultKind::Late,
+            EngineError::Late { .. } => FaultKind::Timeout,
             other => match other.class() {
                 ErrorClass::Input => FaultKind::Invalid,
                 ErrorClass::Bug => FaultKind::Internal,

@@ -50,14 +50,17 @@ pub(crate) async fn read(request: Request, app: &App) -> Result<(Vec<u8>, Arc<Ht
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large());
     }
-    let deadline = app.config.request_timeout.map(|most| context.begun + most);
+    let deadline = app.config.request_timeout.map(|timeout| context.started_at + timeout);
     let (mut bytes, mut permits) = (Vec::new(), None::<SemaphorePermit<'_>>);
     loop {
         let idle_deadline = Instant::now() + app.config.silence;
         let until = deadline.map_or(idle_deadline, |deadline| deadline.min(idle_deadline));
         let frame = tokio::time::timeout_at(until.into(), body.frame()).await;
         let slow = |_| {
-            Fault::new(FaultKind::Slow, "the body did not arrive in time; send it faster, or send less per request")
+            Fault::new(
+                FaultKind::ClientTooSlow,
+                "the body did not arrive in time; send it faster, or send less per request",
+            )
         };
         let frame = match frame.map_err(slow)? {
             None => break,

@@ -55,7 +55,7 @@ pub(crate) async fn around(State(app): State<Arc<App>>, mut request: Request, ne
     if let Some(ignored) = context.ignored_header() {
         head.insert(IGNORED, ignored);
     }
-    let ms = context.begun.elapsed().as_secs_f64() * 1e3;
+    let ms = context.started_at.elapsed().as_secs_f64() * 1e3;
     let (status, model) = (response.status().as_u16(), context.model().unwrap_or_default());
     let id = id_str(&context.id);
     context.with_span(|span| span.record_response(&method, route.as_ref().map(MatchedPath::as_str), status, id));
@@ -85,7 +85,7 @@ struct DisconnectLog<'a> {
 impl Drop for DisconnectLog<'_> {
     fn drop(&mut self) {
         if !self.answered {
-            let ms = self.context.begun.elapsed().as_secs_f64() * 1e3;
+            let ms = self.context.started_at.elapsed().as_secs_f64() * 1e3;
             let (id, method, path) = (id_str(&self.context.id), self.method, self.path);
             tracing::info!(target: "sconce::access", id, %method, path, status = 499, ms, "the client disconnected");
         }

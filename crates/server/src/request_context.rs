@@ -22,7 +22,7 @@ pub struct HttpContext {
     /// The client's `x-request-id`, or a new one.
     pub id: HeaderValue,
     /// When the request head was read.
-    pub begun: Instant,
+    pub started_at: Instant,
     fields: Mutex<Fields>,
 }
 
@@ -40,7 +40,7 @@ impl HttpContext {
         let given = headers.get("x-request-id").filter(|id| (1..=MAX_ID_LENGTH).contains(&id.len()));
         let given = given.filter(|id| id.as_bytes().iter().all(u8::is_ascii_graphic)).cloned();
         let id = given.unwrap_or_else(|| HeaderValue::from_str(&fresh_id()).unwrap_or(HeaderValue::from_static("-")));
-        Arc::new(HttpContext { id, begun: Instant::now(), fields: Mutex::default() })
+        Arc::new(HttpContext { id, started_at: Instant::now(), fields: Mutex::default() })
     }
 
     fn fields(&self) -> std::sync::MutexGuard<'_, Fields> {

@@ -85,13 +85,13 @@ impl ServedModel {
     }
 
     /// The error for a request that this model does not support.
-    pub fn unfit(&self, kind: RequestKind) -> Fault {
+    pub fn unsupported(&self, kind: RequestKind) -> Fault {
         let what = format!(
             "the model `{}` is loaded for the task `{}`; it is not a model that {}",
             self.id,
             self.task,
             kind.description()
         );
-        Fault::new(FaultKind::Unfit, what).at("model")
+        Fault::new(FaultKind::UnsupportedTask, what).at("model")
     }
 }

@@ -74,7 +74,9 @@ pub(crate) async fn rerank(
     let options = RankOptions { raw: false, top_n: body.top_n, texts: body.return_documents.unwrap_or_default() };
     let ranking = call
         .run(move |served, caller| {
-            let TaskModel::Rerank(reranker) = &served.model else { return Err(served.unfit(RequestKind::Rerank)) };
+            let TaskModel::Rerank(reranker) = &served.model else {
+                return Err(served.unsupported(RequestKind::Rerank));
+            };
             let reranker = reranker.with_context(caller).with_truncation(truncate);
             let Some(max_tokens) = body.max_tokens_per_doc else {
                 return Ok(reranker.rerank(&body.query, &documents, options)?);

@@ -73,7 +73,7 @@ async fn run_task(app: &Arc<App>, request: Request) -> Result<Response, Fault> {
         TaskModel::Classify(_) => Ok(labels(app, &context, json_body::parse(&bytes, &context)?).await?.into_response()),
         TaskModel::Generate(_) | TaskModel::Seq2Seq(_) => {
             let what = "this model generates text; use /v1/chat/completions or /v1/completions";
-            Err(Fault::new(FaultKind::Unfit, what))
+            Err(Fault::new(FaultKind::UnsupportedTask, what))
         }
     }
 }
@@ -154,7 +154,7 @@ async fn tags(app: &Arc<App>, context: &Arc<HttpContext>, body: TagRequest) -> R
             TaskModel::Tag(tagger) => {
                 Ok(tagger.with_context(caller).with_truncation(truncate).tag(&texts, strategy, 0.0)?)
             }
-            _ => Err(served.unfit(RequestKind::Tag)),
+            _ => Err(served.unsupported(RequestKind::Tag)),
         })
         .await?;
     let usage = Usage { tokens: all.tokens.iter().sum(), characters };

@@ -98,7 +98,7 @@ impl Metrics {
     fn count_failure(&self, method: &str, kind: FaultKind) {
         let err = match kind {
             FaultKind::Cancelled => "cancelled".to_owned(),
-            FaultKind::Late => "timeout".to_owned(),
+            FaultKind::Timeout => "timeout".to_owned(),
             kind => format!("{:?}", Fault::new(kind, "").tei_type()).to_lowercase(),
         };
         self.te_failure.with_label_values(&[method, &err]).inc();

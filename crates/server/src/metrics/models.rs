@@ -13,7 +13,7 @@ pub(super) fn text(app: &App) -> String {
     text.family("sconce_build_info", "gauge", "Version of the server");
     text.line(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     text.family("sconce_uptime_seconds", "gauge", "Seconds since the server started");
-    text.line(&[], app.begun.elapsed().as_secs());
+    text.line(&[], app.started_at.elapsed().as_secs());
     text.family("sconce_model_state", "gauge", "1 for the current state of a model");
     for model in &all {
         text.line(&[("model", &model.spec.id), ("state", model.status.name())], 1);

@@ -110,14 +110,14 @@ impl ModelManager {
         let (manager, spec, recorder) = (self.clone(), entry.spec.clone(), progress.clone());
         let body = move || {
             lower_priority();
-            let begun = Instant::now();
+            let started_at = Instant::now();
             let result = catch_unwind(AssertUnwindSafe(|| manager.load_model(&spec, &recorder)));
             let result = result
                 .unwrap_or_else(|_| Err(LoadError::Other("internal error while loading, please report it".into())));
             match &result {
                 Ok(served) => {
                     let plan = served.model.loaded().plan();
-                    let seconds = begun.elapsed().as_secs_f64();
+                    let seconds = started_at.elapsed().as_secs_f64();
                     tracing::info!(model = spec.id, task = %served.task, device = %plan.device, dtype = %plan.dtype,
                         seconds, "ready");
                 }
@@ -197,8 +197,8 @@ impl ModelManager {
                 )));
             };
             // A status request may still hold the model for a moment.
-            let begun = Instant::now();
-            while evicted.strong_count() > 0 && begun.elapsed() < EVICTION_TIMEOUT {
+            let started_at = Instant::now();
+            while evicted.strong_count() > 0 && started_at.elapsed() < EVICTION_TIMEOUT {
                 std::thread::sleep(Duration::from_millis(2));
             }
         }

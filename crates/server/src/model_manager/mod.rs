@@ -165,7 +165,8 @@ impl ModelManager {
                     Fault::new(FaultKind::NoModel, what).at("model")
                 }
                 None => {
-                    Fault::new(FaultKind::Unfit, format!("no model on this server {}", kind.description())).at("model")
+                    Fault::new(FaultKind::UnsupportedTask, format!("no model on this server {}", kind.description()))
+                        .at("model")
                 }
             });
         };
@@ -177,7 +178,7 @@ impl ModelManager {
                 entry.used = Instant::now();
                 Ok(Lease { models: self.clone(), served: ModelHandle(Some(served)) })
             }
-            State::Ready(served) => Err(served.unfit(kind)),
+            State::Ready(served) => Err(served.unsupported(kind)),
             State::Loading(progress) => Err(loading(progress)),
             State::Failed { why } => {
                 let what = format!("the model `{}` could not be loaded: {why}", entry.spec.id);

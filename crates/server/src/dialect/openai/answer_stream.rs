@@ -78,7 +78,7 @@ pub(super) enum Generation {
 
 /// The receiving end of the answers. Dropping it cancels unfinished ones.
 pub(super) struct AnswerStream {
-    event: UnboundedReceiver<AnswerEvent>,
+    events: UnboundedReceiver<AnswerEvent>,
     info: AnswerInfo,
     remaining: usize,
     queued: Arc<AtomicUsize>,
@@ -122,7 +122,7 @@ impl Drop for CancelOnDrop {
 /// State shared by all sinks of a request. Dropped when the engine has dropped the last sink.
 pub(super) struct SinkState {
     call: Call,
-    event: UnboundedSender<AnswerEvent>,
+    events: UnboundedSender<AnswerEvent>,
     /// Unfinished answers, plus one until all are started.
     remaining: AtomicUsize,
     usage: Mutex<Usage>,
@@ -171,7 +171,9 @@ impl SinkState {
                 if queued > MAX_QUEUED_TOKENS && !self.call.caller().is_cancelled() {
                     self.call.caller().cancel();
                     let what = "the client reads the stream too slowly; too many tokens are waiting";
-                    let _ = self.event.send(AnswerEvent::Failed(self.call.failed(Fault::new(FaultKind::Slow, what))));
+                    let _ = self
+                        .events
+                        .send(AnswerEvent::Failed(self.call.failed(Fault::new(FaultKind::ClientTooSlow, what))));
                     return;
                 }
                 AnswerEvent::Text { answer: first + answer, prompt, text, tokens }
@@ -184,7 +186,7 @@ impl SinkState {
         };
         self.latency.observe(&event);
         // Fails only if the client has disconnected.
-        let _ = self.event.send(event);
+        let _ = self.events.send(event);
     }
 }
 
@@ -195,30 +197,30 @@ pub(super) async fn begin<T: Send + 'static>(
     prepare: impl FnOnce(&ServedModel) -> Result<(Generation, T), Fault> + Send + 'static,
 ) -> Result<(AnswerStream, T), Fault> {
     let cancel = CancelOnDrop(call.caller().clone());
-    let (sender, event) = unbounded_channel();
+    let (sender, events) = unbounded_channel();
     let (served, cached) = (call.served(), Arc::new(AtomicUsize::new(0)));
     let (model, fingerprint) = (served.id.clone(), fingerprint(served.model.loaded()));
-    let latency = LatencyTracker::new(app, &model, context.begun);
+    let latency = LatencyTracker::new(app, &model, context.started_at);
     let (remaining, usage, queued) = (AtomicUsize::new(0), Mutex::default(), Arc::new(AtomicUsize::new(0)));
     let sink =
-        SinkState { call, event: sender, remaining, usage, cached: cached.clone(), queued: queued.clone(), latency };
+        SinkState { call, events: sender, remaining, usage, cached: cached.clone(), queued: queued.clone(), latency };
     let sink = Arc::new(sink);
     let sinks = sink.clone();
     let running = sink.call.run(move |served, caller| {
-        let (work, extra) = prepare(served)?;
-        let totals = match (&served.model, work) {
+        let (generation, extra) = prepare(served)?;
+        let totals = match (&served.model, generation) {
             (TaskModel::Generate(llm), Generation::Decode { requests, marks }) => {
                 start_decode(llm, &requests, &marks, (caller, &sinks))?
             }
             (TaskModel::Seq2Seq(model), Generation::Seq2Seq(request)) => request.begin(model, &sinks)?,
-            _ => return Err(served.unfit(RequestKind::Generate)),
+            _ => return Err(served.unsupported(RequestKind::Generate)),
         };
         sinks.mark_started(totals.tokens, totals.characters);
         Ok((totals, extra))
     });
     let (PromptTotals { answers, tokens: prompt_tokens, .. }, extra) = running.await?;
     let info = AnswerInfo { answers, prompt_tokens, model, fingerprint, cached };
-    Ok((AnswerStream { event, info, remaining: answers, queued, _cancel: cancel }, extra))
+    Ok((AnswerStream { events, info, remaining: answers, queued, _cancel: cancel }, extra))
 }
 
 /// Totals over all prompts of a request.
@@ -348,7 +350,7 @@ impl AnswerStream {
                 "the model was unloaded or stopped in the middle of an answer",
             ))
         };
-        let event = self.event.recv().await.unwrap_or_else(stopped);
+        let event = self.events.recv().await.unwrap_or_else(stopped);
         match &event {
             AnswerEvent::Text { tokens, .. } => {
                 self.queued.fetch_sub(tokens.len(), Ordering::Relaxed);

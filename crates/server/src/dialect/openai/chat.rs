@@ -48,7 +48,7 @@ async fn chat_completions(
     let (answers, calls) = answer_stream::begin((&app, &context), call, move |served| {
         let TaskModel::Generate(llm) = &served.model else {
             let what = format!("the model `{}` does not support chat; use /v1/completions", served.id);
-            return Err(Fault::new(FaultKind::Unfit, what).at("model"));
+            return Err(Fault::new(FaultKind::UnsupportedTask, what).at("model"));
         };
         let params = SharedFields::from(&body).params(llm.params(), llm.plan().vocabulary)?;
         let prompt = conversation::prompt(llm, &body, requested.format)?;

@@ -109,7 +109,7 @@ fn generation(
             Err(Fault::invalid("sequence-to-sequence models (T5) do not support `echo`").at("echo"))
         }
         TaskModel::Seq2Seq(model) => Seq2SeqRequest::new(model, starts, &fields, &output).map(Generation::Seq2Seq),
-        _ => Err(served.unfit(RequestKind::Generate)),
+        _ => Err(served.unsupported(RequestKind::Generate)),
     }
 }
 

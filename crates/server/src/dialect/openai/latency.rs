@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub(super) struct LatencyTracker {
     app: Arc<App>,
     model: String,
-    begun: Instant,
+    started_at: Instant,
     answers: Mutex<Vec<AnswerLatency>>,
 }
 
@@ -26,8 +26,8 @@ struct AnswerLatency {
 
 impl LatencyTracker {
     /// For a request to `model` that arrived at `begun`.
-    pub(super) fn new(app: &Arc<App>, model: &str, begun: Instant) -> LatencyTracker {
-        LatencyTracker { app: app.clone(), model: model.into(), begun, answers: Mutex::default() }
+    pub(super) fn new(app: &Arc<App>, model: &str, started_at: Instant) -> LatencyTracker {
+        LatencyTracker { app: app.clone(), model: model.into(), started_at, answers: Mutex::default() }
     }
 
     /// Sets the number of answers.
@@ -45,7 +45,7 @@ impl LatencyTracker {
                 let Some(latency) = answers.get_mut(*answer) else { return };
                 let now = Instant::now();
                 match latency.last.replace(now) {
-                    None => latency.first = Some(now.duration_since(self.begun)),
+                    None => latency.first = Some(now.duration_since(self.started_at)),
                     Some(before) => self.app.metrics.llm.inter_token(&self.model, now.duration_since(before)),
                 }
                 latency.tokens += tokens.len();
@@ -64,7 +64,7 @@ impl LatencyTracker {
                 reason,
                 tokens: latency.tokens,
                 time_to_first_token: latency.first,
-                latency: self.begun.elapsed(),
+                latency: self.started_at.elapsed(),
             };
             self.app.metrics.llm.finished(&self.model, &finished);
         }

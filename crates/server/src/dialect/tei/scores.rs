@@ -106,7 +106,9 @@ pub(crate) async fn rerank(
     let characters = body.texts.iter().map(|t| t.chars().count()).sum::<usize>() + body.query.chars().count();
     let ranking = call
         .run(move |served, caller| {
-            let TaskModel::Rerank(reranker) = &served.model else { return Err(served.unfit(RequestKind::Rerank)) };
+            let TaskModel::Rerank(reranker) = &served.model else {
+                return Err(served.unsupported(RequestKind::Rerank));
+            };
             let options = RankOptions { raw: body.raw_scores, top_n: None, texts: body.return_text };
             let reranker = reranker.with_context(caller).with_truncation(truncate);
             Ok(reranker.rerank(&body.query, &body.texts, options)?)

@@ -97,7 +97,7 @@ pub(crate) async fn embed_all_of(
                 let m3 = m3.with_context(caller).with_truncation(truncate);
                 Ok(m3.embed_inputs(&embedding::inputs(&items))?.map(|outputs| outputs.multi))
             }
-            _ => Err(served.unfit(RequestKind::EmbedAll)),
+            _ => Err(served.unsupported(RequestKind::EmbedAll)),
         })
         .await?;
     let all = output.results.iter().map(|text| text.rows().map(<[f32]>::to_vec).collect()).collect();
@@ -134,7 +134,7 @@ pub(crate) async fn embed_sparse_of(
                 let m3 = m3.with_context(caller).with_truncation(truncate);
                 Ok(m3.embed_inputs(&embedding::inputs(&items))?.map(|outputs| outputs.sparse))
             }
-            _ => Err(served.unfit(RequestKind::Sparse)),
+            _ => Err(served.unsupported(RequestKind::Sparse)),
         })
         .await?;
     let value = |(id, weight): (&u32, &f32)| SparseValue { index: *id, value: *weight };

@@ -30,8 +30,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
     responses((status = 200, description = "Events; the last is `end` or `error`", body = Event, content_type = "text/event-stream")))]
 pub(super) async fn execute(State(app): State<Arc<App>>, request: HttpRequest) -> Result<Response, Fault> {
     let member = member(&app)?.clone();
-    let begun = begin(&app, &member, request).await;
-    begun.inspect_err(|fault| member.metrics.refused(fault.kind))
+    let response = begin(&app, &member, request).await;
+    response.inspect_err(|fault| member.metrics.refused(fault.kind))
 }
 
 async fn begin(app: &Arc<App>, member: &Arc<Member>, request: HttpRequest) -> Result<Response, Fault> {
@@ -48,7 +48,8 @@ async fn begin(app: &Arc<App>, member: &Arc<Member>, request: HttpRequest) -> Re
     let started = Event::Started { job_id, model: model.clone(), started_at: rfc3339(SystemTime::now()) };
     let _ = sender.send(data(&started));
     let usage = Usage { tokens: prompt_tokens, characters };
-    let stream = JobStream { app: app.clone(), member: member.clone(), call, job, model, usage, begun: context.begun };
+    let stream =
+        JobStream { app: app.clone(), member: member.clone(), call, job, model, usage, started_at: context.started_at };
     tokio::spawn(stream.run(engine_events, sender));
     Ok(answer(EventReceiver(receiver)))
 }
@@ -66,10 +67,10 @@ fn start(
     request: &Execute,
     events: UnboundedSender<sconce_engine::Result<EngineEvent>>,
 ) -> Result<usize, Fault> {
-    let TaskModel::Generate(llm) = &served.model else { return Err(served.unfit(RequestKind::Generate)) };
+    let TaskModel::Generate(llm) = &served.model else { return Err(served.unsupported(RequestKind::Generate)) };
     let start = Start::Text(request.prompt.clone());
     let max_tokens = match request.max_tokens {
-        Some(most) => most,
+        Some(limit) => limit,
         None => default_max_tokens(llm, &start)?,
     };
     let request = Request {
@@ -114,7 +115,7 @@ struct JobStream {
     job: Job,
     model: String,
     usage: Usage,
-    begun: Instant,
+    started_at: Instant,
 }
 
 /// How a job ended.
@@ -123,7 +124,7 @@ enum JobEnd {
     Cancelled,
     Failed(Fault),
     /// The client disconnected.
-    Gone,
+    Disconnected,
 }
 
 impl JobStream {
@@ -138,10 +139,10 @@ impl JobStream {
             let event = tokio::select! {
                 biased;
                 () = self.job.cancelled.notified() => break JobEnd::Cancelled,
-                () = to.closed() => break JobEnd::Gone,
+                () = to.closed() => break JobEnd::Disconnected,
                 event = engine_events.recv() => event,
                 () = until(self.call.deadline()) => {
-                    break JobEnd::Failed(Fault::new(FaultKind::Late, "the job took longer than --request-timeout"));
+                    break JobEnd::Failed(Fault::new(FaultKind::Timeout, "the job took longer than --request-timeout"));
                 }
             };
             match event {
@@ -186,7 +187,7 @@ impl JobStream {
                 let _ = to.send(done());
                 return;
             }
-            JobEnd::Gone => return,
+            JobEnd::Disconnected => return,
         };
         if tokens > 1 && decode > 0.0 {
             let tokens_per_sec = (tokens - 1) as f64 / decode;
@@ -206,20 +207,20 @@ impl JobStream {
     fn record(self, end: JobEnd, tokens: usize, first: Option<Instant>) {
         let metrics = &self.member.metrics;
         metrics.tokens(tokens);
-        metrics.took(self.begun.elapsed());
+        metrics.took(self.started_at.elapsed());
         let (outcome, reason) = match &end {
             JobEnd::Finished(Finish::Length) => ("success", "length"),
             JobEnd::Finished(_) => ("success", "stop"),
-            JobEnd::Cancelled | JobEnd::Gone => ("cancelled", "abort"),
+            JobEnd::Cancelled | JobEnd::Disconnected => ("cancelled", "abort"),
             JobEnd::Failed(_) => ("error", "abort"),
         };
         metrics.outcome(outcome);
-        let time_to_first_token = first.map(|first| first.duration_since(self.begun));
-        let latency = self.begun.elapsed();
+        let time_to_first_token = first.map(|first| first.duration_since(self.started_at));
+        let latency = self.started_at.elapsed();
         self.app.metrics.llm.finished(&self.model, &FinishedAnswer { reason, tokens, time_to_first_token, latency });
         match end {
             JobEnd::Finished(_) => self.call.done(self.usage),
-            JobEnd::Cancelled | JobEnd::Gone => {}
+            JobEnd::Cancelled | JobEnd::Disconnected => {}
             JobEnd::Failed(fault) => drop(self.call.failed(fault)),
         }
     }

@@ -76,7 +76,7 @@ impl Member {
             tokenizer_kind: facts.map(|a| a.tokenizer_kind.clone()).unwrap_or_default(),
             vocab_size: facts.map_or(0, |a| a.vocab_size),
             context_length: facts.map_or(0, |a| a.context_length),
-            uptime_seconds: app.begun.elapsed().as_secs(),
+            uptime_seconds: app.started_at.elapsed().as_secs(),
             device,
             backend,
         };
@@ -85,7 +85,7 @@ impl Member {
 
     /// Updates the gauges before a scrape.
     pub(crate) fn refresh(&self, app: &App) {
-        self.metrics.uptime.set(i64::try_from(app.begun.elapsed().as_secs()).unwrap_or(i64::MAX));
+        self.metrics.uptime.set(i64::try_from(app.started_at.elapsed().as_secs()).unwrap_or(i64::MAX));
         let bytes = self.facts.get().map_or(0, |a| a.vram_bytes);
         self.metrics.vram.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
@@ -168,7 +168,7 @@ impl WorkerMetrics {
         self.outcome(match kind {
             FaultKind::Overloaded | FaultKind::Loading | FaultKind::Unhealthy | FaultKind::Memory => "rejected",
             FaultKind::Cancelled => "cancelled",
-            FaultKind::Backend | FaultKind::Internal | FaultKind::Late => "error",
+            FaultKind::Backend | FaultKind::Internal | FaultKind::Timeout => "error",
             _ => "invalid",
         });
     }

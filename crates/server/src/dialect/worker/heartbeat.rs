@@ -35,7 +35,7 @@ pub(crate) async fn report(app: Arc<App>, member: Arc<Member>, bound: Bound) {
     app.models.settled().await;
     // Wait until ready. If loading failed there is nothing to report, and the process ends.
     let served = loop {
-        match app.models.list().into_iter().next().map(|shown| shown.served) {
+        match app.models.list().into_iter().next().map(|summary| summary.served) {
             Some(Some(served)) => break served,
             Some(None) if app.models.ready().is_ok() => {}
             _ => return,
@@ -123,11 +123,11 @@ impl CallbackClient {
     /// Whether the manager has rejected this worker often enough that it must end.
     fn gives_up(&self, rejections: u32) -> bool {
         tracing::warn!("{} does not know this worker ({rejections} of {MAX_REJECTIONS})", self.url);
-        let gave_up = rejections >= MAX_REJECTIONS;
-        if gave_up {
+        let gives_up = rejections >= MAX_REJECTIONS;
+        if gives_up {
             tracing::error!("rejected by the manager: the worker ends");
         }
-        gave_up
+        gives_up
     }
 
     async fn post(&self, body: &impl Serialize) -> Delivery {
@@ -145,7 +145,7 @@ impl CallbackClient {
         };
         let Answer { status, body } = match call.send(&self.client).await {
             Ok(answer) => answer,
-            Err(gave_up) => return Delivery::Failed(gave_up.why),
+            Err(lost) => return Delivery::Failed(lost.why),
         };
         let text = String::from_utf8_lossy(&body.unwrap_or_default()).into_owned();
         match status {

@@ -193,7 +193,7 @@ fn embed_images(clip: &Clip, caller: &RequestContext, images: &[&str], param: &s
         if caller.is_cancelled() {
             return Err(Fault::new(FaultKind::Cancelled, "the request was cancelled"));
         }
-        let bytes = bytes(source).map_err(|why| Fault::invalid(format!("image {}: {why}", i + 1)).at(param))?;
+        let bytes = image_bytes(source).map_err(|why| Fault::invalid(format!("image {}: {why}", i + 1)).at(param))?;
         let one = {
             let _decoder = DECODER.lock().unwrap_or_else(PoisonError::into_inner);
             if caller.is_cancelled() {
@@ -209,8 +209,8 @@ fn embed_images(clip: &Clip, caller: &RequestContext, images: &[&str], param: &s
 }
 
 /// The bytes of an image in a `data:` URI or in plain base64. URLs are never fetched.
-fn bytes(source: &str) -> Result<Vec<u8>, String> {
-    let coded = match source.strip_prefix("data:") {
+fn image_bytes(source: &str) -> Result<Vec<u8>, String> {
+    let base64 = match source.strip_prefix("data:") {
         Some(rest) => {
             let (kind, data) = rest.split_once(',').ok_or("a data URI needs a comma before its data")?;
             if !kind.ends_with(";base64") {
@@ -223,7 +223,7 @@ fn bytes(source: &str) -> Result<Vec<u8>, String> {
         }
         None => source,
     };
-    STANDARD.decode(coded.trim()).map_err(|e| format!("not base64: {e}"))
+    STANDARD.decode(base64.trim()).map_err(|e| format!("not base64: {e}"))
 }
 
 #[cfg(test)]
@@ -232,8 +232,8 @@ mod tests {
 
     #[test]
     fn images_come_as_data_and_never_by_address() {
-        assert_eq!(bytes("data:image/png;base64,AAEC"), Ok(vec![0, 1, 2]));
-        assert_eq!(bytes("AAEC"), Ok(vec![0, 1, 2]));
+        assert_eq!(image_bytes("data:image/png;base64,AAEC"), Ok(vec![0, 1, 2]));
+        assert_eq!(image_bytes("AAEC"), Ok(vec![0, 1, 2]));
         for (source, why) in [
             ("http://169.254.169.254/", "not fetched"),
             ("file:///etc/passwd", "not fetched"),
@@ -241,7 +241,7 @@ mod tests {
             ("data:image/png;base64", "comma"),
             ("%%%", "not base64"),
         ] {
-            assert!(bytes(source).unwrap_err().contains(why), "{source}");
+            assert!(image_bytes(source).unwrap_err().contains(why), "{source}");
         }
     }
 

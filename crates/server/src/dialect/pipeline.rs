@@ -90,16 +90,16 @@ async fn labels(
     let (all, usage) = call
         .run(move |served, caller| {
             let function = parameters.function_to_apply;
-            let labelling = tei::ClassifyParams { raw: function.is_some(), truncate };
-            let outputs = tei::classify(&served.model, caller, &body.inputs.items, labelling)?;
+            let params = tei::ClassifyParams { raw: function.is_some(), truncate };
+            let outputs = tei::classify(&served.model, caller, &body.inputs.items, params)?;
             let characters = body.inputs.items.iter().map(tei::length).sum();
             let usage = Usage { tokens: outputs.tokens.iter().sum(), characters };
-            let one = |mut outputs: Vec<Prediction>| {
+            let one = |mut predictions: Vec<Prediction>| {
                 if let Some(function) = function {
-                    apply(function, &mut outputs);
+                    apply(function, &mut predictions);
                 }
-                outputs.truncate(parameters.top_k.unwrap_or(usize::MAX));
-                outputs
+                predictions.truncate(parameters.top_k.unwrap_or(usize::MAX));
+                predictions
             };
             Ok((outputs.results.into_iter().map(tei::predictions).map(one).collect::<Vec<_>>(), usage))
         })
@@ -159,12 +159,12 @@ async fn tags(app: &Arc<App>, context: &Arc<HttpContext>, body: TagRequest) -> R
         .await?;
     let usage = Usage { tokens: all.tokens.iter().sum(), characters };
     let grouped = strategy != Strategy::None;
-    let response = |e: sconce_engine::Entity| {
+    let tagged = |e: sconce_engine::Entity| {
         let (entity_group, entity) = if grouped { (Some(e.label), None) } else { (None, Some(e.label)) };
         Tagged { entity_group, entity, score: e.score, word: e.word, start: e.start, end: e.end }
     };
     let of = |entities: Vec<sconce_engine::Entity>| -> Vec<Tagged> {
-        entities.into_iter().filter(|e| !ignored.contains(&e.label)).map(response).collect()
+        entities.into_iter().filter(|e| !ignored.contains(&e.label)).map(tagged).collect()
     };
     let mut all: Vec<Vec<Tagged>> = all.results.into_iter().map(of).collect();
     let response = if single { TagResponse::One(all.pop().unwrap_or_default()) } else { TagResponse::Several(all) };

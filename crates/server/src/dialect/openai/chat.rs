@@ -73,11 +73,11 @@ async fn chat_completions(
 
 /// Refuses unsupported fields, and records those without effect.
 fn check(request: &ChatRequest, context: &HttpContext) -> Result<(), Fault> {
-    for (field, is_there, instead) in [
+    for (field, is_set, instead) in [
         ("functions", request.functions.is_some(), "`tools`"),
         ("function_call", request.function_call.is_some(), "`tool_choice`"),
     ] {
-        if is_there {
+        if is_set {
             return Err(Fault::invalid(format!("`{field}` is not supported; use {instead}")).at(field));
         }
     }
@@ -137,12 +137,12 @@ impl AnswerState {
     }
 
     /// The deltas of parsed parts.
-    fn deltas(&mut self, pieces: Vec<AnswerPart>) -> Vec<ChatDelta> {
+    fn deltas(&mut self, parts: Vec<AnswerPart>) -> Vec<ChatDelta> {
         let call = |index, id: Option<String>, function| {
             let kind = id.is_some().then_some(ToolKind::Function);
             ChatDelta { tool_calls: Some(vec![ToolCallDelta { index, id, kind, function }]), ..ChatDelta::default() }
         };
-        let delta = |piece| match piece {
+        let delta = |part| match part {
             AnswerPart::Text(text) => ChatDelta { content: Some(text), ..ChatDelta::default() },
             AnswerPart::Call { index, name } => {
                 let function = FunctionDelta { name: Some(name), arguments: Some(String::new()) };
@@ -152,27 +152,27 @@ impl AnswerState {
                 call(index, None, FunctionDelta { name: None, arguments: Some(text) })
             }
         };
-        pieces.into_iter().map(delta).collect()
+        parts.into_iter().map(delta).collect()
     }
 
     fn push_text(&mut self, text: String) -> Vec<ChatDelta> {
-        let pieces = match &mut self.parser {
+        let parts = match &mut self.parser {
             Some(parser) => parser.push(&text),
             None if text.is_empty() => Vec::new(),
             None => vec![AnswerPart::Text(text)],
         };
-        self.deltas(pieces)
+        self.deltas(parts)
     }
 
     fn end(&mut self, finish: &Finish) -> (Vec<ChatDelta>, FinishReason) {
-        let pieces = self.parser.as_mut().map(ToolCallParser::finish).unwrap_or_default();
+        let parts = self.parser.as_mut().map(ToolCallParser::finish).unwrap_or_default();
         let has_calls = self.parser.as_ref().is_some_and(|parser| parser.calls() > 0);
         let reason = match finish {
             Finish::Length => FinishReason::Length,
             Finish::End | Finish::Stop(_) if has_calls => FinishReason::ToolCalls,
             Finish::End | Finish::Stop(_) => FinishReason::Stop,
         };
-        (self.deltas(pieces), reason)
+        (self.deltas(parts), reason)
     }
 }
 

@@ -97,22 +97,22 @@ impl<'a> Choice<'a> {
 /// Renders the prompt, and derives the answer's grammar.
 pub(super) fn prompt(llm: &Llm, request: &ChatRequest, format: Option<AnswerFormat>) -> Result<Prompt, Fault> {
     let choice = Choice::of(request)?;
-    let shown = match &choice {
+    let visible_tools = match &choice {
         Choice::None => None,
         Choice::Auto(tools) | Choice::Required(tools, _) => Some(*tools),
     };
-    let template = llm.template(shown.is_some());
+    let template = llm.template(visible_tools.is_some());
     let style = Style::of(template);
-    let tools = shown.map(described);
-    let developers = template.is_some_and(|text| text.contains("developer"));
-    let mut messages = normalized(&request.messages, developers)?;
+    let tools = visible_tools.map(template_tools);
+    let has_developer_role = template.is_some_and(|text| text.contains("developer"));
+    let mut messages = normalized(&request.messages, has_developer_role)?;
     let in_messages = style == Style::Described;
     if in_messages {
         messages = describe_tools(messages, tools.as_ref());
     }
     let messages = messages.into_iter().enumerate().map(|(i, message)| {
-        let wrong = |what: String| Fault::invalid(format!("message {i}: {what}")).at(&format!("messages[{i}]"));
-        Message::try_from(message).map_err(wrong).map(Message::with_objects_as_arguments)
+        let invalid = |what: String| Fault::invalid(format!("message {i}: {what}")).at(&format!("messages[{i}]"));
+        Message::try_from(message).map_err(invalid).map(Message::with_objects_as_arguments)
     });
     let messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
     let options = ChatOptions {
@@ -139,14 +139,14 @@ pub(super) fn prompt(llm: &Llm, request: &ChatRequest, format: Option<AnswerForm
             return Err(Fault::invalid(what).at("structured_outputs"));
         }
     };
-    let names = shown.into_iter().flatten().map(|tool| tool.function.name.clone()).collect();
-    let calls = shown.map(|_| Calls { style, names: Arc::new(names), parallel });
+    let names = visible_tools.into_iter().flatten().map(|tool| tool.function.name.clone()).collect();
+    let calls = visible_tools.map(|_| Calls { style, names: Arc::new(names), parallel });
     let marks = calls.iter().flat_map(|_| style.marks()).filter_map(|mark| Some((control(mark)?, *mark))).collect();
     Ok(Prompt { text, format, calls, marks })
 }
 
 /// Tools as chat templates expect them: each with a schema, and without `strict`.
-fn described(tools: &[Tool]) -> Value {
+fn template_tools(tools: &[Tool]) -> Value {
     let each = tools.iter().map(|tool| {
         let mut tool = tool.clone();
         tool.function.parameters.get_or_insert_with(|| json!({"type": "object", "properties": {}}));
@@ -157,38 +157,38 @@ fn described(tools: &[Tool]) -> Value {
 }
 
 /// Normalizes messages for chat templates: joins content parts, and maps unknown roles.
-fn normalized(messages: &[Map<String, Value>], developers: bool) -> Result<Vec<Map<String, Value>>, Fault> {
+fn normalized(messages: &[Map<String, Value>], has_developer_role: bool) -> Result<Vec<Map<String, Value>>, Fault> {
     if messages.is_empty() {
         return Err(Fault::invalid("`messages` is empty; send at least one").at("messages"));
     }
     let each = messages.iter().enumerate().map(|(i, message)| {
-        let wrong = |field: &str, what: String| Fault::invalid(what).at(&format!("messages[{i}].{field}"));
+        let invalid = |field: &str, what: String| Fault::invalid(what).at(&format!("messages[{i}].{field}"));
         for field in ["name", "tool_call_id"] {
             if message.get(field).is_some_and(|value| !value.is_string() && !value.is_null()) {
-                return Err(wrong(field, format!("the `{field}` of a message must be a string")));
+                return Err(invalid(field, format!("the `{field}` of a message must be a string")));
             }
         }
         if message
             .get("content")
             .is_some_and(|content| !content.is_string() && !content.is_null() && !content.is_array())
         {
-            return Err(wrong("content", "the `content` of a message must be a string or a list of parts".into()));
+            return Err(invalid("content", "the `content` of a message must be a string or a list of parts".into()));
         }
         let calls = message.get("tool_calls").filter(|calls| !calls.is_null());
         // Arguments may be a JSON string, as at OpenAI, or an object: templates read both.
         let is_call = |call: &Value| call["id"].is_string() && call["function"]["name"].is_string();
         if calls.is_some_and(|calls| !calls.as_array().is_some_and(|all| all.iter().all(is_call))) {
-            return Err(wrong(
+            return Err(invalid(
                 "tool_calls",
                 "each of a message's `tool_calls` needs an `id` and a `function` with a `name`".into(),
             ));
         }
         let mut message = message.clone();
-        if !developers && message.get("role").is_some_and(|role| role == "developer") {
+        if !has_developer_role && message.get("role").is_some_and(|role| role == "developer") {
             message.insert("role".into(), json!("system"));
         }
         if let Some(Value::Array(parts)) = message.get("content") {
-            let text = joined(parts).map_err(|what| wrong("content", what))?;
+            let text = joined(parts).map_err(|what| invalid("content", what))?;
             message.insert("content".into(), text.into());
         }
         Ok(message)
@@ -260,9 +260,9 @@ mod tests {
             {"type": "function", "function": {"name": "f", "description": "d", "strict": true}},
         ]))
         .unwrap();
-        let shown = json!([{"type": "function", "function": {"name": "f", "description": "d",
+        let visible_tools = json!([{"type": "function", "function": {"name": "f", "description": "d",
             "parameters": {"type": "object", "properties": {}}}}]);
-        assert_eq!(described(&tools).to_string(), shown.to_string());
+        assert_eq!(template_tools(&tools).to_string(), visible_tools.to_string());
     }
 
     #[test]

@@ -25,7 +25,7 @@ struct AnswerLatency {
 }
 
 impl LatencyTracker {
-    /// For a request to `model` that arrived at `begun`.
+    /// For a request to `model` that arrived at `started_at`.
     pub(super) fn new(app: &Arc<App>, model: &str, started_at: Instant) -> LatencyTracker {
         LatencyTracker { app: app.clone(), model: model.into(), started_at, answers: Mutex::default() }
     }

@@ -56,7 +56,7 @@ pub(crate) struct ToolCallParser {
     pending: String,
     /// Parsed text of a possible call; emitted as text if it is none.
     candidate: String,
-    pieces: Vec<AnswerPart>,
+    parts: Vec<AnswerPart>,
 }
 
 impl ToolCallParser {
@@ -70,7 +70,7 @@ impl ToolCallParser {
             state: State::Prose { fresh: true },
             pending: String::new(),
             candidate: String::new(),
-            pieces: Vec::new(),
+            parts: Vec::new(),
         }
     }
 
@@ -83,7 +83,7 @@ impl ToolCallParser {
     pub(crate) fn push(&mut self, text: &str) -> Vec<AnswerPart> {
         self.pending.push_str(text);
         while self.step() {}
-        std::mem::take(&mut self.pieces)
+        std::mem::take(&mut self.parts)
     }
 
     /// Returns the rest at the end of the answer.
@@ -99,7 +99,7 @@ impl ToolCallParser {
             }
             State::Call { .. } | State::After { .. } | State::Broken | State::Closed => {}
         }
-        std::mem::take(&mut self.pieces)
+        std::mem::take(&mut self.parts)
     }
 
     /// Parses pending text; returns whether more of it may be parsed.
@@ -224,12 +224,12 @@ impl ToolCallParser {
                     ObjectEvent::Name(name) if marked || self.names.contains(&name) => {
                         *emitted = true;
                         self.candidate.clear();
-                        self.pieces.push(AnswerPart::Call { index: self.calls, name });
+                        self.parts.push(AnswerPart::Call { index: self.calls, name });
                         self.calls += 1;
                     }
-                    ObjectEvent::Arguments(text) => match self.pieces.last_mut() {
+                    ObjectEvent::Arguments(text) => match self.parts.last_mut() {
                         Some(AnswerPart::Arguments { text: before, .. }) => before.push_str(&text),
-                        _ => self.pieces.push(AnswerPart::Arguments { index: self.calls - 1, text }),
+                        _ => self.parts.push(AnswerPart::Arguments { index: self.calls - 1, text }),
                     },
                     ObjectEvent::End => {
                         self.pending = rest.into();
@@ -298,10 +298,10 @@ impl ToolCallParser {
     }
 
     fn emit_text(&mut self, text: String) {
-        match self.pieces.last_mut() {
+        match self.parts.last_mut() {
             _ if text.is_empty() => {}
             Some(AnswerPart::Text(before)) => before.push_str(&text),
-            _ => self.pieces.push(AnswerPart::Text(text)),
+            _ => self.parts.push(AnswerPart::Text(text)),
         }
     }
 }

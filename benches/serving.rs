@@ -113,8 +113,8 @@ fn main() {
         let Bound::Tcp(address) = server.bound().clone() else { unreachable!() };
         let app = server.app.clone();
         tokio::spawn(server.run());
-        app.house.settled().await;
-        app.house.ready().expect("the model is there");
+        app.models.settled().await;
+        app.models.ready().expect("the model is there");
         address
     });
     let engine = |text: &str| drop(embedder.embed(&[text], &Prompt::Default).expect("a vector"));

@@ -1,16 +1,16 @@
-//! Models at run time, and how far one has been loaded: what no other server's dialect has words for.
+//! Model administration: loading and unloading at run time, and load progress.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How far a model has been loaded.
+/// Load progress of a model.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, ToSchema)]
 pub struct Progress {
-    /// Which model.
+    /// Name of the model.
     pub model: String,
-    /// What is going on, in a few words.
+    /// Current stage, for people.
     pub stage: String,
-    /// How much of that is done, where it is known.
+    /// Completed part of the stage, if known.
     pub percent: Option<f32>,
 }
 
@@ -19,17 +19,17 @@ pub struct Progress {
 pub struct LoadRequest {
     /// A directory or `.gguf` file, a hub id, `pip:NAME`, a short name, as on the command line.
     pub model: String,
-    /// Its name in requests; by default that of the command line.
+    /// Name of the model in requests; by default as on the command line.
     pub name: Option<String>,
-    /// What it is to do; by default what its files are made for.
+    /// Task; by default detected from the files.
     pub task: Option<String>,
-    /// Where it runs; by default where the server's own models do.
+    /// Device; by default the server's.
     pub device: Option<String>,
-    /// The format of weights and activations: `f32`, `bf16` or `f16`.
+    /// Format of weights and activations: `f32`, `bf16` or `f16`.
     pub dtype: Option<String>,
-    /// The longest sequence of a language model.
+    /// Context length of a language model, in tokens.
     pub context: Option<usize>,
-    /// Answer when it is loaded, not at once.
+    /// Respond when the model is loaded, not at once.
     #[serde(default)]
     pub wait: bool,
 }
@@ -37,18 +37,18 @@ pub struct LoadRequest {
 /// `POST /v1/models/unload`.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 pub struct UnloadRequest {
-    /// Its name in requests.
+    /// Name of the model in requests.
     pub model: String,
 }
 
-/// How it stands with a model that is loaded or unloaded.
+/// State of a model after a load or unload request.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ModelState {
-    /// Its name in requests.
+    /// Name of the model in requests.
     pub model: String,
     /// `loading`, `ready` or `unloaded`.
     pub state: String,
-    /// How far it is.
+    /// Load progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
 }

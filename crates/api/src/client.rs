@@ -1,5 +1,5 @@
-//! The HTTP client of the pool: of its manager, of the command line that asks it, and of workers that
-//! call it back. It is here because those have no other crate in common, and behind a feature because
+//! HTTP client of the pool's manager, of the command line that talks to it, and of workers that
+//! send callbacks. It is in this crate because those share no other, and behind a feature because
 //! wire types need no client.
 
 use http_body_util::{BodyExt, Full, Limited};
@@ -11,10 +11,10 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use std::error::Error;
 use std::time::Duration;
 
-/// Keeps connections, and opens new ones.
+/// HTTP client with a connection pool.
 pub type Client = Legacy<HttpConnector, Full<Bytes>>;
 
-/// A client without connections yet.
+/// A new client.
 pub fn client() -> Client {
     let mut connector = HttpConnector::new();
     connector.set_connect_timeout(Some(Duration::from_secs(2)));
@@ -28,31 +28,31 @@ pub fn client() -> Client {
 /// A request.
 #[derive(Clone, Debug)]
 pub struct Call<'a> {
-    /// The method.
+    /// HTTP method.
     pub method: Method,
-    /// All of it, `http://127.0.0.1:9200/health`.
+    /// Full URL, such as `http://127.0.0.1:9200/health`.
     pub url: &'a str,
-    /// Sent as a bearer token.
+    /// API key, sent as a bearer token.
     pub key: Option<&'a str>,
-    /// JSON, if there is any.
+    /// JSON body.
     pub body: Option<Vec<u8>>,
-    /// The longest wait for the whole answer.
+    /// Time-out for the whole response.
     pub within: Option<Duration>,
-    /// The most bytes of an answer that are read.
+    /// Largest response body, in bytes.
     pub largest: usize,
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its status.
+    /// HTTP status.
     pub status: StatusCode,
-    /// Its body, or why that could not be read.
+    /// The body, or why it could not be read.
     pub body: Result<Bytes, String>,
 }
 
 impl Call<'_> {
-    /// Sends it, and waits for the answer.
+    /// Sends the request and waits for the response.
     pub async fn send(self, client: &Client) -> Result<Answer, Lost> {
         let mut request = Request::builder().method(self.method).uri(self.url);
         if let Some(key) = self.key {
@@ -72,20 +72,20 @@ impl Call<'_> {
         match self.within {
             None => answer.await,
             Some(within) => {
-                let late = |_| Lost::theirs(format!("no answer within {within:?}"));
+                let late = |_| Lost::theirs(format!("no response within {within:?}"));
                 tokio::time::timeout(within, answer).await.map_err(late)?
             }
         }
     }
 }
 
-/// Why nothing came back.
+/// Why there is no response.
 #[derive(Debug)]
 pub struct Lost {
-    /// In words.
+    /// The error message.
     pub why: String,
-    /// Whether this process lacks something, such as a file descriptor: then it says nothing of who
-    /// was asked.
+    /// Whether this process ran out of a resource, such as file descriptors. Then the error says
+    /// nothing about the other side.
     pub ours: bool,
 }
 
@@ -94,13 +94,13 @@ impl Lost {
         Lost { why: with_sources(e), ours: is_ours(e) }
     }
 
-    /// For a reason of who was asked.
+    /// An error of the other side.
     pub fn theirs(why: String) -> Lost {
         Lost { why, ours: false }
     }
 }
 
-/// Whether an error comes of too many open files, or of no port left to ask from.
+/// Whether an error is due to too many open files, or to no free local port.
 fn is_ours(e: &(dyn Error + 'static)) -> bool {
     let mut at = Some(e);
     while let Some(e) = at {
@@ -121,7 +121,7 @@ fn is_ours(e: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// An error with what is behind it.
+/// An error message with its sources.
 pub fn with_sources(e: &dyn Error) -> String {
     let mut text = e.to_string();
     let mut source = e.source();
@@ -139,7 +139,7 @@ mod tests {
     use std::fmt;
     use std::io;
 
-    /// As the client wraps it.
+    /// An I/O error, wrapped as the HTTP client does.
     #[derive(Debug)]
     struct Wrapped(io::Error);
 

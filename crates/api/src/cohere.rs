@@ -1,23 +1,23 @@
-//! Cohere's and Jina's rerank, which are alike: what one has and the other has not is answered to both.
+//! Cohere's and Jina's rerank APIs, which are alike: responses have the fields of both.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A document.
+/// A document to rank.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(untagged, expecting = "a text, or an object with a `text`")]
 pub enum Document {
-    /// As it is.
+    /// Plain text.
     Text(String),
-    /// In an object.
+    /// An object with a `text`.
     Object {
-        /// Its text.
+        /// Text of the document.
         text: String,
     },
 }
 
 impl Document {
-    /// Its text.
+    /// Text of the document.
     pub fn into_text(self) -> String {
         match self {
             Document::Text(text) | Document::Object { text } => text,
@@ -28,102 +28,102 @@ impl Document {
 /// `POST /v1/rerank`, `POST /v2/rerank`, and `POST /rerank` with `documents`.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 pub struct RerankRequest {
-    /// Which model; the first that ranks where none is said.
+    /// Name of the model; by default the first reranker.
     pub model: Option<String>,
-    /// What is looked for.
+    /// The query.
     pub query: String,
-    /// Where it may be found.
+    /// The documents to rank.
     pub documents: Vec<Document>,
-    /// Only so many of the best.
+    /// Return only the `top_n` most relevant documents.
     pub top_n: Option<usize>,
-    /// Give the documents back.
+    /// Return the documents.
     pub return_documents: Option<bool>,
-    /// Only so many tokens of each document are read.
+    /// Truncate each document to this many tokens.
     pub max_tokens_per_doc: Option<usize>,
-    /// Cut what is longer than the model can take (the default of this dialect), or refuse it.
+    /// Truncate texts that are longer than the model's limit (this API's default), or refuse them.
     pub truncate: Option<bool>,
 }
 
-/// An order of documents.
+/// Ranked documents.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct RerankResponse {
-    /// Of this answer.
+    /// Id of this response.
     pub id: String,
-    /// Who ranked.
+    /// Name of the model.
     pub model: String,
-    /// The best first.
+    /// Most relevant first.
     pub results: Vec<RerankResult>,
-    /// As Cohere has it.
+    /// Cohere's metadata.
     pub meta: Meta,
-    /// As Jina has it.
+    /// Jina's usage.
     pub usage: Usage,
 }
 
-/// A document in its place.
+/// A ranked document.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct RerankResult {
-    /// Which document.
+    /// Index of the document in the request.
     pub index: usize,
-    /// How well it answers, from 0 to 1.
+    /// Relevance to the query, from 0 to 1.
     pub relevance_score: f32,
-    /// The document, if asked for.
+    /// The document, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub document: Option<Returned>,
 }
 
-/// A document given back.
+/// A returned document.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Returned {
-    /// Its text.
+    /// Text of the document.
     pub text: String,
 }
 
-/// About an answer, as Cohere tells it.
+/// Cohere's response metadata.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Meta {
-    /// Which of its versions was spoken.
+    /// API version of the request.
     pub api_version: ApiVersion,
-    /// What it would be billed.
+    /// Billed units.
     pub billed_units: BilledUnits,
-    /// Tokens that were read.
+    /// Input tokens.
     pub tokens: Tokens,
 }
 
-/// A version of the dialect.
+/// API version.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ApiVersion {
     /// `1` or `2`.
     pub version: String,
 }
 
-/// What it would be billed.
+/// Billed units.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct BilledUnits {
-    /// Searches.
+    /// Searches; always 1.
     pub search_units: u64,
 }
 
-/// Tokens that were read.
+/// Input tokens.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Tokens {
-    /// Query and documents together.
+    /// Tokens of query and documents.
     pub input_tokens: usize,
 }
 
-/// About an answer, as Jina tells it.
+/// Jina's usage.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[schema(as = RerankUsage)]
 pub struct Usage {
-    /// Tokens that were read.
+    /// Input tokens.
     pub total_tokens: usize,
-    /// The same.
+    /// The same number.
     pub prompt_tokens: usize,
 }
 
-/// What went wrong.
+/// Error response.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[schema(as = CohereErrorResponse)]
 pub struct ErrorResponse {
-    /// In words.
+    /// What failed, and what to do next.
     pub message: String,
 }

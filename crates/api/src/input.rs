@@ -1,31 +1,32 @@
-//! What is to be read: one text or several, token ids, images. The dialects write it alike, so it is understood once.
+//! Inputs of requests: one or several texts, token ids or images. All APIs write them alike, so
+//! they are parsed here once.
 
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
 use utoipa::ToSchema;
 
-/// One thing to be read.
+/// One input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
     /// A text.
     Text(String),
-    /// A text as token ids, with whatever special tokens the caller wants.
+    /// A text as token ids, with the special tokens that the caller wants.
     Ids(Vec<u32>),
-    /// An image: a `data:` URI, or its bytes in base64. Nothing is ever fetched.
+    /// An image: a `data:` URI, or its bytes in base64. URLs are never fetched.
     Image(String),
 }
 
-/// One item or a list of them. A list of numbers is one item.
+/// One input or a list of inputs. A list of numbers is one input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inputs {
     /// In the order given.
     pub items: Vec<Item>,
-    /// Whether it was one by itself, not in a list.
+    /// Whether it was a single input, not a list.
     pub alone: bool,
 }
 
-/// How [`Inputs`] look, for the OpenAPI document.
+/// OpenAPI schema of [`Inputs`].
 #[derive(ToSchema)]
 #[schema(as = Inputs)]
 #[serde(untagged)]
@@ -35,11 +36,11 @@ pub enum InputsSchema {
     Text(String),
     /// A text as token ids.
     Ids(Vec<u32>),
-    /// Several texts, or texts as token ids, or objects with a `text` or an `image`.
+    /// A list of texts, texts as token ids, or objects with a `text` or an `image`.
     Several(Vec<ItemSchema>),
 }
 
-/// How [`Item`] looks, for the OpenAPI document.
+/// OpenAPI schema of [`Item`].
 #[derive(ToSchema)]
 #[schema(as = Item)]
 #[serde(untagged)]
@@ -66,13 +67,13 @@ impl<'de> Deserialize<'de> for Inputs {
 
 struct InputsVisitor;
 
-const WANTED: &str = "a text, a list of texts, a list of token ids, or a list of such lists";
+const EXPECTED: &str = "a text, a list of texts, a list of token ids, or a list of such lists";
 
 impl<'de> Visitor<'de> for InputsVisitor {
     type Value = Inputs;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(WANTED)
+        f.write_str(EXPECTED)
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Inputs, E> {
@@ -93,7 +94,11 @@ impl<'de> Visitor<'de> for InputsVisitor {
             match part {
                 Part::Id(id) if items.is_empty() => ids.push(id),
                 Part::Item(item) if ids.is_empty() => items.push(item),
-                _ => return Err(de::Error::custom("token ids and other things in one list")),
+                _ => {
+                    return Err(de::Error::custom(
+                        "token ids and other inputs in one list; send them in separate lists",
+                    ));
+                }
             }
         }
         match ids.is_empty() {
@@ -103,7 +108,7 @@ impl<'de> Visitor<'de> for InputsVisitor {
     }
 }
 
-/// What stands in a list.
+/// An element of a list.
 enum Part {
     Item(Item),
     Id(u32),
@@ -133,7 +138,7 @@ impl<'de> Visitor<'de> for PartVisitor {
     }
 
     fn visit_u64<E: de::Error>(self, id: u64) -> Result<Part, E> {
-        u32::try_from(id).map(Part::Id).map_err(|_| E::custom(format_args!("{id} is no token id")))
+        u32::try_from(id).map(Part::Id).map_err(|_| E::custom(format_args!("{id} is no token id: it exceeds 32 bits")))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Part, A::Error> {
@@ -169,7 +174,7 @@ fn object<'de, A: MapAccess<'de>>(mut map: A) -> Result<Item, A::Error> {
             other => return Err(de::Error::unknown_field(other, &["text", "image", "image_url", "type"])),
         };
         if found.replace(item).is_some() {
-            return Err(de::Error::custom("a text and an image in one object; give each its own"));
+            return Err(de::Error::custom("a text and an image in one object; send one object for each"));
         }
     }
     found.ok_or_else(|| de::Error::custom("an object without `text` or `image`"))
@@ -211,8 +216,8 @@ mod tests {
             (r#"[{"text": "a", "image": "b"}]"#, "in one object"),
             ("[{}]", "without"),
         ] {
-            let said = read(json).unwrap_err();
-            assert!(said.contains(why), "{json}: {said}");
+            let message = read(json).unwrap_err();
+            assert!(message.contains(why), "{json}: {message}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What Sconce's servers say over HTTP: wire types and error codes, one module a dialect. Whoever asks and whoever answers share them.
-//! With the feature `client`, the HTTP client that the pool and its workers share, too.
+//! Wire types and error codes of Sconce's HTTP APIs, one module per API, shared by clients and
+//! servers. The feature `client` adds the HTTP client of the pool and its workers.
 
 pub mod admin;
 #[cfg(feature = "client")]

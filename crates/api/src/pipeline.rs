@@ -1,115 +1,116 @@
-//! What huggingface_hub's `InferenceClient` sends to an address: one path for whatever the model does.
+//! Hugging Face pipelines, as huggingface_hub's `InferenceClient` uses them: one path for the
+//! model's task.
 
 use crate::tei::{PredictInputs, PredictInputsSchema};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What becomes of a classifier's numbers.
+/// Function applied to a classifier's logits.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FunctionToApply {
-    /// Shares of one.
+    /// Softmax over all labels.
     Softmax,
-    /// Each label for itself.
+    /// Sigmoid of each label.
     Sigmoid,
-    /// Nothing.
+    /// No function: logits.
     None,
 }
 
-/// `POST /` for a model that gives labels.
+/// `POST /` for text classification.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 pub struct TextClassificationRequest {
-    /// A text, or several.
+    /// One or several texts.
     #[schema(value_type = PredictInputsSchema)]
     pub inputs: PredictInputs,
-    /// How.
+    /// Parameters.
     #[serde(default)]
     pub parameters: TextClassificationParameters,
 }
 
-/// How labels are given.
+/// Parameters of text classification.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 pub struct TextClassificationParameters {
-    /// What becomes of the model's numbers; by default what its configuration says.
+    /// Function applied to the logits; by default the one of the model's configuration.
     pub function_to_apply: Option<FunctionToApply>,
-    /// Only so many of the best.
+    /// Return only the `top_k` best labels.
     pub top_k: Option<usize>,
 }
 
-/// How tokens become entities.
+/// How labelled tokens are grouped into entities.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AggregationStrategy {
-    /// A token each.
+    /// No grouping: one entity per token.
     None,
-    /// Neighbours of one kind are one.
+    /// Adjacent tokens with the same label form an entity.
     #[default]
     Simple,
-    /// A word is what its first token is.
+    /// A word has the label of its first token.
     First,
-    /// A word is what its tokens are on average.
+    /// A word has the label with the highest average score of its tokens.
     Average,
-    /// A word is what its surest token is.
+    /// A word has the label of its highest-scoring token.
     Max,
 }
 
-/// One text or several.
+/// One or several texts.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "a text or a list of texts")]
 pub enum Texts {
-    /// One.
+    /// One text.
     One(String),
-    /// Several.
+    /// Several texts.
     Several(Vec<String>),
 }
 
-/// `POST /tag`, and `POST /` for a model that labels tokens.
+/// `POST /tag`, and `POST /` for token classification (NER).
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 pub struct TagRequest {
-    /// A text, or several.
+    /// One or several texts.
     pub inputs: Texts,
-    /// Which model, where several are served.
+    /// Name of the model; by default the first token classifier.
     pub model: Option<String>,
-    /// How.
+    /// Parameters.
     #[serde(default)]
     pub parameters: TagParameters,
 }
 
-/// How tokens are labelled.
+/// Parameters of token classification.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 pub struct TagParameters {
-    /// How tokens become entities.
+    /// How labelled tokens are grouped into entities.
     #[serde(default)]
     pub aggregation_strategy: AggregationStrategy,
-    /// Labels that are left out; by default `O`.
+    /// Labels to leave out; by default `O`.
     pub ignore_labels: Option<Vec<String>>,
 }
 
-/// A piece of a text with a label.
+/// A labelled part of a text.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, ToSchema)]
 pub struct Tagged {
-    /// Its label, of a whole entity.
+    /// Label of an entity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entity_group: Option<String>,
-    /// Its label, of a single token.
+    /// Label of a single token (strategy `none`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entity: Option<String>,
-    /// How sure the model is.
+    /// Score of the label.
     pub score: f32,
-    /// The piece, as the tokenizer writes it.
+    /// The part, as the tokenizer writes it.
     pub word: String,
-    /// Its first character.
+    /// Character offset where it starts.
     pub start: usize,
-    /// The character behind it.
+    /// Character offset where it ends (exclusive).
     pub end: usize,
 }
 
-/// The pieces of one text, or of several.
+/// The entities of one or several texts.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum TagResponse {
-    /// Of one that was given by itself.
+    /// Of a single text.
     One(Vec<Tagged>),
-    /// Of a list.
+    /// Of a list of texts.
     Several(Vec<Vec<Tagged>>),
 }

@@ -1,29 +1,30 @@
-//! A host's manager of workers.
+//! Wire types of the pool manager, which runs the workers of a host.
 
 use crate::worker::Tuning;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// Where a manager listens unless told otherwise.
+/// Default port of the manager.
 pub const PORT: u16 = 9200;
 
-/// Where workers tell that they are ready.
+/// Path of the workers' callback.
 pub const READY_PATH: &str = "/v2/internal/workers/ready";
 
 /// `POST /v2/workers/start`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Start {
-    /// A directory or .gguf file, a hub id, pip:NAME, or a short name; on the manager's host.
+    /// A directory or .gguf file on the manager's host, a hub id, pip:NAME, or a short name.
     pub model_ref: String,
-    /// `auto`, `cpu`, `cuda`, `cuda:0`, …; a kind without a number is the device of that kind with most room.
+    /// `auto`, `cpu`, `cuda`, `cuda:0`, …; a kind without a number is the device of that kind with
+    /// the most free memory.
     #[serde(default = "auto")]
     pub device: String,
-    /// The name that requests know the model by; its reference unless told otherwise.
+    /// Name of the model in requests; by default its reference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// How it is kept and run.
+    /// Flags of the worker.
     #[serde(default)]
     pub flags: Tuning,
 }
@@ -32,18 +33,18 @@ fn auto() -> String {
     "auto".into()
 }
 
-/// What came of it: the worker is ready.
+/// Response of a start: the worker is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Started {
-    /// The worker's name.
+    /// Id of the worker.
     pub worker_id: String,
-    /// The device it was given.
+    /// Device assigned to the worker.
     pub device: String,
-    /// Where it listens.
+    /// URL of the worker.
     pub uri: String,
-    /// Bytes that it was admitted with.
+    /// Bytes reserved for the worker.
     pub vram_bytes: u64,
-    /// What it is now.
+    /// Current state.
     pub state: State,
 }
 
@@ -51,42 +52,42 @@ pub struct Started {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Stop {
-    /// The worker's name.
+    /// Id of the worker.
     pub worker_id: String,
 }
 
-/// What came of a stop or a drain that was begun.
+/// Response of a stop or drain that has begun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Stopping {
-    /// The worker's name.
+    /// Id of the worker.
     pub worker_id: String,
-    /// What it is now.
+    /// Current state.
     pub state: State,
-    /// Requests that it still works on.
+    /// Requests that are still running.
     pub active: u64,
 }
 
-/// What a worker is.
+/// State of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It was told to run and has not called back yet.
+    /// Started; its callback has not arrived yet.
     Starting,
-    /// It takes requests and has none.
+    /// Accepts requests and has none.
     Ready,
-    /// It takes requests and has some.
+    /// Accepts requests and has some.
     Busy,
-    /// It takes no more.
+    /// Accepts no more requests.
     Draining,
-    /// It does not run, or is no use.
+    /// Not running, or unhealthy.
     Failed,
 }
 
 impl State {
-    /// Every one.
+    /// All states.
     pub const ALL: [State; 5] = [State::Starting, State::Ready, State::Busy, State::Draining, State::Failed];
 
-    /// In lower case, as in JSON.
+    /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             State::Starting => "starting",
@@ -98,90 +99,90 @@ impl State {
     }
 }
 
-/// `GET /v2/state`: all that the manager knows.
+/// `GET /v2/state`: the manager's devices and workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Everything {
-    /// Of Sconce.
+    /// Version of Sconce.
     pub version: String,
-    /// Since the manager began.
+    /// Seconds since the manager started.
     pub uptime_seconds: u64,
-    /// Where models can run.
+    /// Devices of the host.
     pub devices: Vec<Device>,
-    /// Those that run, and those that should.
+    /// Running workers, and those that should run.
     pub workers: Vec<Worker>,
-    /// Those that ended, the last few: what they were and why.
+    /// The last few workers that ended.
     pub ended: Vec<Ended>,
-    /// Why the state on disk is not what it should be; nothing where it is.
+    /// Why the state could not be saved to disk; absent if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_error: Option<String>,
 }
 
-/// A device.
+/// A device and its memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Device {
     /// `cpu`, `cuda:0`, `metal:0`.
     pub id: String,
-    /// Its maker's name for it.
+    /// Product name of the device.
     pub name: String,
-    /// Bytes in all.
+    /// Total bytes.
     pub total_bytes: u64,
-    /// Bytes that workers were admitted with.
+    /// Bytes reserved for workers.
     pub allocated_bytes: u64,
-    /// Bytes that another worker could be admitted with.
+    /// Bytes free for another worker.
     pub room_bytes: u64,
 }
 
 /// A worker, as the manager sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Worker {
-    /// Its name.
+    /// Id of the worker.
     pub id: String,
-    /// What requests call its model.
+    /// Name of its model in requests.
     pub model: String,
-    /// Where the model comes from.
+    /// Reference of the model.
     pub model_ref: String,
-    /// What the model does; known once it was planned.
+    /// Task of the model; known once it is planned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// Where it runs.
+    /// Device of the worker.
     pub device: String,
-    /// What it is.
+    /// State of the worker.
     pub state: State,
-    /// Where it listens.
+    /// URL of the worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uri: Option<String>,
-    /// Its process.
+    /// Process id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// Bytes that it was admitted with.
+    /// Bytes reserved for the worker.
     pub vram_bytes: u64,
-    /// Requests under way.
+    /// Running requests.
     pub active: u64,
-    /// Tokens of theirs, as far as one can tell beforehand.
+    /// Estimated tokens of the running requests.
     pub outstanding_tokens: u64,
-    /// How often it was started again.
+    /// Number of restarts.
     pub restarts: u64,
-    /// The last thing that went wrong.
+    /// The last error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// What its process said when it last ended.
+    /// Exit code of its last process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// Until it is started again, in seconds; of a failed one.
+    /// Seconds until a failed worker is restarted (backoff).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub again_in_seconds: Option<u64>,
 }
 
-/// A worker that was.
+/// A worker that ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ended {
-    /// Its name.
+    /// Id of the worker.
     pub id: String,
-    /// Where its model came from.
+    /// Reference of its model.
     pub model_ref: String,
-    /// Why.
+    /// Why it ended.
     pub why: String,
-    /// What its process said.
+    /// Exit code of its process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
 }
@@ -189,53 +190,53 @@ pub struct Ended {
 /// `GET /v1/capabilities`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Capabilities {
-    /// Where models can run.
+    /// Devices of the host.
     pub devices: Vec<Capable>,
 }
 
-/// A device, as others ask for it.
+/// A device, in `GET /v1/capabilities`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Capable {
     /// `cpu`, `cuda:0`, `metal:0`.
     pub id: String,
-    /// Its maker's name for it.
+    /// Product name of the device.
     pub name: String,
     /// `cpu`, `cuda` or `metal`.
     pub device_type: String,
-    /// Memory in all, in GiB.
+    /// Total memory in GiB.
     pub vram_gb: f64,
-    /// Of an NVIDIA GPU: `8.9`.
+    /// Compute capability of an NVIDIA GPU, such as `8.9`.
     pub compute_capability: Option<String>,
 }
 
-/// What went wrong, for programs.
+/// Error code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Code {
-    /// The model does not fit.
+    /// Not enough memory for the model.
     InsufficientVram,
-    /// There is no such device.
+    /// Unknown or unavailable device.
     GpuUnavailable,
-    /// There is no such model.
+    /// Unknown model.
     ModelNotFound,
-    /// A worker ended before it was ready.
+    /// The worker ended before it was ready.
     WorkerStartFailed,
-    /// A worker was not ready in time.
+    /// The worker was not ready in time.
     WorkerStartTimeout,
-    /// There is no such worker.
+    /// Unknown worker.
     WorkerNotFound,
-    /// The request makes no sense.
+    /// Invalid request.
     InvalidRequest,
-    /// No worker of the model takes requests now.
+    /// No worker of the model accepts requests now.
     WorkerUnavailable,
-    /// A worker broke off before it answered.
+    /// The worker failed before it responded.
     WorkerFailed,
-    /// A key is wanted and none came, or the wrong one.
+    /// Missing or wrong API key.
     Unauthorized,
 }
 
 impl Code {
-    /// The HTTP status that goes with it.
+    /// HTTP status of the code.
     pub fn status(self) -> u16 {
         match self {
             Code::InvalidRequest => 400,
@@ -249,7 +250,7 @@ impl Code {
         }
     }
 
-    /// Whether the same request may do better later.
+    /// Whether the same request may succeed later.
     pub fn is_retriable(self) -> bool {
         match self {
             Code::InsufficientVram | Code::WorkerStartTimeout | Code::WorkerUnavailable | Code::WorkerFailed => true,
@@ -259,21 +260,21 @@ impl Code {
     }
 }
 
-/// An error of the manager.
+/// Error response of the manager.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Failure {
-    /// What, for programs.
+    /// Error code.
     pub error_code: Code,
-    /// What, where, and what to do next.
+    /// What failed, on what input, and what to do next.
     pub message: String,
-    /// Whether the same request may do better later.
+    /// Whether the same request may succeed later.
     pub retriable: bool,
-    /// Numbers and names that belong to it.
+    /// Further values, such as sizes and names.
     pub details: Value,
 }
 
 impl Failure {
-    /// With what the code itself says of trying again, and no details.
+    /// An error without details; `retriable` follows from the code.
     pub fn new(error_code: Code, message: impl Into<String>) -> Failure {
         let details = Value::Object(serde_json::Map::new());
         Failure { error_code, message: message.into(), retriable: error_code.is_retriable(), details }

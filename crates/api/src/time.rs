@@ -1,8 +1,9 @@
-//! Points in time as people and logs write them.
+//! Timestamps in RFC 3339.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// RFC 3339 in UTC, to the millisecond: `2025-03-01T12:00:00.000Z`. A clock before 1970 reads as 1970.
+/// RFC 3339 in UTC, to the millisecond: `2025-03-01T12:00:00.000Z`. A clock before 1970 reads as
+/// 1970.
 pub fn rfc3339(at: SystemTime) -> String {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (seconds, millis) = (since.as_secs(), since.subsec_millis());
@@ -12,8 +13,8 @@ pub fn rfc3339(at: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
-/// The date of a day, counted from 1 January 1970. Years begin in March here, so that a leap day is the last of its year, and
-/// every 400 years are alike.
+/// The date of a day counted from 1 January 1970. The computation uses years that begin in March,
+/// so that a leap day is the last day of its year; the calendar repeats every 400 years.
 fn civil(days: u64) -> (u64, u64, u64) {
     let day = days + 719_468; // from 1 March of the year 0
     let (era, day) = (day / 146_097, day % 146_097);

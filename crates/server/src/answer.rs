@@ -1,4 +1,4 @@
-//! Answers with what they cost in their head, as text-embeddings-inference tells it.
+//! JSON responses with text-embeddings-inference's `x-compute-*` headers.
 
 use crate::call::Usage;
 use axum::Json;
@@ -8,22 +8,22 @@ use sconce_engine::Times;
 use serde::Serialize;
 use std::time::Duration;
 
-/// A JSON body, and what it cost.
+/// A JSON response body with its cost.
 pub struct Answer<T> {
-    /// The body.
+    /// The response body.
     pub body: T,
-    /// What it cost.
+    /// Its cost, for the headers.
     pub compute: Compute,
 }
 
-/// What a request cost.
+/// Cost of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Compute {
     /// Tokens and characters read.
     pub usage: Usage,
-    /// From the request's head until now.
+    /// Time since the request head.
     pub total: Duration,
-    /// How that is made up.
+    /// Its parts: tokenization, queue, inference.
     pub times: Times,
 }
 

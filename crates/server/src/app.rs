@@ -1,111 +1,110 @@
-//! What all handlers share.
+//! State shared by all handlers.
 
 use crate::call::Call;
 use crate::config::Config;
 use crate::dialect::worker::Member;
 use crate::error::{Fault, FaultKind};
-use crate::house::House;
 use crate::metrics::Metrics;
-use crate::served::Want;
+use crate::model_manager::ModelManager;
+use crate::request_context::HttpContext;
+use crate::served_model::RequestKind;
 use crate::stop::Stop;
-use crate::trail::Trail;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
-/// So many bodies of the largest size are read at once; smaller ones, as many as they are smaller.
-const BODIES: usize = 64;
-/// The most KiB of bodies at once, as a semaphore counts them.
-const MOST_BODIES: usize = u32::MAX as usize / 2;
+/// Bodies of the largest size that may be read at once; of smaller bodies, correspondingly more.
+const MAX_LARGE_BODIES: usize = 64;
+/// Most KiB of bodies at once that the semaphore can count.
+const MAX_BODY_KIB: usize = u32::MAX as usize / 2;
 
 fn permits(config: &Config) -> usize {
     config.max_concurrent.clamp(1, Semaphore::MAX_PERMITS)
 }
 
-/// A server's state: `State<Arc<App>>` of every handler.
+/// State of a server: `State<Arc<App>>` of every handler.
 pub struct App {
-    /// What was set.
+    /// The configuration.
     pub config: Config,
-    /// The models.
-    pub house: Arc<House>,
-    /// What is counted.
+    /// The model manager.
+    pub models: Arc<ModelManager>,
+    /// Prometheus metrics.
     pub metrics: Metrics,
-    /// Ends it.
+    /// Signals shutdown.
     pub stop: Stop,
-    /// When it began.
-    pub begun: Instant,
-    /// What a worker has besides.
+    /// When the server started.
+    pub started_at: Instant,
+    /// State of a worker of a pool.
     pub(crate) member: Option<Arc<Member>>,
     gate: Arc<Semaphore>,
-    /// Bytes of bodies that are being read, in KiB.
+    /// KiB of bodies that may still be read.
     pub(crate) bodies: Semaphore,
 }
 
 impl App {
-    pub(crate) fn new(config: Config, house: Arc<House>, stop: Stop) -> Arc<App> {
+    pub(crate) fn new(config: Config, models: Arc<ModelManager>, stop: Stop) -> Arc<App> {
         let gate = Arc::new(Semaphore::new(permits(&config)));
-        let bodies = Semaphore::new((config.payload_limit / 1024).saturating_mul(BODIES).clamp(1, MOST_BODIES));
+        let bodies =
+            Semaphore::new((config.payload_limit / 1024).saturating_mul(MAX_LARGE_BODIES).clamp(1, MAX_BODY_KIB));
         let metrics = Metrics::new();
         let member = config.worker.clone().map(|w| Arc::new(Member::new(w, metrics.registry())));
-        Arc::new(App { config, house, metrics, stop, begun: Instant::now(), member, gate, bodies })
+        Arc::new(App { config, models, metrics, stop, started_at: Instant::now(), member, gate, bodies })
     }
 
-    /// Begins work for a request: a model that can do what is wanted, held until the call is over, and one of the permits.
-    /// `method` is the name under which it is counted.
+    /// Starts a call: leases a model that supports `kind` and takes a concurrency permit, both
+    /// until the call ends. `method` is its label in the metrics.
     pub fn call(
         self: &Arc<Self>,
         method: &'static str,
-        trail: &Arc<Trail>,
+        context: &Arc<HttpContext>,
         model: Option<&str>,
-        want: Want,
+        kind: RequestKind,
     ) -> Result<Call, Fault> {
-        trail.count();
-        self.begin(method, trail, model, want).inspect_err(|fault| self.metrics.refused(method, fault))
+        context.mark_counted();
+        self.begin(method, context, model, kind).inspect_err(|fault| self.metrics.refused(method, fault))
     }
 
     fn begin(
         self: &Arc<Self>,
         method: &'static str,
-        trail: &Arc<Trail>,
+        context: &Arc<HttpContext>,
         model: Option<&str>,
-        want: Want,
+        kind: RequestKind,
     ) -> Result<Call, Fault> {
         if let Some(model) = model {
-            trail.asks(model);
+            context.set_model(model);
         }
         if self.stop.is_draining() {
-            return Err(Fault::new(
-                FaultKind::Unhealthy,
-                "this server is finishing what it has, and takes nothing new",
-            ));
+            return Err(Fault::new(FaultKind::Unhealthy, "this server is shutting down and accepts no new requests"));
         }
-        let lease = self.house.lease(model, want)?;
-        trail.asks(&lease.served().id);
+        let lease = self.models.lease(model, kind)?;
+        context.set_model(&lease.served().id);
         let permit = self.gate.clone().try_acquire_owned().map_err(|_| {
-            let most = self.config.max_concurrent;
-            let what = format!("{most} requests are being worked on, and that is the most; come again in a moment");
+            let limit = self.config.max_concurrent;
+            let what = format!("the server is at its limit of {limit} concurrent requests (--max-concurrent-requests); retry in a moment");
             Fault::new(FaultKind::Overloaded, what).retry_after(Duration::from_secs(1))
         })?;
-        Ok(Call::new(self, method, trail.clone(), lease, permit))
+        Ok(Call::new(self, method, context.clone(), lease, permit))
     }
 
-    /// All permits that there are.
+    /// Total concurrency permits.
     pub(crate) fn permits(&self) -> usize {
         permits(&self.config)
     }
 
-    /// Permits that nobody holds.
+    /// Free concurrency permits.
     pub fn free_permits(&self) -> usize {
         self.gate.available_permits()
     }
 
-    /// Refuses nothing, and more inputs than a request may have.
+    /// Refuses an empty batch, and one that exceeds --max-client-batch-size.
     pub fn check_batch(&self, inputs: usize, param: &str) -> Result<(), Fault> {
-        let most = self.config.max_client_batch;
+        let limit = self.config.max_client_batch;
         match inputs {
-            0 => Err(Fault::new(FaultKind::Empty, format!("`{param}` is empty; give at least one")).at(param)),
-            n if n > most => {
-                let what = format!("`{param}` has {n} items; one request may have {most} (--max-client-batch-size)");
+            0 => Err(Fault::new(FaultKind::Empty, format!("`{param}` is empty; send at least one item")).at(param)),
+            n if n > limit => {
+                let what =
+                    format!("`{param}` has {n} items; the limit is {limit} per request (--max-client-batch-size)");
                 Err(Fault::new(FaultKind::TooMany, what).at(param))
             }
             _ => Ok(()),

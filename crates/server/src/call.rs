@@ -1,31 +1,32 @@
-//! What every request to a model goes through: a lease, a permit, a deadline, and one record of how it went.
+//! The path of every request to a model: a lease, a concurrency permit, a deadline, and one
+//! recorded outcome.
 //!
-//! A call is cancelled when it is dropped, which is what happens to it when a client goes away: axum drops the handler's future.
-//! The permit and the lease are given back when the work itself has ended, so that what still runs is still counted. An answer that
-//! streams keeps its call with whatever makes the events, not with whatever sends them: a client that reads slowly then holds
-//! nothing but its own events.
+//! Dropping a call cancels it. That happens when a client disconnects: axum drops the handler's
+//! future. The permit and the lease are released when the work itself ends, so that running work
+//! stays counted. In a streaming response the producer of the events holds the call, not the task
+//! that sends them: a slow reader holds only its own events.
 
 use crate::answer::{Answer, Compute};
 use crate::app::App;
 use crate::error::{Fault, FaultKind};
-use crate::house::Lease;
-use crate::served::Served;
-use crate::trail::Trail;
+use crate::model_manager::Lease;
+use crate::request_context::HttpContext;
+use crate::served_model::ServedModel;
 use sconce_engine::RequestContext;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 
-/// What a request was about, in numbers.
+/// Size of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Tokens read.
+    /// Input tokens.
     pub tokens: usize,
-    /// Characters read.
+    /// Input characters.
     pub characters: usize,
 }
 
-/// Work for one request. Dropping it cancels what is not done.
+/// Work for one request. Dropping it cancels unfinished work.
 pub struct Call {
     inner: Arc<Inner>,
     deadline: Option<Instant>,
@@ -34,16 +35,16 @@ pub struct Call {
 struct Inner {
     app: Arc<App>,
     method: &'static str,
-    trail: Arc<Trail>,
+    context: Arc<HttpContext>,
     caller: RequestContext,
     outcome: Mutex<Outcome>,
     lease: Lease,
     _permit: OwnedSemaphorePermit,
 }
 
-/// How it went.
+/// Outcome of a call.
 enum Outcome {
-    Open,
+    Pending,
     Done(Usage),
     Failed(FaultKind),
 }
@@ -52,86 +53,86 @@ impl Call {
     pub(crate) fn new(
         app: &Arc<App>,
         method: &'static str,
-        trail: Arc<Trail>,
+        context: Arc<HttpContext>,
         lease: Lease,
         permit: OwnedSemaphorePermit,
     ) -> Call {
-        let deadline = app.config.request_timeout.map(|timeout| trail.begun + timeout);
-        let outcome = Mutex::new(Outcome::Open);
+        let deadline = app.config.request_timeout.map(|timeout| context.started_at + timeout);
+        let outcome = Mutex::new(Outcome::Pending);
         app.metrics.begin(method);
         let caller = RequestContext::new(deadline);
-        let inner = Inner { app: app.clone(), method, trail, caller, outcome, lease, _permit: permit };
+        let inner = Inner { app: app.clone(), method, context, caller, outcome, lease, _permit: permit };
         Call { inner: Arc::new(inner), deadline }
     }
 
-    /// The model.
-    pub fn served(&self) -> &Served {
+    /// The leased model.
+    pub fn served(&self) -> &ServedModel {
         self.inner.lease.served()
     }
 
-    /// On whose behalf the engine is to work.
+    /// The engine's context of this request: cancellation, deadline and times.
     pub fn caller(&self) -> &RequestContext {
         &self.inner.caller
     }
 
-    /// Until when.
+    /// The deadline (--request-timeout).
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Runs blocking work on a thread for such, and waits for it, at most until the deadline.
+    /// Runs `work` on a blocking thread and waits for it, at most until the deadline.
     pub async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Served, &RequestContext) -> Result<T, Fault> + Send + 'static,
+        work: impl FnOnce(&ServedModel, &RequestContext) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Fault> {
         let inner = self.inner.clone();
         let task = tokio::task::spawn_blocking(move || {
             if inner.caller.is_cancelled() {
-                return Err(Fault::new(FaultKind::Cancelled, "nobody waits for it any more"));
+                return Err(Fault::new(FaultKind::Cancelled, "the request was cancelled"));
             }
             work(inner.lease.served(), &inner.caller)
         });
-        let ended = match self.deadline {
+        let joined = match self.deadline {
             None => task.await,
             Some(deadline) => match tokio::time::timeout_at(deadline.into(), task).await {
-                Ok(ended) => ended,
+                Ok(joined) => joined,
                 Err(_) => {
                     self.inner.caller.cancel();
-                    return Err(self.failed(self.late()));
+                    return Err(self.failed(self.timeout_fault()));
                 }
             },
         };
-        let result = ended.unwrap_or_else(|e| {
-            // The panic has been logged where it happened; a client gets no more than that there was one.
-            tracing::error!(method = self.inner.method, "a request's work panicked: {e}");
+        let result = joined.unwrap_or_else(|e| {
+            // The panic hook logged the details; the client gets none of them.
+            tracing::error!(method = self.inner.method, "a request panicked: {e}");
             Err(Fault::new(FaultKind::Internal, "internal error, please report it; only this request failed"))
         });
         result.map_err(|fault| self.failed(fault))
     }
 
-    fn late(&self) -> Fault {
+    fn timeout_fault(&self) -> Fault {
         let allowed = self.inner.app.config.request_timeout.unwrap_or_default().as_secs_f64();
-        Fault::new(FaultKind::Late, format!("it took longer than {allowed} s, which is the most (--request-timeout)"))
+        Fault::new(FaultKind::Timeout, format!("the request took longer than {allowed} s (--request-timeout)"))
     }
 
-    /// Records that it failed, unless something was recorded before.
+    /// Records a failure, unless an outcome was recorded before.
     pub fn failed(&self, fault: Fault) -> Fault {
         let mut outcome = self.inner.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(*outcome, Outcome::Open) {
+        if matches!(*outcome, Outcome::Pending) {
             *outcome = Outcome::Failed(fault.kind);
         }
         fault
     }
 
-    /// Records that it went well.
+    /// Records success.
     pub fn done(&self, usage: Usage) {
         *self.inner.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Outcome::Done(usage);
     }
 
-    /// Records that it went well, and tells what it cost.
+    /// Records success and makes the response with its cost.
     pub fn answer<T>(&self, body: T, usage: Usage) -> Answer<T> {
         self.done(usage);
-        let (total, times) = (self.inner.trail.begun.elapsed(), self.inner.caller.times());
+        let (total, times) = (self.inner.context.started_at.elapsed(), self.inner.caller.times());
         Answer { body, compute: Compute { usage, total, times } }
     }
 }
@@ -143,20 +144,21 @@ impl Drop for Call {
 }
 
 impl Drop for Inner {
-    /// Once, whatever happened.
+    /// Records the outcome, exactly once.
     fn drop(&mut self) {
-        let outcome = std::mem::replace(self.outcome.get_mut().unwrap_or_else(PoisonError::into_inner), Outcome::Open);
-        let (took, times) = (self.trail.begun.elapsed(), self.caller.times());
+        let outcome =
+            std::mem::replace(self.outcome.get_mut().unwrap_or_else(PoisonError::into_inner), Outcome::Pending);
+        let (took, times) = (self.context.started_at.elapsed(), self.caller.times());
         let usage = match outcome {
             Outcome::Done(usage) => Some(usage),
             _ => None,
         };
-        self.trail.traced(|span| span.worked(&self.lease.served().id, usage, times));
+        self.context.with_span(|span| span.record_call(&self.lease.served().id, usage, times));
         let metrics = &self.app.metrics;
         match outcome {
             Outcome::Done(usage) => metrics.done(self.method, usage, took, times),
             Outcome::Failed(kind) => metrics.failed(self.method, kind),
-            Outcome::Open => metrics.failed(self.method, FaultKind::Cancelled),
+            Outcome::Pending => metrics.failed(self.method, FaultKind::Cancelled),
         }
     }
 }
@@ -165,8 +167,8 @@ impl Drop for Inner {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::house::{House, ModelSpec};
-    use crate::served::Want;
+    use crate::model_manager::{ModelManager, ModelSpec};
+    use crate::served_model::RequestKind;
     use crate::stop::Stop;
     use axum::http::HeaderMap;
     use sconce_engine::{LoadOptions, hub};
@@ -175,35 +177,38 @@ mod tests {
     async fn app(config: Config) -> (Arc<App>, tempfile::TempDir) {
         let dir = sconce_testkit::materialize("st-prompts");
         let options = LoadOptions::new(hub::Options::new(dir.path().join("hub"), dir.path().join("cache")));
-        let house = House::new(None, options.clone());
-        house.furnish(ModelSpec::new(dir.path().to_str().unwrap(), options)).unwrap();
-        house.settled().await;
-        (App::new(config, house, Stop::default()), dir)
+        let models = ModelManager::new(None, options.clone());
+        models.register(ModelSpec::new(dir.path().to_str().unwrap(), options)).unwrap();
+        models.settled().await;
+        (App::new(config, models, Stop::default()), dir)
     }
 
     #[tokio::test]
     async fn work_that_panics_fails_alone_and_gives_everything_back() {
         let (app, _dir) = app(Config { max_concurrent: 1, ..Config::default() }).await;
-        let trail = Trail::new(&HeaderMap::new());
-        let call = app.call("test", &trail, None, Want::Embed).unwrap();
-        assert_eq!(app.call("test", &trail, None, Want::Embed).map(drop).unwrap_err().kind, FaultKind::Overloaded);
+        let context = HttpContext::new(&HeaderMap::new());
+        let call = app.call("test", &context, None, RequestKind::Embed).unwrap();
+        assert_eq!(
+            app.call("test", &context, None, RequestKind::Embed).map(drop).unwrap_err().kind,
+            FaultKind::Overloaded
+        );
         let fault = call.run(|_, _| -> Result<(), Fault> { panic!("poisoned") }).await.unwrap_err();
         assert_eq!(fault.kind, FaultKind::Internal);
-        assert!(!fault.message.contains("poisoned"), "a client is not told what is inside");
+        assert!(!fault.message.contains("poisoned"), "a client must not see the panic message");
         drop(call);
-        assert_eq!((app.free_permits(), app.house.list()[0].leases), (1, 0));
-        let call = app.call("test", &trail, None, Want::Embed).unwrap();
+        assert_eq!((app.free_permits(), app.models.list()[0].leases), (1, 0));
+        let call = app.call("test", &context, None, RequestKind::Embed).unwrap();
         assert_eq!(call.run(|served, _| Ok(served.id.len())).await.unwrap(), call.served().id.len());
     }
 
     #[tokio::test]
     async fn a_call_that_is_dropped_cancels_its_work_and_is_held_until_that_has_ended() {
         let (app, _dir) = app(Config::default()).await;
-        let trail = Trail::new(&HeaderMap::new());
-        let call = app.call("test", &trail, None, Want::Embed).unwrap();
-        let (begun, told) = std::sync::mpsc::channel();
+        let context = HttpContext::new(&HeaderMap::new());
+        let call = app.call("test", &context, None, RequestKind::Embed).unwrap();
+        let (sender, started) = std::sync::mpsc::channel();
         let work = call.run(move |_, caller| {
-            begun.send(()).unwrap();
+            sender.send(()).unwrap();
             while !caller.is_cancelled() {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -212,15 +217,15 @@ mod tests {
         });
         let mut work = Box::pin(work);
         tokio::select! {
-            _ = &mut work => panic!("it has no end of its own"),
-            () = async { while told.try_recv().is_err() { tokio::time::sleep(Duration::from_millis(1)).await } } => {}
+            _ = &mut work => panic!("the work ends only when cancelled"),
+            () = async { while started.try_recv().is_err() { tokio::time::sleep(Duration::from_millis(1)).await } } => {}
         }
         drop(work);
         drop(call);
-        assert_eq!(app.house.list()[0].leases, 1, "the work still runs");
-        let begun = Instant::now();
-        while app.house.list()[0].leases > 0 {
-            assert!(begun.elapsed() < Duration::from_secs(10));
+        assert_eq!(app.models.list()[0].leases, 1, "the work still runs");
+        let started_at = Instant::now();
+        while app.models.list()[0].leases > 0 {
+            assert!(started_at.elapsed() < Duration::from_secs(10));
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert_eq!(app.free_permits(), app.config.max_concurrent);
@@ -229,9 +234,9 @@ mod tests {
 
     #[tokio::test]
     async fn work_that_is_not_done_in_time_is_told_so() {
-        let patience = Some(Duration::from_millis(30));
-        let (app, _dir) = app(Config { request_timeout: patience, ..Config::default() }).await;
-        let call = app.call("test", &Trail::new(&HeaderMap::new()), None, Want::Embed).unwrap();
+        let request_timeout = Some(Duration::from_millis(30));
+        let (app, _dir) = app(Config { request_timeout, ..Config::default() }).await;
+        let call = app.call("test", &HttpContext::new(&HeaderMap::new()), None, RequestKind::Embed).unwrap();
         let fault = call
             .run(|_, caller| {
                 while !caller.is_cancelled() {
@@ -241,6 +246,6 @@ mod tests {
             })
             .await
             .unwrap_err();
-        assert_eq!(fault.kind, FaultKind::Late);
+        assert_eq!(fault.kind, FaultKind::Timeout);
     }
 }

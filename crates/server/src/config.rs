@@ -1,4 +1,5 @@
-//! What can be set about a server. Every flag of `sconce serve` ends here; nothing in this crate reads the environment.
+//! Server configuration. Every flag of `sconce serve` ends here; nothing in this crate reads the
+//! environment.
 
 use crate::dialect::worker::Membership;
 use crate::traces::Traces;
@@ -11,31 +12,31 @@ use subtle::ConstantTimeEq;
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// At a name or address, and a port; port 0 is any that is free.
+    /// A TCP host and port; port 0 picks a free port.
     Tcp {
-        /// Who may come: 127.0.0.1 is this machine alone.
+        /// Host name or address; 127.0.0.1 accepts only this machine.
         host: String,
         /// The port.
         port: u16,
     },
-    /// At a socket in the file system, whose permissions say who may come.
+    /// A Unix socket; its file permissions control access.
     Unix(PathBuf),
 }
 
-/// A key that clients must show. `Debug` does not print it.
+/// An API key. `Debug` does not print it.
 #[derive(Clone)]
 pub struct Secret(String);
 
 impl Secret {
-    /// None where there is nothing in it.
+    /// `None` if `text` is blank.
     pub fn new(text: &str) -> Option<Secret> {
         let text = text.trim();
         (!text.is_empty()).then(|| Secret(text.to_owned()))
     }
 
-    /// Whether it is the same, in a time that does not tell how much of it was.
-    pub fn is(&self, shown: &str) -> bool {
-        self.0.as_bytes().ct_eq(shown.as_bytes()).into()
+    /// Constant-time comparison.
+    pub fn is(&self, presented: &str) -> bool {
+        self.0.as_bytes().ct_eq(presented.as_bytes()).into()
     }
 }
 
@@ -45,40 +46,41 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What can be set.
+/// Server configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where to listen.
     pub listen: Listen,
-    /// Any of these keys opens; none: no key is asked for.
+    /// Accepted API keys; empty: no key is required.
     pub api_keys: Vec<Secret>,
-    /// The most bytes of a request's body.
+    /// Largest request body, in bytes.
     pub payload_limit: usize,
-    /// The most inputs of a request.
+    /// Most inputs per request.
     pub max_client_batch: usize,
-    /// The most requests that are with the models at once; more are told to come again.
+    /// Most concurrent requests; further ones get status 429.
     pub max_concurrent: usize,
-    /// The most connections at once; more wait to be accepted.
+    /// Most open connections; further ones wait in the listen queue.
     pub max_connections: usize,
-    /// How long a request may take, its body's arrival included.
+    /// Request time-out, including reading the body.
     pub request_timeout: Option<Duration>,
-    /// How long a connection may be silent before a request, in the middle of its head, or while an answer waits to be read.
+    /// Connection time-out: before a request, within its head, or while the client does not read
+    /// the response.
     pub silence: Duration,
-    /// Origins whose pages may read answers; `*` is all.
+    /// CORS origins; `*` is all.
     pub cors_origins: Vec<String>,
-    /// Cut texts that are too long where a request does not say.
+    /// Default of a request's `truncate`.
     pub auto_truncate: bool,
-    /// What stands before texts to be embedded where a request does not say.
+    /// Prompt of embedding requests without `prompt_name`.
     pub default_prompt: Prompt,
-    /// Unload a model that nobody asked for so long.
+    /// Unload a model after this time without requests.
     pub idle_timeout: Option<Duration>,
-    /// The most bytes of all models, as planned; those unused the longest go first.
+    /// Most planned bytes of all models; the least recently used are evicted first.
     pub memory_budget: Option<u64>,
-    /// How long requests that are running may go on after a drain began.
+    /// How long running requests may continue after a drain began.
     pub drain_timeout: Duration,
-    /// Where spans of requests go.
+    /// OpenTelemetry traces.
     pub traces: Option<Traces>,
-    /// Makes it a pool's member.
+    /// Makes the server a worker of a pool.
     pub worker: Option<Membership>,
 }
 

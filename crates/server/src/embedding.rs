@@ -1,8 +1,8 @@
-//! Vectors of whatever was sent, for every dialect that gives them.
+//! Embedding of texts, token ids and images, shared by all APIs.
 
 use crate::call::Usage;
 use crate::error::{Fault, FaultKind};
-use crate::served::{Served, Want};
+use crate::served_model::{RequestKind, ServedModel};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sconce_api::input::Item;
@@ -10,81 +10,100 @@ use sconce_engine::{Clip, EmbedOptions, Embeddings, Image, Prompt, RequestContex
 use sconce_engine::{Loaded, M3Embedding, Outputs, TaskModel};
 use std::sync::{Mutex, PoisonError};
 
-/// What becomes of inputs and vectors.
+/// Parameters of an embedding request.
 #[derive(Clone, Debug)]
-pub(crate) struct How {
-    /// Cut what is too long, or refuse it.
+pub(crate) struct EmbedParams {
+    /// Truncate texts that are too long, or refuse them.
     pub(crate) truncate: Truncate,
-    /// What stands before each text.
+    /// Prompt prepended to each text.
     pub(crate) prompt: Prompt,
-    /// Whether the request itself named it.
-    pub(crate) prompted: bool,
-    /// Bring vectors to length one.
+    /// Whether the request named the prompt.
+    pub(crate) prompt_given: bool,
+    /// L2-normalize embeddings.
     pub(crate) normalize: bool,
-    /// Only so many numbers of each.
+    /// Truncate embeddings to this dimension (Matryoshka).
     pub(crate) dimensions: Option<usize>,
-    /// The field that inputs came in.
+    /// Name of the request field with the inputs.
     pub(crate) param: &'static str,
 }
 
-/// Vectors, and what they cost.
-pub(crate) struct Made {
+/// Embeddings and their cost.
+pub(crate) struct EmbedOutput {
     pub(crate) rows: Vec<Vec<f32>>,
     pub(crate) usage: Usage,
 }
 
-/// What is wanted of a model that is to read `items`.
-pub(crate) fn wanted(items: &[Item]) -> Want {
-    if items.iter().any(|item| matches!(item, Item::Image(_))) { Want::See } else { Want::Embed }
+/// The request kind that `items` need.
+pub(crate) fn request_kind(items: &[Item]) -> RequestKind {
+    if items.iter().any(|item| matches!(item, Item::Image(_))) { RequestKind::EmbedImage } else { RequestKind::Embed }
 }
 
-/// A vector an item, in their order.
-pub(crate) fn embed(served: &Served, caller: &RequestContext, items: Vec<Item>, how: &How) -> Result<Made, Fault> {
-    read(served, caller, items, how).map_err(|fault| match fault.kind {
-        FaultKind::TooLong | FaultKind::Tokenizer => fault.at(how.param),
+/// One embedding per item, in their order.
+pub(crate) fn embed(
+    served: &ServedModel,
+    caller: &RequestContext,
+    items: Vec<Item>,
+    params: &EmbedParams,
+) -> Result<EmbedOutput, Fault> {
+    embed_items(served, caller, items, params).map_err(|fault| match fault.kind {
+        FaultKind::TooLong | FaultKind::Tokenizer => fault.at(params.param),
         _ => fault,
     })
 }
 
-fn read(served: &Served, caller: &RequestContext, items: Vec<Item>, how: &How) -> Result<Made, Fault> {
+fn embed_items(
+    served: &ServedModel,
+    caller: &RequestContext,
+    items: Vec<Item>,
+    params: &EmbedParams,
+) -> Result<EmbedOutput, Fault> {
     let plan = served.model.loaded().plan();
-    if let Some(n) = how.dimensions.filter(|n| !(1..=plan.dimension).contains(n)) {
-        let what = format!("`dimensions` is {n}, and the vectors of `{}` have {}", served.id, plan.dimension);
+    if let Some(n) = params.dimensions.filter(|n| !(1..=plan.dimension).contains(n)) {
+        let what = format!(
+            "`dimensions` is {n}; it must be 1 to {}, the embedding dimension of `{}`",
+            plan.dimension, served.id
+        );
         return Err(Fault::invalid(what).at("dimensions"));
     }
     let images: Vec<&str> = items.iter().filter_map(image).collect();
-    let (made, seen) = match &served.model {
+    let (text_embeddings, image_embeddings) = match &served.model {
         TaskModel::Embed(embedder) if images.is_empty() => {
-            let options =
-                EmbedOptions { prompt: how.prompt.clone(), normalize: Some(how.normalize), dimensions: how.dimensions };
-            let embedder = embedder.with_context(caller).with_truncation(how.truncate);
+            let options = EmbedOptions {
+                prompt: params.prompt.clone(),
+                normalize: Some(params.normalize),
+                dimensions: params.dimensions,
+            };
+            let embedder = embedder.with_context(caller).with_truncation(params.truncate);
             (embedder.embed_with(&inputs(&items), &options)?, Embeddings::default())
         }
         TaskModel::M3(m3) if images.is_empty() => {
-            unprompted(how.prompted)?;
-            always_normal(how)?;
-            let m3 = m3.with_context(caller).with_truncation(how.truncate);
+            refuse_prompt(params.prompt_given)?;
+            require_normalize(params)?;
+            let m3 = m3.with_context(caller).with_truncation(params.truncate);
             (dense(m3.embed_inputs(&inputs(&items))?), Embeddings::default())
         }
         TaskModel::Clip(clip) => {
-            unprompted(how.prompted)?;
-            always_normal(how)?;
-            let clip = clip.with_context(caller).with_truncation(how.truncate);
-            let read = match texts(&items, how.param)? {
+            refuse_prompt(params.prompt_given)?;
+            require_normalize(params)?;
+            let clip = clip.with_context(caller).with_truncation(params.truncate);
+            let embedded = match texts(&items, params.param)? {
                 none if none.is_empty() => Embeddings::default(),
                 texts => clip.texts(&texts)?,
             };
-            (read, see(&clip, caller, &images, how.param)?)
+            (embedded, embed_images(&clip, caller, &images, params.param)?)
         }
-        _ => return Err(served.unfit(wanted(&items))),
+        _ => return Err(served.unsupported(request_kind(&items))),
     };
-    let (mut texts, mut pictures) = (made.rows(), seen.rows());
+    let (mut texts, mut images) = (text_embeddings.rows(), image_embeddings.rows());
     let row = |item: &Item| match item {
-        Item::Image(_) => pictures.next(),
+        Item::Image(_) => images.next(),
         Item::Text(_) | Item::Ids(_) => texts.next(),
     };
-    let rows = items.iter().filter_map(row).map(|row| finished(row, how)).collect();
-    Ok(Made { rows, usage: Usage { tokens: made.tokens.iter().sum(), characters: characters(&items) } })
+    let rows = items.iter().filter_map(row).map(|row| postprocess(row, params)).collect();
+    Ok(EmbedOutput {
+        rows,
+        usage: Usage { tokens: text_embeddings.tokens.iter().sum(), characters: characters(&items) },
+    })
 }
 
 fn image(item: &Item) -> Option<&str> {
@@ -94,7 +113,7 @@ fn image(item: &Item) -> Option<&str> {
     }
 }
 
-/// Characters of all texts.
+/// Total characters of the texts.
 pub(crate) fn characters(items: &[Item]) -> usize {
     let count = |item: &Item| match item {
         Item::Text(text) => text.chars().count(),
@@ -103,7 +122,7 @@ pub(crate) fn characters(items: &[Item]) -> usize {
     items.iter().map(count).sum()
 }
 
-/// Texts and tokens as the engine reads them.
+/// Texts and token ids as engine inputs.
 pub(crate) fn inputs<'a>(items: &'a [Item]) -> Vec<TextOrTokens<'a>> {
     let input = |item: &'a Item| match item {
         Item::Text(text) => Some(TextOrTokens::Text(text)),
@@ -113,47 +132,51 @@ pub(crate) fn inputs<'a>(items: &'a [Item]) -> Vec<TextOrTokens<'a>> {
     items.iter().filter_map(input).collect()
 }
 
-/// Texts alone, for a model that reads nothing else besides images.
+/// Only the texts, for models that accept no token ids.
 pub(crate) fn texts<'a>(items: &'a [Item], param: &str) -> Result<Vec<&'a str>, Fault> {
     let text = |item: &'a Item| match item {
         Item::Text(text) => Some(Ok(text.as_str())),
-        Item::Ids(_) => Some(Err(Fault::invalid("this model reads no token ids; send the text").at(param))),
+        Item::Ids(_) => Some(Err(Fault::invalid("this model accepts no token ids; send the text").at(param))),
         Item::Image(_) => None,
     };
     items.iter().filter_map(text).collect()
 }
 
-/// Refuses vectors as the model makes them, where it makes them of length one.
-fn always_normal(how: &How) -> Result<(), Fault> {
-    match how.normalize {
+/// Refuses `normalize: false` for models that always L2-normalize.
+fn require_normalize(params: &EmbedParams) -> Result<(), Fault> {
+    match params.normalize {
         true => Ok(()),
-        false => Err(Fault::invalid("this model's vectors are always of length one").at("normalize")),
+        false => {
+            Err(Fault::invalid("this model's embeddings are always L2-normalized; leave out `normalize`")
+                .at("normalize"))
+        }
     }
 }
 
-/// Refuses a prompt for a model that has none; the server's own is for models that have.
-pub(crate) fn unprompted(prompted: bool) -> Result<(), Fault> {
-    match prompted {
+/// Refuses a prompt that the request names, for models without prompts. The server's default prompt
+/// is ignored for them.
+pub(crate) fn refuse_prompt(prompt_given: bool) -> Result<(), Fault> {
+    match prompt_given {
         false => Ok(()),
-        true => Err(Fault::invalid("this model has no prompts").at("prompt_name")),
+        true => Err(Fault::invalid("this model has no prompts; leave out `prompt_name`").at("prompt_name")),
     }
 }
 
-/// The dense ones of bge-m3's three.
-fn dense(three: Outputs<M3Embedding>) -> Embeddings {
-    let dimension = three.results.first().map_or(0, |t| t.dense.len());
-    let values = three.results.into_iter().flat_map(|t| t.dense).collect();
-    Embeddings { values, dimension, tokens: three.tokens, truncated: three.truncated }
+/// The dense embeddings of bge-m3's dense, sparse and multi-vector ones.
+fn dense(outputs: Outputs<M3Embedding>) -> Embeddings {
+    let dimension = outputs.results.first().map_or(0, |t| t.dense.len());
+    let values = outputs.results.into_iter().flat_map(|t| t.dense).collect();
+    Embeddings { values, dimension, tokens: outputs.tokens, truncated: outputs.truncated }
 }
 
-/// Cut, and of length one, as asked.
-fn finished(row: &[f32], how: &How) -> Vec<f32> {
-    let row = &row[..how.dimensions.unwrap_or(row.len())];
-    if !how.normalize {
+/// Truncates and L2-normalizes an embedding as requested.
+fn postprocess(row: &[f32], params: &EmbedParams) -> Vec<f32> {
+    let row = &row[..params.dimensions.unwrap_or(row.len())];
+    if !params.normalize {
         return row.to_vec();
     }
     let length = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt().max(1e-12);
-    // A vector that has it already stays bit for bit what the model made.
+    // An embedding that is already normalized stays the same to the bit.
     if (length - 1.0).abs() < 1e-6 {
         row.to_vec()
     } else {
@@ -161,17 +184,18 @@ fn finished(row: &[f32], how: &How) -> Vec<f32> {
     }
 }
 
-/// Vectors of images. One picture is decoded at a time, of all requests: a small file may be a large picture.
-fn see(clip: &Clip, caller: &RequestContext, images: &[&str], param: &str) -> Result<Embeddings, Fault> {
-    static DARKROOM: Mutex<()> = Mutex::new(());
+/// Embeds images. Only one image is decoded at a time across all requests: a small file may decode
+/// to a large image.
+fn embed_images(clip: &Clip, caller: &RequestContext, images: &[&str], param: &str) -> Result<Embeddings, Fault> {
+    static DECODER: Mutex<()> = Mutex::new(());
     let mut all = Embeddings::default();
-    for (i, given) in images.iter().enumerate() {
+    for (i, source) in images.iter().enumerate() {
         if caller.is_cancelled() {
-            return Err(Fault::new(FaultKind::Cancelled, "nobody waits for it any more"));
+            return Err(Fault::new(FaultKind::Cancelled, "the request was cancelled"));
         }
-        let bytes = bytes(given).map_err(|why| Fault::invalid(format!("image {}: {why}", i + 1)).at(param))?;
+        let bytes = image_bytes(source).map_err(|why| Fault::invalid(format!("image {}: {why}", i + 1)).at(param))?;
         let one = {
-            let _alone = DARKROOM.lock().unwrap_or_else(PoisonError::into_inner);
+            let _decoder = DECODER.lock().unwrap_or_else(PoisonError::into_inner);
             if caller.is_cancelled() {
                 continue;
             }
@@ -184,22 +208,22 @@ fn see(clip: &Clip, caller: &RequestContext, images: &[&str], param: &str) -> Re
     Ok(all)
 }
 
-/// The bytes of an image: of a `data:` URI, or of base64 alone. Addresses are never fetched.
-fn bytes(given: &str) -> Result<Vec<u8>, String> {
-    let coded = match given.strip_prefix("data:") {
+/// The bytes of an image in a `data:` URI or in plain base64. URLs are never fetched.
+fn image_bytes(source: &str) -> Result<Vec<u8>, String> {
+    let base64 = match source.strip_prefix("data:") {
         Some(rest) => {
-            let (kind, data) = rest.split_once(',').ok_or("a data URI has a comma before its data")?;
+            let (kind, data) = rest.split_once(',').ok_or("a data URI needs a comma before its data")?;
             if !kind.ends_with(";base64") {
-                return Err("a data URI of an image is in base64: data:image/png;base64,…".into());
+                return Err("a data URI of an image must be in base64: data:image/png;base64,…".into());
             }
             data
         }
-        None if given.contains("://") => {
-            return Err("addresses are not fetched; send the image itself as data:image/png;base64,…".into());
+        None if source.contains("://") => {
+            return Err("URLs are not fetched; send the image as data:image/png;base64,…".into());
         }
-        None => given,
+        None => source,
     };
-    STANDARD.decode(coded.trim()).map_err(|e| format!("it is not base64: {e}"))
+    STANDARD.decode(base64.trim()).map_err(|e| format!("not base64: {e}"))
 }
 
 #[cfg(test)]
@@ -208,31 +232,31 @@ mod tests {
 
     #[test]
     fn images_come_as_data_and_never_by_address() {
-        assert_eq!(bytes("data:image/png;base64,AAEC"), Ok(vec![0, 1, 2]));
-        assert_eq!(bytes("AAEC"), Ok(vec![0, 1, 2]));
-        for (given, why) in [
+        assert_eq!(image_bytes("data:image/png;base64,AAEC"), Ok(vec![0, 1, 2]));
+        assert_eq!(image_bytes("AAEC"), Ok(vec![0, 1, 2]));
+        for (source, why) in [
             ("http://169.254.169.254/", "not fetched"),
             ("file:///etc/passwd", "not fetched"),
             ("data:image/png,abc", "base64"),
             ("data:image/png;base64", "comma"),
             ("%%%", "not base64"),
         ] {
-            assert!(bytes(given).unwrap_err().contains(why), "{given}");
+            assert!(image_bytes(source).unwrap_err().contains(why), "{source}");
         }
     }
 
     #[test]
     fn vectors_are_cut_then_brought_to_length_one() {
-        let how = |normalize, dimensions| How {
+        let params = |normalize, dimensions| EmbedParams {
             truncate: Truncate::Never,
             prompt: Prompt::Default,
-            prompted: false,
+            prompt_given: false,
             normalize,
             dimensions,
             param: "input",
         };
-        assert_eq!(finished(&[3.0, 4.0, 12.0], &how(true, Some(2))), [0.6, 0.8]);
-        assert_eq!(finished(&[3.0, 4.0, 12.0], &how(false, Some(2))), [3.0, 4.0]);
-        assert_eq!(finished(&[0.0, 0.0], &how(true, None)), [0.0, 0.0]);
+        assert_eq!(postprocess(&[3.0, 4.0, 12.0], &params(true, Some(2))), [0.6, 0.8]);
+        assert_eq!(postprocess(&[3.0, 4.0, 12.0], &params(false, Some(2))), [3.0, 4.0]);
+        assert_eq!(postprocess(&[0.0, 0.0], &params(true, None)), [0.0, 0.0]);
     }
 }

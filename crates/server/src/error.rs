@@ -1,4 +1,4 @@
-//! What can go wrong with a request, once; each dialect words it in its own shape.
+//! Errors of requests, defined once; each API writes them in its own JSON format.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::time::Duration;
 
-/// Whose shapes an answer has.
+/// The API whose formats a response has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// text-embeddings-inference.
@@ -19,12 +19,12 @@ pub enum Dialect {
     OpenAi,
     /// Cohere's and Jina's rerank.
     Cohere,
-    /// A pool's member.
+    /// A worker of a pool.
     Worker,
 }
 
 impl Dialect {
-    /// The one that a path belongs to, be there a route or not.
+    /// The API of a path, whether or not the path exists.
     pub fn of(path: &str) -> Dialect {
         match path {
             "/v1/rerank" | "/v2/rerank" => Dialect::Cohere,
@@ -37,125 +37,127 @@ impl Dialect {
     }
 }
 
-/// What kind of thing went wrong.
+/// Kind of error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// The request is malformed, or a field has a value that cannot be honoured.
     Invalid,
-    /// Nothing was given to work on.
+    /// The input is empty.
     Empty,
-    /// A text could not be read.
+    /// A text could not be tokenized.
     Tokenizer,
-    /// More inputs than one request may have.
+    /// More inputs than a request may have.
     TooMany,
-    /// A text is longer than the model can take.
+    /// A text is longer than the model's limit.
     TooLong,
-    /// The body is larger than is allowed.
+    /// The body is larger than the limit.
     TooLarge,
-    /// The body is not JSON by its own account.
+    /// The content type is not JSON.
     Media,
-    /// No such path.
+    /// Unknown path.
     NoRoute,
-    /// The path is there, not for this method.
+    /// The path does not support this method.
     Method,
-    /// No such model.
+    /// Unknown model.
     NoModel,
-    /// The model is there, and cannot do this.
-    Unfit,
-    /// No key, or a wrong one.
+    /// The model does not support this request.
+    UnsupportedTask,
+    /// Missing or wrong API key.
     Unauthorized,
-    /// Not from there.
+    /// Only allowed from this machine.
     Forbidden,
-    /// Something else stands against it now.
+    /// Conflicts with the current state.
     Conflict,
-    /// Too much is asked at once.
+    /// Too many concurrent requests.
     Overloaded,
-    /// The model is being loaded.
+    /// The model is loading.
     Loading,
-    /// The model could not be loaded.
+    /// The model failed to load.
     LoadFailed,
-    /// The model or server cannot serve.
+    /// The model or the server cannot serve now.
     Unhealthy,
-    /// It would not fit.
+    /// Not enough memory.
     Memory,
     /// The model failed.
     Backend,
     /// A bug of ours.
     Internal,
-    /// It took longer than it may.
-    Late,
-    /// The body took longer to come than it may.
-    Slow,
-    /// Nobody waits any more.
+    /// The request timed out.
+    Timeout,
+    /// The client sends or reads too slowly.
+    ClientTooSlow,
+    /// The client disconnected or cancelled.
     Cancelled,
 }
 
-/// When to come again where nobody knows better.
-const RETRY: Duration = Duration::from_secs(2);
+/// Default of `Retry-After`.
+const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// Why a request has no other answer.
+/// The error of a request.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// What kind of thing.
+    /// Kind of error.
     pub kind: FaultKind,
-    /// In words: what, where, and what to do next.
+    /// What failed, on what input, and what to do next.
     pub message: String,
-    /// The field at fault.
+    /// The request field at fault.
     pub param: Option<String>,
-    /// One word, where a client may look for it.
+    /// OpenAI's error code; a default per kind if `None`.
     pub code: Option<&'static str>,
-    /// When to come again.
+    /// `Retry-After`.
     pub retry_after: Option<Duration>,
-    /// What else the body tells, by key.
+    /// Further keys of the error's JSON body.
     pub details: Option<Box<Value>>,
 }
 
 impl Fault {
-    /// Of this kind.
+    /// An error of this kind.
     pub fn new(kind: FaultKind, message: impl Into<String>) -> Fault {
         Fault { kind, message: message.into(), param: None, code: None, retry_after: None, details: None }
     }
 
-    /// A request that cannot be: the commonest kind.
+    /// An invalid request, the most common kind.
     pub fn invalid(message: impl Into<String>) -> Fault {
         Fault::new(FaultKind::Invalid, message)
     }
 
-    /// The same, with the field at fault.
+    /// Sets the field at fault.
     pub fn at(self, param: &str) -> Fault {
         Fault { param: Some(param.to_owned()), ..self }
     }
 
-    /// The same, with a word for programs.
+    /// Sets the error code.
     pub fn code(self, code: &'static str) -> Fault {
         Fault { code: Some(code), ..self }
     }
 
-    /// The same, with a time to come again.
+    /// Sets `Retry-After`.
     pub fn retry_after(self, after: Duration) -> Fault {
         Fault { retry_after: Some(after), ..self }
     }
 
-    /// The same, with more to tell.
+    /// Adds keys to the JSON body.
     pub fn details(self, details: Value) -> Fault {
         Fault { details: Some(Box::new(details)), ..self }
     }
 
-    /// The status, which the dialects differ in.
+    /// The HTTP status, which depends on the API.
     pub fn status(&self, dialect: Dialect) -> StatusCode {
         use FaultKind as K;
         let tei = dialect == Dialect::Tei;
-        // The contract has a status for each of its codes, and HTTP for what it does not know of.
+        // The worker contract has a status per code; other kinds use plain HTTP statuses.
         if dialect == Dialect::Worker
-            && !matches!(self.kind, K::NoRoute | K::Method | K::Media | K::TooLarge | K::Slow | K::Forbidden)
+            && !matches!(self.kind, K::NoRoute | K::Method | K::Media | K::TooLarge | K::ClientTooSlow | K::Forbidden)
         {
             return StatusCode::from_u16(self.worker_code().status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         }
         match self.kind {
-            K::Invalid | K::Tokenizer | K::TooLong | K::Unfit if tei => StatusCode::UNPROCESSABLE_ENTITY,
+            K::Invalid | K::Tokenizer | K::TooLong | K::UnsupportedTask if tei => StatusCode::UNPROCESSABLE_ENTITY,
             K::TooMany if tei => StatusCode::PAYLOAD_TOO_LARGE,
             K::Backend if tei => StatusCode::FAILED_DEPENDENCY,
-            K::Invalid | K::Empty | K::Tokenizer | K::TooMany | K::TooLong | K::Unfit => StatusCode::BAD_REQUEST,
+            K::Invalid | K::Empty | K::Tokenizer | K::TooMany | K::TooLong | K::UnsupportedTask => {
+                StatusCode::BAD_REQUEST
+            }
             K::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             K::Media => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             K::NoRoute | K::NoModel => StatusCode::NOT_FOUND,
@@ -166,14 +168,14 @@ impl Fault {
             K::Overloaded => StatusCode::TOO_MANY_REQUESTS,
             K::Loading | K::LoadFailed | K::Unhealthy | K::Memory => StatusCode::SERVICE_UNAVAILABLE,
             K::Backend | K::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-            K::Late => StatusCode::GATEWAY_TIMEOUT,
-            K::Slow => StatusCode::REQUEST_TIMEOUT,
-            // Nobody reads it; the number is for logs, as nginx has it.
+            K::Timeout => StatusCode::GATEWAY_TIMEOUT,
+            K::ClientTooSlow => StatusCode::REQUEST_TIMEOUT,
+            // No client reads it; the number is for logs, as in nginx.
             K::Cancelled => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
         }
     }
 
-    /// In the dialect's words, without a status and a head.
+    /// The JSON body in the API's format.
     pub fn body(&self, dialect: Dialect) -> Value {
         let mut body = match dialect {
             Dialect::Tei => {
@@ -184,7 +186,7 @@ impl Fault {
                     message: self.message.clone(),
                     kind: self.openai_type().into(),
                     param: self.param.clone(),
-                    code: self.word().map(Into::into),
+                    code: self.openai_code().map(Into::into),
                 }
             }),
             Dialect::Cohere => json!({"message": self.message}),
@@ -198,11 +200,11 @@ impl Fault {
         body
     }
 
-    /// As the dialect words it.
-    pub fn worded(&self, dialect: Dialect) -> Response {
+    /// The HTTP response in the API's format.
+    pub fn response(&self, dialect: Dialect) -> Response {
         let mut response = (self.status(dialect), Json(self.body(dialect))).into_response();
-        let come_again = matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-        if let Some(after) = self.retry_after.or(come_again.then_some(RETRY)) {
+        let retriable = matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        if let Some(after) = self.retry_after.or(retriable.then_some(DEFAULT_RETRY_AFTER)) {
             let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -212,13 +214,13 @@ impl Fault {
         response
     }
 
-    /// Whether the same request may succeed later, as it is.
+    /// Whether the same request may succeed later.
     pub fn is_retriable(&self) -> bool {
         use FaultKind as K;
-        matches!(self.kind, K::Overloaded | K::Loading | K::Unhealthy | K::Late | K::Memory)
+        matches!(self.kind, K::Overloaded | K::Loading | K::Unhealthy | K::Timeout | K::Memory)
     }
 
-    /// TEI's word for it; also the label of its metrics.
+    /// TEI's error type; also the label of TEI's metrics.
     pub fn tei_type(&self) -> tei::ErrorType {
         use FaultKind as K;
         use tei::ErrorType as T;
@@ -229,16 +231,16 @@ impl Fault {
             K::Loading | K::LoadFailed | K::Unhealthy | K::Memory => T::Unhealthy,
             K::Unauthorized | K::Forbidden => T::Unauthorized,
             K::NoRoute | K::NoModel => T::NotFound,
-            K::Backend | K::Internal | K::Late | K::Cancelled => T::Backend,
+            K::Backend | K::Internal | K::Timeout | K::Cancelled => T::Backend,
             K::Invalid
             | K::TooMany
             | K::TooLong
             | K::TooLarge
             | K::Media
             | K::Method
-            | K::Unfit
+            | K::UnsupportedTask
             | K::Conflict
-            | K::Slow => T::Validation,
+            | K::ClientTooSlow => T::Validation,
         }
     }
 
@@ -250,12 +252,12 @@ impl Fault {
             K::NoModel | K::NoRoute => "not_found_error",
             K::Overloaded => "rate_limit_error",
             K::Loading | K::LoadFailed | K::Unhealthy | K::Memory => "service_unavailable_error",
-            K::Backend | K::Internal | K::Late | K::Cancelled => "server_error",
+            K::Backend | K::Internal | K::Timeout | K::Cancelled => "server_error",
             _ => "invalid_request_error",
         }
     }
 
-    fn word(&self) -> Option<&'static str> {
+    fn openai_code(&self) -> Option<&'static str> {
         use FaultKind as K;
         self.code.or(match self.kind {
             K::Unauthorized => Some("invalid_api_key"),
@@ -265,22 +267,22 @@ impl Fault {
             K::Loading => Some("model_loading"),
             K::LoadFailed => Some("model_load_failed"),
             K::Memory => Some("insufficient_memory"),
-            K::Late => Some("timeout"),
+            K::Timeout => Some("timeout"),
             _ => None,
         })
     }
 
-    /// A worker's code for it.
+    /// The worker contract's error code.
     pub(crate) fn worker_code(&self) -> Code {
         use FaultKind as K;
         match self.kind {
-            // One word for both would not tell a client whether to send a key or another one.
+            // Two codes: the client must know whether to send a key or a different key.
             K::Unauthorized if self.code == Some("missing_api_key") => Code::MissingApiKey,
             K::Unauthorized => Code::InvalidApiKey,
             K::Memory => Code::InsufficientVram,
             K::LoadFailed => Code::ModelLoadFailed,
             K::Overloaded | K::Loading | K::Unhealthy => Code::WorkerUnhealthy,
-            K::Late => Code::InferenceTimeout,
+            K::Timeout => Code::InferenceTimeout,
             K::Cancelled => Code::Cancelled,
             K::Backend | K::Internal => Code::Internal,
             _ => Code::InvalidRequest,
@@ -288,7 +290,8 @@ impl Fault {
     }
 }
 
-/// The layer around every handler words it (see [`crate::layers`]); until then the answer only carries it.
+/// The response only carries the fault; the outermost layer writes it in the API of the path (see
+/// [`crate::layers`]).
 impl IntoResponse for Fault {
     fn into_response(self) -> Response {
         let mut response = StatusCode::INTERNAL_SERVER_ERROR.into_response();
@@ -311,7 +314,7 @@ impl From<EngineError> for Fault {
             EngineError::Memory { .. } => FaultKind::Memory,
             EngineError::Stopped { .. } => FaultKind::Unhealthy,
             EngineError::Cancelled => FaultKind::Cancelled,
-            EngineError::Late { .. } => FaultKind::Late,
+            EngineError::Late { .. } => FaultKind::Timeout,
             other => match other.class() {
                 ErrorClass::Input => FaultKind::Invalid,
                 ErrorClass::Bug => FaultKind::Internal,

@@ -1,4 +1,5 @@
-//! Sconce over HTTP, in the dialects that clients already speak: one port, many models, one file a dialect.
+//! HTTP server for transformer models with the APIs of OpenAI, text-embeddings-inference, Cohere,
+//! Jina and vLLM: many models on one port, one file or folder per API in `dialect/`.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), sconce_server::Error> {
@@ -12,41 +13,43 @@
 
 mod answer;
 mod app;
-mod asked;
 mod call;
 mod config;
 pub mod dialect;
 mod embedding;
 mod error;
-mod house;
+mod json_body;
 mod layers;
 mod listen;
 mod metrics;
+mod model_manager;
 mod openapi;
-mod patient;
-mod served;
+mod request_context;
+mod served_model;
 mod sse;
 mod stop;
+mod timeout_stream;
 mod traces;
-mod trail;
 
 pub use answer::{Answer, Compute};
 pub use app::App;
-pub use asked::Asked;
 pub use call::{Call, Usage};
 pub use config::{Config, Listen, Secret};
 pub use dialect::worker::Membership;
 pub use error::{Dialect, Fault, FaultKind};
-pub use house::{Gauge, Guest, House, Lease, ModelSpec, Room, Shown, Standing};
+pub use json_body::JsonBody;
 pub use listen::{Bound, Error, Server};
-pub use metrics::{Finished, Language, Metrics};
+pub use metrics::{FinishedAnswer, LlmMetrics, Metrics};
+pub use model_manager::{
+    Lease, LoadProgress, ModelHandle, ModelManager, ModelSpec, ModelStatus, ModelSummary, Reservation,
+};
+pub use request_context::{HttpContext, fresh_id};
 pub use sconce_engine::{RequestContext, Times};
-pub use served::{Served, Want};
+pub use served_model::{RequestKind, ServedModel};
 pub use stop::Stop;
 pub use traces::Traces;
-pub use trail::{Trail, fresh_id};
 
-/// Listens, loads `models`, and answers until `stop` says so.
+/// Binds the listener, loads `models` and serves requests until `stop` is signalled.
 pub async fn serve(config: Config, models: Vec<ModelSpec>, stop: Stop) -> Result<(), Error> {
     Server::bind(config, models, stop).await?.run().await
 }

@@ -1,10 +1,10 @@
-//! Listening: from a socket to the router, with bounds on how long and how many.
+//! The listener: accepts connections, bounded in number and time, and hands them to the router.
 
 use crate::app::App;
 use crate::config::{Config, Listen};
-use crate::house::{House, ModelSpec};
-use crate::patient::Patient;
+use crate::model_manager::{ModelManager, ModelSpec};
 use crate::stop::Stop;
+use crate::timeout_stream::TimeoutStream;
 use crate::{dialect, error::Fault};
 use axum::Router;
 use axum::body::Body;
@@ -27,31 +27,31 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
-/// Why a server did not come to be.
+/// Why a server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Its place is taken, or not to be had.
+    /// The address is in use or cannot be bound.
     #[error("cannot listen at {at}: {why}")]
     Listen {
-        /// Where.
+        /// The address.
         at: String,
-        /// Why not.
+        /// The system's error.
         why: io::Error,
     },
-    /// Something that was set cannot be.
+    /// Invalid configuration.
     #[error("{0}")]
     Config(String),
-    /// No model could be loaded.
+    /// Every model failed to load.
     #[error("no model can be served: {0}")]
     Models(String),
 }
 
-/// Where a server listens.
+/// Address of a bound server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// An address.
+    /// TCP address.
     Tcp(SocketAddr),
-    /// A socket in the file system.
+    /// Unix socket.
     Unix(PathBuf),
 }
 
@@ -64,9 +64,9 @@ impl fmt::Display for Bound {
     }
 }
 
-/// A server that listens, and is loading its models.
+/// A bound server that is loading its models.
 pub struct Server {
-    /// What its handlers share.
+    /// State shared by the handlers.
     pub app: Arc<App>,
     bound: Bound,
     listener: Listener,
@@ -80,61 +80,63 @@ enum Listener {
 }
 
 impl Server {
-    /// Listens, and begins to load `models`. Whoever asks before they are there is told how far they are.
+    /// Binds the listener and starts loading `models`. Requests before they are ready get status
+    /// 503 with the load progress.
     pub async fn bind(config: Config, models: Vec<ModelSpec>, stop: Stop) -> Result<Server, Error> {
         let (listener, bound) = listen(&config.listen).await?;
-        // What is asked for at run time is loaded as the first was.
+        // Models loaded at run time use the first model's options.
         let defaults = match models.first() {
             Some(first) => first.load.clone(),
             None => LoadOptions::from_env().map_err(|e| Error::Config(e.to_string()))?,
         };
-        let house = House::new(config.memory_budget, defaults);
+        let manager = ModelManager::new(config.memory_budget, defaults);
         for spec in models {
-            house.furnish(spec).map_err(|Fault { message, .. }| Error::Config(message))?;
+            manager.register(spec).map_err(|Fault { message, .. }| Error::Config(message))?;
         }
-        let app = App::new(config, house, stop);
+        let app = App::new(config, manager, stop);
         let router = dialect::router(&app);
         Ok(Server { app, bound, listener, router })
     }
 
-    /// Where it listens.
+    /// The bound address.
     pub fn bound(&self) -> &Bound {
         &self.bound
     }
 
-    /// Answers until it is told to stop, and then until what runs is done.
+    /// Serves until `Stop` is signalled, then drains.
     pub async fn run(self) -> Result<(), Error> {
         let Server { app, bound, listener, router } = self;
         tracing::info!("listening at {bound}");
-        let hopeless = Arc::new(Mutex::new(None));
-        let watching = tokio::spawn(watch(app.clone(), hopeless.clone()));
+        let load_failure = Arc::new(Mutex::new(None));
+        let watching = tokio::spawn(watch(app.clone(), load_failure.clone()));
         let reporting =
             app.member.clone().map(|m| tokio::spawn(dialect::worker::report(app.clone(), m, bound.clone())));
         let (graceful, stop) = (GracefulShutdown::new(), app.stop.clone());
         let connections = Arc::new(Semaphore::new(app.config.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
         loop {
-            // Taken before accepting: who comes beyond the most waits in the system's queue.
-            let place = tokio::select! {
-                place = connections.clone().acquire_owned() => place,
-                () = closing(&app) => break,
+            // Taken before accepting: connections over the limit wait in the listen queue.
+            let permit = tokio::select! {
+                permit = connections.clone().acquire_owned() => permit,
+                () = until_closed(&app) => break,
             };
             let accepted = tokio::select! {
                 accepted = accept(&listener) => accepted,
-                () = closing(&app) => break,
+                () = until_closed(&app) => break,
             };
             match accepted {
                 Ok(stream) => {
                     let connection = connection(stream, &router, &app.config);
                     let watched = graceful.watch(connection);
                     tokio::spawn(async move {
-                        let _place = place;
+                        let _permit = permit;
                         if let Err(e) = watched.await {
-                            tracing::debug!("a connection ended: {e}");
+                            tracing::debug!("connection closed: {e}");
                         }
                     });
                 }
                 Err(e) => {
-                    // Mostly too many open files. Others may go soon; trying at once would only burn the processor.
+                    // Usually too many open files. Retrying at once would only burn CPU;
+                    // connections may close soon.
                     tracing::warn!("cannot accept a connection: {e}");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
@@ -154,24 +156,25 @@ impl Server {
         if drained {
             tracing::info!("drained");
             if let Some(traces) = app.config.traces.clone() {
-                // It waits for the collector, on a thread that may.
+                // Flushing waits for the collector, so it runs on a blocking thread.
                 let _ = tokio::task::spawn_blocking(move || traces.end()).await;
             }
         } else {
-            tracing::warn!("ended with requests unanswered");
-            // Models end with their last owner, who waits for them; one that hangs must not keep us.
+            tracing::warn!("stopped before all requests were answered (--drain-timeout, or a second signal)");
+            // Dropping the last owner of a model waits for its thread; a hanging model must not
+            // block the exit.
             std::mem::forget(app.clone());
         }
-        match hopeless.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        match load_failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(why) => Err(Error::Models(why)),
             None => Ok(()),
         }
     }
 }
 
-/// Waits until nobody new is let in: when told to drain; a worker goes on listening until its jobs are done, for a pool asks it how
-/// it is, and may cancel them.
-async fn closing(app: &App) {
+/// Waits until the listener must close: when draining begins. A worker listens until its jobs are
+/// done, so that the pool can read its state and cancel jobs.
+async fn until_closed(app: &App) {
     app.stop.drained().await;
     if app.member.is_none() {
         return;
@@ -188,18 +191,18 @@ async fn closing(app: &App) {
     }
 }
 
-/// Ends a server whose models all failed to load; lets models rest that nobody uses.
-async fn watch(app: Arc<App>, hopeless: Arc<Mutex<Option<String>>>) {
-    app.house.settled().await;
-    if let Some(why) = app.house.hopeless() {
-        *hopeless.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+/// Ends a server whose models all failed to load; unloads idle models.
+async fn watch(app: Arc<App>, load_failure: Arc<Mutex<Option<String>>>) {
+    app.models.settled().await;
+    if let Some(why) = app.models.all_failed() {
+        *load_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
         return app.stop.drain();
     }
     let Some(idle) = app.config.idle_timeout else { return };
-    let often = (idle / 4).clamp(Duration::from_millis(10), Duration::from_secs(5));
+    let interval = (idle / 4).clamp(Duration::from_millis(10), Duration::from_secs(5));
     loop {
-        tokio::time::sleep(often).await;
-        app.house.sweep(idle);
+        tokio::time::sleep(interval).await;
+        app.models.unload_idle(idle);
     }
 }
 
@@ -215,7 +218,7 @@ async fn listen(at: &Listen) -> Result<(Listener, Bound), Error> {
         Listen::Unix(path) => {
             use std::os::unix::fs::FileTypeExt;
             let failed = |why| Error::Listen { at: path.display().to_string(), why };
-            // A socket that nobody listens at is what a server left that was killed.
+            // A socket without a listener is left over from a killed server.
             let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
             if is_socket && UnixStream::connect(path).await.is_err() {
                 std::fs::remove_file(path).map_err(failed)?;
@@ -224,48 +227,51 @@ async fn listen(at: &Listen) -> Result<(Listener, Bound), Error> {
             Ok((Listener::Unix(listener), Bound::Unix(path.clone())))
         }
         #[cfg(not(unix))]
-        Listen::Unix(_) => Err(Error::Config("there are no unix sockets on this system".into())),
+        Listen::Unix(_) => Err(Error::Config("this system has no Unix sockets; listen on a TCP port".into())),
     }
 }
 
-/// Either kind of stream.
+/// A TCP or Unix stream.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl Stream for TcpStream {}
 #[cfg(unix)]
 impl Stream for UnixStream {}
 
-/// Someone who came, and whether from this machine.
-struct Arrived {
+/// An accepted stream and its peer.
+struct AcceptedStream {
     stream: Box<dyn Stream>,
     peer: Peer,
 }
 
-/// Who is at the other end.
+/// The peer of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
-    /// Whether that is this machine.
+    /// Whether the peer is on this machine.
     pub(crate) local: bool,
 }
 
-async fn accept(listener: &Listener) -> io::Result<Arrived> {
+async fn accept(listener: &Listener) -> io::Result<AcceptedStream> {
     match listener {
         Listener::Tcp(listener) => {
             let (stream, address) = listener.accept().await?;
-            // Answers are written whole; waiting to fill a packet would only delay them.
+            // Responses are written whole; Nagle's algorithm would only delay them.
             stream.set_nodelay(true)?;
-            Ok(Arrived { stream: Box::new(stream), peer: Peer { local: address.ip().to_canonical().is_loopback() } })
+            Ok(AcceptedStream {
+                stream: Box::new(stream),
+                peer: Peer { local: address.ip().to_canonical().is_loopback() },
+            })
         }
         #[cfg(unix)]
         Listener::Unix(listener) => {
             let (stream, _) = listener.accept().await?;
-            Ok(Arrived { stream: Box::new(stream), peer: Peer { local: true } })
+            Ok(AcceptedStream { stream: Box::new(stream), peer: Peer { local: true } })
         }
     }
 }
 
-type Io = TokioIo<Patient<Box<dyn Stream>>>;
+type Io = TokioIo<TimeoutStream<Box<dyn Stream>>>;
 
-/// The router for one connection: requests are told who is at its other end.
+/// The router for one connection; adds the peer to each request.
 #[derive(Clone)]
 struct Service {
     router: Router,
@@ -280,14 +286,14 @@ impl hyper::service::Service<hyper::Request<Incoming>> for Service {
     fn call(&self, request: hyper::Request<Incoming>) -> Self::Future {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(self.peer);
-        // A router is always ready.
+        // A router is always ready, so `poll_ready` is not needed.
         tower::Service::call(&mut self.router.clone(), request)
     }
 }
 
-/// HTTP/1 or HTTP/2, as the client's first bytes say.
+/// Serves HTTP/1 or HTTP/2, depending on the client's first bytes.
 fn connection(
-    arrived: Arrived,
+    accepted: AcceptedStream,
     router: &Router,
     config: &Config,
 ) -> auto::Connection<'static, Io, Service, TokioExecutor> {
@@ -300,7 +306,7 @@ fn connection(
         .max_header_list_size(64 << 10)
         .keep_alive_interval(config.silence / 2)
         .keep_alive_timeout(config.silence / 2);
-    let service = Service { router: router.clone(), peer: arrived.peer };
-    let io = TokioIo::new(Patient::new(arrived.stream, config.silence));
+    let service = Service { router: router.clone(), peer: accepted.peer };
+    let io = TokioIo::new(TimeoutStream::new(accepted.stream, config.silence));
     builder.serve_connection(io, service).into_owned()
 }

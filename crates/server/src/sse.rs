@@ -1,4 +1,4 @@
-//! Events as a server sends them: `data: …` after `data: …`, and `data: [DONE]`.
+//! Server-sent events (SSE): `data: …` lines, then `data: [DONE]`.
 
 use crate::error::{Dialect, Fault};
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -8,31 +8,31 @@ use serde::Serialize;
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// Between comments that keep a silent connection open.
+/// Interval of keep-alive comments.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// One event.
+/// An event with a JSON body.
 pub(crate) fn data(body: &impl Serialize) -> Event {
-    // Our types are plain data: they always become JSON, and JSON is one line.
+    // Our types are plain data: serialization cannot fail, and writes one line.
     Event::default().data(serde_json::to_string(body).unwrap_or_default())
 }
 
-/// What goes wrong after the answer's head is gone, in OpenAI's words.
+/// An error after the response head was sent, in OpenAI's format.
 pub(crate) fn failed(fault: &Fault) -> Event {
     data(&fault.body(Dialect::OpenAi))
 }
 
-/// The last event.
+/// The last event, `[DONE]`.
 pub(crate) fn done() -> Event {
     Event::default().data("[DONE]")
 }
 
-/// An answer of these events.
+/// A response that streams `events`.
 pub(crate) fn answer(events: impl Stream<Item = Event> + Send + 'static) -> Response {
     use futures_util::StreamExt;
     let events = events.map(Ok::<_, Infallible>);
     let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
-    // Proxies that collect answers would undo what a stream is for.
+    // Proxies must not buffer the stream.
     let head = response.headers_mut();
     head.insert("x-accel-buffering", axum::http::HeaderValue::from_static("no"));
     response

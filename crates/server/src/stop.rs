@@ -1,65 +1,66 @@
-//! When a server ends: first it finishes what runs, and if told again, it goes at once.
+//! Shutdown signal: the first signal drains the server, the second ends it at once.
 
 use tokio::sync::watch;
 
-/// How much of a hurry there is.
+/// How urgently the server must stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Haste {
+enum StopLevel {
     None,
     Drain,
     Now,
 }
 
-/// Tells a server to end, from wherever. Clones are the same.
+/// Signals a server to shut down. Clones share the signal.
 #[derive(Clone, Debug)]
-pub struct Stop(watch::Sender<Haste>);
+pub struct Stop(watch::Sender<StopLevel>);
 
 impl Default for Stop {
     fn default() -> Stop {
-        Stop(watch::Sender::new(Haste::None))
+        Stop(watch::Sender::new(StopLevel::None))
     }
 }
 
 impl Stop {
-    /// One that SIGTERM and SIGINT tell as well, the second of them to go at once. Needs a Tokio runtime.
+    /// A `Stop` that SIGTERM and SIGINT also trigger: the first drains, the second ends at once.
+    /// Needs a Tokio runtime.
     pub fn on_signals() -> Stop {
         let stop = Stop::default();
-        let told = stop.clone();
+        let signalled = stop.clone();
         tokio::spawn(async move {
             signal().await;
-            tracing::info!("draining: finishing what runs; a second signal ends it at once");
-            told.drain();
+            tracing::info!("draining: finishing running requests; a second signal stops at once");
+            signalled.drain();
             signal().await;
-            tracing::warn!("ending at once");
-            told.now();
+            tracing::warn!("second signal: stopping at once");
+            signalled.now();
         });
         stop
     }
 
-    /// Accept nothing new, finish what runs, end.
+    /// Drain: accept no new requests, finish running ones, end.
     pub fn drain(&self) {
-        self.0.send_if_modified(|haste| std::mem::replace(haste, (*haste).max(Haste::Drain)) < Haste::Drain);
+        self.0.send_if_modified(|level| std::mem::replace(level, (*level).max(StopLevel::Drain)) < StopLevel::Drain);
     }
 
     /// End at once.
     pub fn now(&self) {
-        self.0.send_replace(Haste::Now);
+        self.0.send_replace(StopLevel::Now);
     }
 
-    /// Whether it is to end, be it in good order.
+    /// Whether shutdown was requested, by drain or at once.
     pub fn is_draining(&self) -> bool {
-        *self.0.borrow() >= Haste::Drain
+        *self.0.borrow() >= StopLevel::Drain
     }
 
-    /// Waits until it is to end in good order.
+    /// Waits until shutdown is requested.
     pub async fn drained(&self) {
-        // The sender is ours, so it cannot be gone.
-        let _ = self.0.subscribe().wait_for(|haste| *haste >= Haste::Drain).await;
+        // `self` holds the sender, so the channel is open.
+        let _ = self.0.subscribe().wait_for(|level| *level >= StopLevel::Drain).await;
     }
 
-    /// Waits until it is to end at once.
+    /// Waits until the server must end at once.
     pub async fn forced(&self) {
-        let _ = self.0.subscribe().wait_for(|haste| *haste >= Haste::Now).await;
+        let _ = self.0.subscribe().wait_for(|level| *level >= StopLevel::Now).await;
     }
 }
 

@@ -1,8 +1,9 @@
-//! A span of every request, sent to an OpenTelemetry collector (OTLP over gRPC) where the user names one.
+//! OpenTelemetry traces: one span per request, sent to a collector (OTLP over gRPC) if one is
+//! configured.
 //!
-//! A span begins with a request's head and ends when nobody works on the request any more: with the last event of a stream, not with
-//! its first. It is the child of the one that the client names (`traceparent`). Spans are sent in batches by a thread of their own;
-//! a collector that is not there costs its spans and nothing else.
+//! A span starts with the request head and ends when no work on the request remains: for a stream,
+//! with its last event. Its parent is the client's span (`traceparent`). A background thread sends
+//! spans in batches; an unreachable collector loses spans and affects nothing else.
 
 use crate::call::Usage;
 use axum::http::{HeaderMap, Method};
@@ -16,7 +17,7 @@ use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span};
 use sconce_engine::Times;
 use std::time::Duration;
 
-/// Where spans go.
+/// Exporter of request spans.
 #[derive(Clone, Debug)]
 pub struct Traces {
     provider: SdkTracerProvider,
@@ -24,10 +25,11 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// To the collector at `endpoint`, such as `http://localhost:4317`, under the name of this service. Needs a Tokio runtime.
+    /// Sends spans to the collector at `endpoint`, such as `http://localhost:4317`, with this
+    /// service name. Needs a Tokio runtime.
     pub fn to(endpoint: &str, service: &str) -> Result<Traces, String> {
         if !endpoint.starts_with("http://") {
-            return Err(format!("`{endpoint}`: a collector is named as in http://localhost:4317"));
+            return Err(format!("`{endpoint}` is not a collector's address; use one such as http://localhost:4317"));
         }
         let exporter = opentelemetry_otlp::SpanExporter::builder().with_tonic().with_endpoint(endpoint);
         let exporter = exporter.with_timeout(Duration::from_secs(10)).build();
@@ -38,32 +40,32 @@ impl Traces {
         Ok(Traces { tracer: provider.tracer("sconce"), provider })
     }
 
-    /// Of a request that has come.
-    pub(crate) fn begin(&self, method: &Method, path: &str, headers: &HeaderMap) -> Traced {
+    /// Starts the span of a request.
+    pub(crate) fn begin(&self, method: &Method, path: &str, headers: &HeaderMap) -> RequestSpan {
         let parent = TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers(headers));
-        // A path is part of a name only where it is one of ours; others come in as many kinds as there are clients.
+        // The span name has no path yet: unknown paths would make unboundedly many names.
         let builder = SpanBuilder::from_name(method.to_string()).with_kind(SpanKind::Server).with_attributes([
             KeyValue::new("http.request.method", method.to_string()),
             KeyValue::new("url.path", path.to_owned()),
         ]);
-        Traced(self.tracer.build_with_context(builder, &parent))
+        RequestSpan(self.tracer.build_with_context(builder, &parent))
     }
 
-    /// Sends what has not been sent.
+    /// Flushes and ends the exporter.
     pub fn end(&self) {
         if let Err(e) = self.provider.shutdown() {
-            tracing::warn!("the last spans are lost: {e}");
+            tracing::warn!("cannot send the last trace spans: {e}");
         }
     }
 }
 
-/// A request's span, which ends when it is dropped.
+/// Span of a request; it ends on drop.
 #[derive(Debug)]
-pub(crate) struct Traced(Span);
+pub(crate) struct RequestSpan(Span);
 
-impl Traced {
-    /// The request is answered so, or its first bytes are.
-    pub(crate) fn answered(&mut self, method: &Method, route: Option<&str>, status: u16, id: &str) {
+impl RequestSpan {
+    /// Records the status of the response, or of its head if it streams.
+    pub(crate) fn record_response(&mut self, method: &Method, route: Option<&str>, status: u16, id: &str) {
         if let Some(route) = route {
             self.0.update_name(format!("{method} {route}"));
             self.0.set_attribute(KeyValue::new("http.route", route.to_owned()));
@@ -75,8 +77,8 @@ impl Traced {
         }
     }
 
-    /// A model has worked on it.
-    pub(crate) fn worked(&mut self, model: &str, usage: Option<Usage>, times: Times) {
+    /// Records the model, usage and times of the call.
+    pub(crate) fn record_call(&mut self, model: &str, usage: Option<Usage>, times: Times) {
         let Times { tokenization, queue, inference } = times;
         self.0.set_attribute(KeyValue::new("gen_ai.request.model", model.to_owned()));
         if let Some(usage) = usage {

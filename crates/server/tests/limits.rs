@@ -1,4 +1,4 @@
-//! What a server allows, and what it says to the rest.
+//! Limits of a server: keys, sizes, time-outs, concurrency.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn a_key_is_asked_for_and_compared() {
         (&openai["error"]["type"], &openai["error"]["code"]),
         (&json!("authentication_error"), &json!("invalid_api_key"))
     );
-    // Paths that are not there do not tell so to strangers; whether we are well is told to all.
+    // Unknown paths need a key too; the health check needs none.
     assert_eq!(server.get("/nothing").status, 401);
     assert_eq!(server.get("/metrics").status, 401);
     assert_eq!(server.get("/health").status, 200);
@@ -72,12 +72,12 @@ fn strange_requests_get_the_answer_that_fits() {
     let openai = server.get("/v1/nothing");
     assert_eq!((openai.status, &openai.json()["error"]["type"]), (404, &json!("not_found_error")));
     let deep = format!("{{\"inputs\": \"a\", \"x\": {}1{}}}", "[".repeat(4000), "]".repeat(4000));
-    // What is not read cannot be too deep; that it was not read is told.
+    // Ignored fields may be nested deeply; the response names them.
     let ignored = server.send("POST", "/embed", &json_head, &deep);
     assert_eq!((ignored.status, ignored.header("x-sconce-ignored")), (200, Some("x")), "{ignored:?}");
     let deep = format!("{{\"inputs\": {}1{}}}", "[".repeat(4000), "]".repeat(4000));
     check(server.send("POST", "/embed", &json_head, &deep), 422, "Validation");
-    // As long as allowed, one byte more, and as chunks that never said how long they would be.
+    // At the limit, one byte over it, and chunked without a declared length.
     let of = |n: usize| {
         let empty = json!({"inputs": "a", "x": ""}).to_string().len();
         json!({"inputs": "a", "x": " ".repeat(n - empty)}).to_string()
@@ -94,7 +94,7 @@ fn strange_requests_get_the_answer_that_fits() {
     assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
 }
 
-/// KiB of this process that are in memory.
+/// Resident memory of this process in KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap_or_default();
@@ -111,17 +111,18 @@ fn a_hundred_megabytes_are_refused_without_being_kept() {
     );
     stream.write_all(head.as_bytes()).unwrap();
     let chunk = vec![b' '; 1 << 20];
-    // The server answers before it has read it all, and closes; how much it takes until then is its own affair.
+    // The server answers before reading it all, and closes; the test does not check how much it
+    // reads.
     for _ in 0..95 {
         if stream.write_all(&chunk).is_err() {
             break;
         }
     }
-    let mut begun = [0; 12];
-    if stream.read_exact(&mut begun).is_ok() {
-        assert_eq!(&begun, b"HTTP/1.1 413");
+    let mut started_at = [0; 12];
+    if stream.read_exact(&mut started_at).is_ok() {
+        assert_eq!(&started_at, b"HTTP/1.1 413");
     }
-    // In pieces, nobody knows beforehand; it is read as far as is allowed. The whole fits no reader's memory then.
+    // A chunked body has no declared length: the server reads it up to the limit only.
     let before = resident();
     let mut stream = server.connect();
     let head =
@@ -175,16 +176,16 @@ fn who_says_nothing_is_not_waited_for() {
     let ends = |sent: &[u8], what: &str| {
         let mut stream = server.connect();
         stream.write_all(sent).unwrap();
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let _ = stream.read_to_end(&mut Vec::new());
-        assert!(begun.elapsed() < Duration::from_secs(30), "{what}");
-        assert!(begun.elapsed() > Duration::from_millis(200), "{what}: too soon");
+        assert!(started_at.elapsed() < Duration::from_secs(30), "{what}");
+        assert!(started_at.elapsed() > Duration::from_millis(200), "{what}: too soon");
     };
     ends(b"", "nothing at all");
     ends(b"P", "what both protocols begin with");
     ends(b"POST /embed HTTP/1.1\r\nhost: a\r\nx-slow: ", "half a head");
     ends(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "a preface without settings");
-    // A body that never comes is waited for as long as a request may take.
+    // A body that never arrives times out with the request.
     let server = serve(&["st-prompts"], Config { request_timeout: Some(Duration::from_millis(300)), ..config() });
     let mut stream = server.connect();
     stream.write_all(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: 10\r\n\r\n{").unwrap();
@@ -200,7 +201,7 @@ fn pages_of_other_origins_may_read_only_where_allowed() {
     let keys = Secret::new("key").into_iter().collect();
     let open =
         serve(&["st-prompts"], Config { cors_origins: vec!["https://a.example".into()], api_keys: keys, ..config() });
-    // A browser asks without the key.
+    // A browser's preflight has no key.
     let told = open.send("OPTIONS", "/embed", &preflight, "");
     assert_eq!((told.status, told.header("access-control-allow-origin")), (200, Some("https://a.example")));
     let other = [("origin", "https://b.example"), ("access-control-request-method", "POST")];
@@ -209,12 +210,12 @@ fn pages_of_other_origins_may_read_only_where_allowed() {
     let with_key = [preflight[0], preflight[1], ("access-control-request-headers", "authorization,content-type")];
     let told = open.send("OPTIONS", "/embed", &with_key, "");
     assert_eq!(told.header("access-control-allow-headers"), Some("authorization,content-type"));
-    // And must be able to read why it was refused.
+    // A page must be able to read the error.
     let refused = open.send("POST", "/embed", &[("origin", "https://a.example")], "{}");
     assert_eq!((refused.status, refused.header("access-control-allow-origin")), (401, Some("https://a.example")));
 }
 
-/// So many texts that working on them takes a while.
+/// A request that takes a while.
 fn much(texts: usize) -> String {
     let text: Value = "the cat sat on the mat ".repeat(8).into();
     json!({"inputs": vec![text; texts], "truncate": true}).to_string()
@@ -235,7 +236,7 @@ fn more_requests_than_allowed_are_told_to_come_again() {
     assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")), "{refused:?}");
     assert_eq!(refused.json()["error_type"], "Overloaded");
     assert_eq!(server.post("/v1/embeddings", &json!({"input": "a"})).json()["error"]["code"], "rate_limit_exceeded");
-    assert_eq!(server.get("/health").status, 200, "whether we are well needs no permit");
+    assert_eq!(server.get("/health").status, 200, "the health check needs no permit");
     assert_eq!(reply(&mut busy).status, 200);
     until("the permit is free again", || server.app.free_permits() == 1);
     assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
@@ -255,7 +256,7 @@ fn a_client_that_goes_away_frees_its_permit_and_is_counted_once() {
     let counted = server.get("/metrics").body;
     assert!(counted.contains("te_request_failure{err=\"cancelled\",method=\"embed\"} 1"), "{counted}");
     assert!(!counted.contains("te_request_success{method=\"embed\"}"), "{counted}");
-    assert_eq!(server.app.house.list()[0].leases, 0);
+    assert_eq!(server.app.models.list()[0].leases, 0);
     assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
 }
 
@@ -290,11 +291,11 @@ fn a_client_that_reads_a_byte_at_a_time_holds_nothing_but_itself() {
     slow.write_all(request("POST", "/embed", &[("content-type", "application/json")], &much(20_000)).as_bytes())
         .unwrap();
     until("it is being worked on", || server.app.free_permits() == 0);
-    // Its answer is megabytes, of which it has read a few bytes when the permit must be free again.
+    // The response has megabytes; the permit must be free before the client has read it.
     let mut byte = [0];
     slow.read_exact(&mut byte).unwrap();
     until("the permit is free", || server.app.free_permits() == 1);
     slow.read_exact(&mut byte).unwrap();
     assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
-    assert!(start(Vec::new(), Vec::new(), config()).get("/health").status == 200, "a server without models is well");
+    assert!(start(Vec::new(), Vec::new(), config()).get("/health").status == 200, "a server without models is healthy");
 }

@@ -7,102 +7,102 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// A conversation to be answered.
+/// A chat completion request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatRequest {
-    /// Which model.
+    /// Name of the model; by default the first that generates text.
     pub model: Option<String>,
-    /// What was said. Kept as it came: a template may read any field of it.
+    /// The conversation. Stored as received, because a chat template may read any field.
     #[schema(value_type = Vec<ChatMessage>)]
     pub messages: Vec<Map<String, Value>>,
-    /// The most tokens of an answer.
+    /// Most tokens per answer.
     pub max_tokens: Option<usize>,
-    /// The same, as it is called now. It goes before the other.
+    /// The newer name of `max_tokens`; takes precedence.
     pub max_completion_tokens: Option<usize>,
-    /// Divides the logits; 0 takes the most likely token each time.
+    /// Sampling temperature: divides the logits; 0 takes the most likely token.
     pub temperature: Option<f32>,
-    /// Keeps the fewest tokens that have this much of the probability.
+    /// Nucleus sampling: keeps the fewest tokens whose probabilities sum to this.
     pub top_p: Option<f32>,
-    /// Keeps the so many most likely tokens; 0 and -1 keep all.
+    /// Keeps the `top_k` most likely tokens; 0 and -1 keep all.
     pub top_k: Option<i64>,
-    /// Keeps tokens with this much of the probability of the most likely one.
+    /// Keeps tokens with at least this fraction of the highest probability.
     pub min_p: Option<f32>,
     /// Above 1, tokens of the prompt and the answer become less likely.
     pub repetition_penalty: Option<f32>,
-    /// Taken from a token's logit if it is in the answer.
+    /// Subtracted from a token's logit if it is in the answer.
     pub presence_penalty: Option<f32>,
-    /// Taken from a token's logit for every time it is in the answer.
+    /// Subtracted from a token's logit for each occurrence in the answer.
     pub frequency_penalty: Option<f32>,
-    /// Added to the logits of tokens, by their ids.
+    /// Added to the logits of tokens, by token id.
     pub logit_bias: Option<BTreeMap<String, f32>>,
     /// The same seed gives the same answer.
     pub seed: Option<i64>,
-    /// How many answers.
+    /// Number of answers.
     pub n: Option<u32>,
-    /// Up to four texts that end an answer.
+    /// Up to four stop strings.
     pub stop: Option<OneOrMore>,
-    /// Whether to say how likely the tokens were.
+    /// Return the logprobs of the tokens.
     pub logprobs: Option<bool>,
-    /// How many of the most likely tokens to name with each.
+    /// Number of top logprobs per token, up to 20.
     pub top_logprobs: Option<u32>,
-    /// What an answer must be.
+    /// Structured output, in OpenAI's format.
     pub response_format: Option<ResponseFormat>,
-    /// Forms that OpenAI has no name for.
+    /// Structured output, in vLLM's format.
     pub structured_outputs: Option<StructuredOutputs>,
-    /// Functions the model may call.
+    /// Tools that the model may call.
     pub tools: Option<Vec<Tool>>,
-    /// Whether it does.
+    /// Whether the model may or must call a tool.
     pub tool_choice: Option<ToolChoice>,
-    /// Whether it may call several at once; `true` if it is not said.
+    /// Allow several tool calls in one answer; by default true.
     pub parallel_tool_calls: Option<bool>,
-    /// Whatever else the model's chat template reads (`enable_thinking`, …).
+    /// Further variables of the model's chat template (`enable_thinking`, …).
     #[schema(value_type = Option<Object>)]
     pub chat_template_kwargs: Option<Map<String, Value>>,
-    /// Whether the answer comes piece by piece.
+    /// Stream the answer.
     pub stream: Option<bool>,
-    /// What a stream is to tell besides.
+    /// Options of a stream.
     pub stream_options: Option<StreamOptions>,
-    /// Whether an answer goes on behind the model's own end.
+    /// Continue after the end-of-sequence token.
     pub ignore_eos: Option<bool>,
-    /// On whose behalf; not looked at.
+    /// Accepted and ignored.
     pub user: Option<String>,
-    /// Refused: `tools` took its place.
+    /// Refused; use `tools`.
     #[schema(value_type = Option<Object>)]
     pub functions: Option<Value>,
-    /// Refused: `tool_choice` took its place.
+    /// Refused; use `tool_choice`.
     #[schema(value_type = Option<Object>)]
     pub function_call: Option<Value>,
-    /// Only `["text"]`.
+    /// Must be `["text"]` if set.
     pub modalities: Option<Vec<String>>,
 }
 
-/// One message, in the fields that every template reads.
+/// A message, with the fields that every chat template reads.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ChatMessage {
-    /// Who speaks: `system`, `developer`, `user`, `assistant`, `tool`.
+    /// Role: `system`, `developer`, `user`, `assistant`, `tool`.
     pub role: String,
-    /// What is said: a text, or parts `{"type": "text", "text": …}`.
+    /// The content: a text, or parts `{"type": "text", "text": …}`.
     #[schema(value_type = Option<MessageContent>)]
     pub content: Option<Value>,
-    /// Calls that the model made.
+    /// Tool calls of an assistant message.
     pub tool_calls: Option<Vec<ToolCall>>,
-    /// Of which call this is the result.
+    /// Id of the call whose result this is.
     pub tool_call_id: Option<String>,
-    /// The speaker's name.
+    /// Name of the participant.
     pub name: Option<String>,
 }
 
-/// What a message says.
+/// Content of a message.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum MessageContent {
     /// A text.
     Text(String),
-    /// Parts of a text.
+    /// Content parts.
     Parts(Vec<ContentPart>),
 }
 
-/// A part of a message.
+/// A content part.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ContentPart {
@@ -113,129 +113,129 @@ pub enum ContentPart {
     },
 }
 
-/// The answers to a conversation.
+/// A chat completion.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatCompletion {
-    /// By which it is told apart from others.
+    /// Unique id.
     pub id: String,
     /// `chat.completion`.
     pub object: String,
-    /// When, in seconds since 1970.
+    /// Time in seconds since 1970.
     pub created: u64,
-    /// Which model answered.
+    /// Name of the model.
     pub model: String,
     /// The answers.
     pub choices: Vec<ChatChoice>,
-    /// What it took.
+    /// Token usage.
     pub usage: Usage,
-    /// What computed it. The same seed gives the same answer as long as this stays the same.
+    /// Version, device and format. The same seed gives the same answer while this stays the same.
     pub system_fingerprint: String,
 }
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatChoice {
-    /// Which of the answers.
+    /// Index of the answer.
     pub index: usize,
-    /// What the model says.
+    /// The message.
     pub message: AssistantMessage,
-    /// How likely its tokens were.
+    /// Logprobs of the tokens.
     pub logprobs: Option<ChatLogprobs>,
-    /// Why it ended.
+    /// Why the answer ended.
     pub finish_reason: FinishReason,
 }
 
-/// What the model says.
+/// An assistant message.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AssistantMessage {
     /// `assistant`.
     pub role: String,
-    /// Its text; none where it only calls tools.
+    /// The text; null if the model only calls tools.
     pub content: Option<String>,
-    /// Always null: models here do not refuse in a field of its own.
+    /// Always null.
     pub refusal: Option<String>,
-    /// Its calls.
+    /// Tool calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<Vec<ToolCall>>,
 }
 
-/// How likely the tokens of an answer were.
+/// Logprobs of the tokens of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatLogprobs {
-    /// Token by token.
+    /// One entry per token.
     pub content: Vec<TokenLogprob>,
     /// Always null.
     pub refusal: Option<Vec<TokenLogprob>>,
 }
 
-/// How likely a token was.
+/// Logprobs of a token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TokenLogprob {
-    /// Its text.
+    /// Text of the token.
     pub token: String,
-    /// The logarithm of its probability.
+    /// Log probability.
     pub logprob: f32,
-    /// Its bytes; null where it has none of its own.
+    /// Bytes of the token; null if it has none.
     pub bytes: Option<Vec<u8>>,
-    /// The most likely tokens here, best first.
+    /// The most likely tokens at this position, best first.
     pub top_logprobs: Vec<TopLogprob>,
 }
 
-/// How likely a token would have been.
+/// One of the most likely tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TopLogprob {
-    /// Its text.
+    /// Text of the token.
     pub token: String,
-    /// The logarithm of its probability.
+    /// Log probability.
     pub logprob: f32,
-    /// Its bytes; null where it has none of its own.
+    /// Bytes of the token; null if it has none.
     pub bytes: Option<Vec<u8>>,
 }
 
-/// A piece of the answers.
+/// A chunk of a streamed chat completion.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatChunk {
-    /// The same in every piece.
+    /// The same in every chunk.
     pub id: String,
     /// `chat.completion.chunk`.
     pub object: String,
-    /// The same in every piece.
+    /// The same in every chunk.
     pub created: u64,
-    /// Which model answers.
+    /// Name of the model.
     pub model: String,
-    /// What is new; nothing in the last chunk, which has the usage.
+    /// The new parts of answers; empty in the last chunk, which has the usage.
     pub choices: Vec<ChatChunkChoice>,
-    /// What computed it.
+    /// Version, device and format.
     pub system_fingerprint: String,
-    /// In the last chunk, and null before, if it was asked for.
+    /// Token usage, if requested: in the last chunk, null before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Usage>)]
     pub usage: Option<Option<Usage>>,
 }
 
-/// What is new of an answer.
+/// The new part of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatChunkChoice {
-    /// Which of the answers.
+    /// Index of the answer.
     pub index: usize,
-    /// What is new.
+    /// The new part of the message.
     pub delta: ChatDelta,
-    /// How likely the new tokens were.
+    /// Logprobs of the new tokens.
     pub logprobs: Option<ChatLogprobs>,
-    /// Why it ended; null until it has.
+    /// Why the answer ended; null until it has.
     pub finish_reason: Option<FinishReason>,
 }
 
-/// What is new of a message.
+/// The new part of a message.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChatDelta {
-    /// `assistant`, in the first piece.
+    /// `assistant`, in the first chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// More text.
+    /// New text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
-    /// More of its calls.
+    /// New parts of tool calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<Vec<ToolCallDelta>>,
 }

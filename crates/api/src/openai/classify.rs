@@ -1,4 +1,4 @@
-//! Labels, in vLLM's shape.
+//! Text classification in vLLM's format.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,63 +6,63 @@ use utoipa::ToSchema;
 /// `POST /v1/classify`.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 pub struct ClassifyRequest {
-    /// A text, or several.
+    /// One or several texts.
     pub input: ClassifyInput,
-    /// Which model; the first that gives labels where none is said.
+    /// Name of the model; by default the first classifier.
     pub model: Option<String>,
-    /// Cut texts that are longer than the model can take, instead of refusing them.
+    /// Truncate texts that are longer than the model's limit, instead of refusing them.
     pub truncate: Option<bool>,
-    /// Whom the request is for. It is taken and not used.
+    /// Accepted and ignored.
     pub user: Option<String>,
 }
 
-/// A text, or several.
+/// One or several texts.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "a text or a list of texts")]
 pub enum ClassifyInput {
-    /// One.
+    /// One text.
     One(String),
-    /// Several.
+    /// Several texts.
     Several(Vec<String>),
 }
 
 /// The labels of each text.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ClassifyResponse {
-    /// Of this answer.
+    /// Id of this response.
     pub id: String,
     /// `list`.
     pub object: String,
-    /// Seconds since 1970.
+    /// Time in seconds since 1970.
     pub created: u64,
-    /// Who labelled.
+    /// Name of the model.
     pub model: String,
-    /// In the order of the texts.
+    /// One classification per text, in their order.
     pub data: Vec<Classification>,
-    /// What it cost.
+    /// Token usage.
     pub usage: ClassifyUsage,
 }
 
-/// What a model says of a text.
+/// Classification of a text.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Classification {
-    /// Of which text.
+    /// Index of the text.
     pub index: usize,
-    /// The likeliest.
+    /// The most likely label.
     pub label: String,
-    /// Of every label, in the order of the model's.
+    /// Probabilities of all labels, in the model's order.
     pub probs: Vec<f32>,
-    /// How many there are.
+    /// Number of labels.
     pub num_classes: usize,
 }
 
-/// What it cost.
+/// Token usage.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, ToSchema)]
 pub struct ClassifyUsage {
-    /// Tokens that were read.
+    /// Input tokens.
     pub prompt_tokens: usize,
-    /// The same.
+    /// The same number.
     pub total_tokens: usize,
-    /// None are written.
+    /// Always 0.
     pub completion_tokens: usize,
 }

@@ -1,21 +1,21 @@
-//! What chats and completions have in common.
+//! Types that chats and completions share.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// One text, or several.
+/// One or several texts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "a text or a list of texts")]
 pub enum OneOrMore {
-    /// One.
+    /// One text.
     One(String),
-    /// Several.
+    /// Several texts.
     More(Vec<String>),
 }
 
 impl OneOrMore {
-    /// All of them.
+    /// All texts.
     pub fn into_vec(self) -> Vec<String> {
         match self {
             OneOrMore::One(text) => vec![text],
@@ -24,16 +24,16 @@ impl OneOrMore {
     }
 }
 
-/// What a stream is to tell besides its text.
+/// Options of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StreamOptions {
-    /// Whether a last chunk, without choices, says how many tokens were used.
+    /// Send the token usage in a last chunk without choices.
     pub include_usage: Option<bool>,
-    /// Padding against readers of packet sizes; there is none, and `false` is the one value that is taken.
+    /// Padding against traffic analysis; not supported, `true` has no effect.
     pub include_obfuscation: Option<bool>,
 }
 
-/// What an answer must be.
+/// Structured output, in OpenAI's format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ResponseFormat {
@@ -41,7 +41,7 @@ pub enum ResponseFormat {
     Text,
     /// A JSON object.
     JsonObject {
-        /// One that satisfies this schema, as llama.cpp has it; any where there is none.
+        /// Schema that it must satisfy, as in llama.cpp; any object if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(value_type = Option<Object>)]
         schema: Option<Value>,
@@ -56,27 +56,27 @@ pub enum ResponseFormat {
 /// A JSON schema with a name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NamedSchema {
-    /// What the caller calls it.
+    /// Name of the schema; ignored.
     pub name: Option<String>,
-    /// What it is for.
+    /// Description of the schema; ignored.
     pub description: Option<String>,
-    /// The schema; any object where there is none.
+    /// The schema; any object if absent.
     #[schema(value_type = Option<Object>)]
     pub schema: Option<Value>,
-    /// Answers always satisfy the schema, whatever this says.
+    /// Ignored: answers always satisfy the schema.
     pub strict: Option<bool>,
 }
 
-/// Forms that OpenAI has no name for, as vLLM calls them. One of them at a time.
+/// Structured output in vLLM's format. Exactly one field may be set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StructuredOutputs {
-    /// A JSON schema, as an object or as a text.
+    /// A JSON schema, as an object or a string.
     #[schema(value_type = Option<Object>)]
     pub json: Option<Value>,
-    /// An expression that matches the whole answer.
+    /// A regular expression that must match the whole answer.
     pub regex: Option<String>,
-    /// The answers that there may be.
+    /// The allowed answers.
     pub choice: Option<Vec<String>>,
     /// A grammar in llguidance's dialect of Lark.
     pub grammar: Option<String>,
@@ -84,21 +84,21 @@ pub struct StructuredOutputs {
     pub json_object: Option<bool>,
 }
 
-/// Tokens that a request took.
+/// Token usage of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
-    /// Of the prompt, or of all prompts.
+    /// Tokens of all prompts.
     pub prompt_tokens: usize,
-    /// Of all answers.
+    /// Tokens of all answers.
     pub completion_tokens: usize,
-    /// Both together.
+    /// Sum of both.
     pub total_tokens: usize,
-    /// Of the prompt, in particular.
+    /// Details of the prompt tokens.
     pub prompt_tokens_details: PromptTokensDetails,
 }
 
 impl Usage {
-    /// Of so many tokens of a prompt, of which some did not have to be computed, and of answers.
+    /// Usage from prompt tokens, prompt tokens found in the prefix cache, and generated tokens.
     pub fn new(prompt_tokens: usize, cached_tokens: usize, completion_tokens: usize) -> Usage {
         Usage {
             prompt_tokens,
@@ -109,10 +109,10 @@ impl Usage {
     }
 }
 
-/// Tokens of a prompt.
+/// Details of the prompt tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PromptTokensDetails {
-    /// Those that were known from an earlier request and not computed again.
+    /// Tokens found in the prefix cache.
     pub cached_tokens: usize,
 }
 
@@ -120,10 +120,10 @@ pub struct PromptTokensDetails {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// The model ended it, or a stop text came.
+    /// End-of-sequence token or stop string.
     Stop,
-    /// There was no room for more, or no more was asked for.
+    /// `max_tokens` or the context length was reached.
     Length,
-    /// It is a call of tools.
+    /// The answer calls tools.
     ToolCalls,
 }

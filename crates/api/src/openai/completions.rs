@@ -5,116 +5,116 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// A text to go on from.
+/// A text completion request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CompletionRequest {
-    /// Which model.
+    /// Name of the model; by default the first that generates text.
     pub model: Option<String>,
-    /// The text, or several, or their tokens.
+    /// One or several prompts, as texts or token ids.
     pub prompt: Prompt,
-    /// The most tokens of an answer; 16 if it is not said.
+    /// Most tokens per answer; by default 16.
     pub max_tokens: Option<usize>,
-    /// Divides the logits; 0 takes the most likely token each time.
+    /// Sampling temperature: divides the logits; 0 takes the most likely token.
     pub temperature: Option<f32>,
-    /// Keeps the fewest tokens that have this much of the probability.
+    /// Nucleus sampling: keeps the fewest tokens whose probabilities sum to this.
     pub top_p: Option<f32>,
-    /// Keeps the so many most likely tokens; 0 and -1 keep all.
+    /// Keeps the `top_k` most likely tokens; 0 and -1 keep all.
     pub top_k: Option<i64>,
-    /// Keeps tokens with this much of the probability of the most likely one.
+    /// Keeps tokens with at least this fraction of the highest probability.
     pub min_p: Option<f32>,
     /// Above 1, tokens of the prompt and the answer become less likely.
     pub repetition_penalty: Option<f32>,
-    /// Taken from a token's logit if it is in the answer.
+    /// Subtracted from a token's logit if it is in the answer.
     pub presence_penalty: Option<f32>,
-    /// Taken from a token's logit for every time it is in the answer.
+    /// Subtracted from a token's logit for each occurrence in the answer.
     pub frequency_penalty: Option<f32>,
-    /// Added to the logits of tokens, by their ids.
+    /// Added to the logits of tokens, by token id.
     pub logit_bias: Option<BTreeMap<String, f32>>,
     /// The same seed gives the same answer.
     pub seed: Option<i64>,
-    /// How many answers to each prompt.
+    /// Answers per prompt.
     pub n: Option<u32>,
-    /// The same as `n`: answers that were not to be given are not made.
+    /// Must equal `n`: every generated answer is returned.
     pub best_of: Option<u32>,
-    /// Up to four texts that end an answer.
+    /// Up to four stop strings.
     pub stop: Option<OneOrMore>,
-    /// How many of the most likely tokens to name with each, up to 5 at OpenAI and up to 20 here.
+    /// Number of top logprobs per token, up to 20 (5 at OpenAI).
     pub logprobs: Option<u32>,
-    /// Whether the answer begins with the prompt.
+    /// Begin the answer with the prompt.
     pub echo: Option<bool>,
-    /// Refused unless empty: no model here fills in the middle.
+    /// Refused unless empty: fill-in-the-middle is not supported.
     pub suffix: Option<String>,
-    /// What an answer must be.
+    /// Structured output, in OpenAI's format.
     pub response_format: Option<ResponseFormat>,
-    /// Forms that OpenAI has no name for.
+    /// Structured output, in vLLM's format.
     pub structured_outputs: Option<StructuredOutputs>,
-    /// Whether the answer comes piece by piece.
+    /// Stream the answer.
     pub stream: Option<bool>,
-    /// What a stream is to tell besides.
+    /// Options of a stream.
     pub stream_options: Option<StreamOptions>,
-    /// Whether an answer goes on behind the model's own end.
+    /// Continue after the end-of-sequence token.
     pub ignore_eos: Option<bool>,
-    /// On whose behalf; not looked at.
+    /// Accepted and ignored.
     pub user: Option<String>,
 }
 
-/// What to go on from.
+/// One or several prompts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "a text, a list of texts, a list of tokens or a list of lists of tokens")]
 pub enum Prompt {
     /// A text.
     Text(String),
-    /// Texts.
+    /// Several texts.
     Texts(Vec<String>),
-    /// Tokens of one prompt.
+    /// Token ids of one prompt.
     Tokens(Vec<u32>),
-    /// Tokens of several.
+    /// Token ids of several prompts.
     Several(Vec<Vec<u32>>),
 }
 
-/// The answers to prompts.
+/// A text completion, or a chunk of one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Completion {
-    /// By which it is told apart from others.
+    /// Unique id.
     pub id: String,
-    /// `text_completion`, in every piece too.
+    /// `text_completion`, also in chunks.
     pub object: String,
-    /// When, in seconds since 1970.
+    /// Time in seconds since 1970.
     pub created: u64,
-    /// Which model answered.
+    /// Name of the model.
     pub model: String,
-    /// The answers, or what is new of one.
+    /// The answers, or the new text of one.
     pub choices: Vec<CompletionChoice>,
-    /// What computed it. The same seed gives the same answer as long as this stays the same.
+    /// Version, device and format. The same seed gives the same answer while this stays the same.
     pub system_fingerprint: String,
-    /// What it took. In a stream: in the last chunk, and null before, if it was asked for.
+    /// Token usage. In a stream, if requested: in the last chunk, null before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Usage>)]
     pub usage: Option<Option<Usage>>,
 }
 
-/// An answer, or what is new of it.
+/// An answer, or its new text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CompletionChoice {
-    /// Its text.
+    /// The text.
     pub text: String,
-    /// Which of the answers: those to the first prompt come first.
+    /// Index of the answer; answers to the first prompt come first.
     pub index: usize,
-    /// How likely its tokens were.
+    /// Logprobs of the tokens.
     pub logprobs: Option<CompletionLogprobs>,
-    /// Why it ended; null in a stream until it has.
+    /// Why the answer ended; null in a stream until it has.
     pub finish_reason: Option<FinishReason>,
 }
 
-/// How likely the tokens of a text were, side by side.
+/// Logprobs of the tokens of a text, as parallel lists.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CompletionLogprobs {
     /// The tokens.
     pub tokens: Vec<String>,
-    /// The logarithm of each one's probability; null of the first of an echoed prompt, which nothing precedes.
+    /// Log probability of each token; null for the first token of an echoed prompt.
     pub token_logprobs: Vec<Option<f32>>,
-    /// The most likely tokens at each place.
+    /// The most likely tokens at each position.
     pub top_logprobs: Vec<Option<BTreeMap<String, f32>>>,
-    /// Where each begins, in characters from the beginning of the answer.
+    /// Character offset of each token within the answer.
     pub text_offset: Vec<usize>,
 }

@@ -1,27 +1,27 @@
-//! How OpenAI words errors.
+//! OpenAI's error format.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What went wrong.
+/// Error response.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[schema(as = OpenAiErrorResponse)]
 pub struct ErrorResponse {
-    /// In an object of its own.
+    /// The error.
     pub error: ErrorBody,
 }
 
-/// What went wrong, inside.
+/// The error object.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[schema(as = OpenAiError)]
 pub struct ErrorBody {
-    /// In words.
+    /// What failed, and what to do next.
     pub message: String,
     /// `invalid_request_error`, `authentication_error`, `rate_limit_error`, `server_error`, …
     #[serde(rename = "type")]
     pub kind: String,
-    /// The field at fault.
+    /// The request field at fault.
     pub param: Option<String>,
-    /// In one word: `model_not_found`, `context_length_exceeded`, …
+    /// Error code: `model_not_found`, `context_length_exceeded`, …
     pub code: Option<String>,
 }

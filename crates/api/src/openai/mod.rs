@@ -1,4 +1,4 @@
-//! OpenAI's dialect.
+//! Wire types of OpenAI's API, and of vLLM's `/v1/classify`.
 
 pub mod chat;
 pub mod classify;

@@ -1,4 +1,4 @@
-//! Which models there are.
+//! The list of models.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,18 +8,18 @@ use utoipa::ToSchema;
 pub struct ModelList {
     /// `list`.
     pub object: String,
-    /// In the order in which they were asked for.
+    /// The models, in the order in which they were added.
     pub data: Vec<Model>,
 }
 
-/// A model that can be asked.
+/// A model that accepts requests.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Model {
-    /// Its name in requests.
+    /// Name of the model in requests.
     pub id: String,
     /// `model`.
     pub object: String,
-    /// Seconds since 1970 when it was loaded.
+    /// When it was loaded, in seconds since 1970.
     pub created: u64,
     /// `sconce`.
     pub owned_by: String,

@@ -1,126 +1,127 @@
-//! Functions that a model may call, and its calls.
+//! Tools (functions) that a model may call, and tool calls.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// Something a model may call.
+/// A tool that the model may call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Tool {
-    /// `function`: there is no other kind.
+    /// Always `function`.
     #[serde(rename = "type")]
     pub kind: ToolKind,
     /// The function.
     pub function: Function,
 }
 
-/// Kinds of tools.
+/// Kind of a tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolKind {
-    /// A function of the caller's.
+    /// A function of the client.
     #[default]
     Function,
 }
 
-/// A function of the caller's.
+/// A function of the client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Function {
-    /// What it is called.
+    /// Name of the function.
     pub name: String,
-    /// When to call it.
+    /// What the function does, and when to call it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// A JSON schema of its arguments; none where it takes none.
+    /// JSON schema of its arguments; absent if it takes none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub parameters: Option<Value>,
-    /// Whether arguments must satisfy the schema. Where a call is demanded they always do.
+    /// Whether arguments must satisfy the schema. With `tool_choice` `required` or a named function
+    /// they always do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
 }
 
-/// Whether the model calls a tool.
+/// Whether the model may or must call a tool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(
     untagged,
     expecting = "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}"
 )]
 pub enum ToolChoice {
-    /// Whatever the tool.
+    /// Any tool.
     Mode(ToolMode),
-    /// This one.
+    /// This function must be called.
     Named {
-        /// `function`: there is no other kind.
+        /// Always `function`.
         #[serde(rename = "type")]
         kind: ToolKind,
-        /// Which.
+        /// The function.
         function: FunctionName,
     },
 }
 
-/// Whether the model calls a tool.
+/// Whether the model may or must call a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolMode {
-    /// It does not.
+    /// The model must not call a tool.
     None,
-    /// As it likes.
+    /// The model decides.
     Auto,
-    /// It does.
+    /// The model must call a tool.
     Required,
 }
 
 /// The name of a function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FunctionName {
-    /// The name.
+    /// Name of the function.
     pub name: String,
 }
 
-/// A call of a tool, complete.
+/// A complete tool call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ToolCall {
-    /// By which its result is told apart from others.
+    /// Id of the call, which the message with its result repeats.
     pub id: String,
-    /// `function`: there is no other kind.
+    /// Always `function`.
     #[serde(rename = "type")]
     pub kind: ToolKind,
-    /// What is called.
+    /// The function call.
     pub function: FunctionCall,
 }
 
 /// A function and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FunctionCall {
-    /// Which function.
+    /// Name of the function.
     pub name: String,
-    /// Its arguments, as JSON within a text.
+    /// Arguments as a JSON string.
     pub arguments: String,
 }
 
-/// A part of a call: the first has id, kind and name, the others more of its arguments.
+/// A streamed part of a tool call: the first has id, kind and name, the others further arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ToolCallDelta {
-    /// Which of the answer's calls.
+    /// Index of the call within the answer.
     pub index: usize,
-    /// By which its result is told apart from others.
+    /// Id of the call, which the message with its result repeats.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// `function`: there is no other kind.
+    /// Always `function`.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<ToolKind>,
-    /// What is new of it.
+    /// The new part of the function call.
     pub function: FunctionDelta,
 }
 
-/// What is new of a call.
+/// New part of a function call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FunctionDelta {
-    /// Which function.
+    /// Name of the function.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// More of its arguments.
+    /// Further arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arguments: Option<String>,
 }

@@ -1,64 +1,64 @@
-//! What `/execute` may be asked. Every field that is wrong is told at once.
+//! The request of `/execute`. Validation reports all invalid fields at once.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-/// The longest prompt, in characters.
-const MOST_CHARACTERS: usize = 32_768;
-/// The most tokens of an answer.
+/// Longest prompt, in characters.
+const MAX_PROMPT_CHARACTERS: usize = 32_768;
+/// Most tokens per answer.
 pub const MOST_TOKENS: u64 = 2_048;
-/// The most stop texts.
+/// Most stop strings.
 pub const MOST_STOPS: usize = 4;
-/// The longest name of a job, in characters: it is kept as long as the job runs.
-const MOST_NAME: usize = 256;
+/// Longest job id or model name, in characters.
+const MAX_NAME_CHARACTERS: usize = 256;
 
-/// A job: a text to go on from, and how. What is absent is as the model's own files say.
+/// A job: a prompt and its parameters. Absent parameters take the model's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Execute {
-    /// The job's own name, for `/cancel`.
+    /// Id of the job, for `/cancel`.
     pub job_id: String,
-    /// The model; whoever stands before several workers chooses by it.
+    /// Name of the model; a router of several workers chooses by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The text, of 1 to 32,768 characters.
+    /// The prompt, 1 to 32,768 characters.
     pub prompt: String,
-    /// The most new tokens, 1 to 2,048.
+    /// Most new tokens, 1 to 2,048.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    /// 0 to 2; 0 takes the most likely token.
+    /// Sampling temperature, 0 to 2; 0 takes the most likely token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f32>,
-    /// 0 to 1.
+    /// Nucleus sampling, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f32>,
-    /// The so many most likely tokens; 0 means all.
+    /// Sample from the `top_k` most likely tokens; 0 means all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u32>,
-    /// 0 to 1.
+    /// Minimum probability relative to the most likely token, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_p: Option<f32>,
-    /// Above 0, up to 2; 1 does nothing.
+    /// Repetition penalty, above 0, up to 2; 1 does nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repetition_penalty: Option<f32>,
-    /// Up to 4 texts that end an answer.
+    /// Up to 4 stop strings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stop: Vec<String>,
-    /// The same seed gives the same answer.
+    /// Seed; the same seed gives the same answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
 }
 
-/// A field that is wrong.
+/// An invalid field.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Violation {
-    /// Its name.
+    /// Name of the field.
     pub field: String,
-    /// What it must be, for programs: `required`, `type`, `range`, `length`, `syntax`.
+    /// Violated constraint: `required`, `type`, `range`, `length`, `syntax`.
     pub constraint: String,
-    /// What it must be, for people.
+    /// What the field must be.
     pub message: String,
-    /// What it was, where that is short.
+    /// The value, if it is short.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
 }
@@ -78,19 +78,21 @@ const FIELDS: [&str; 11] = [
 ];
 
 impl Execute {
-    /// A request from its body, with the names of fields that nobody knows; or all that is wrong with it.
+    /// Parses and validates a body. Returns the request and the names of unknown fields, or all
+    /// violations.
     pub fn read(body: &[u8]) -> Result<(Execute, Vec<String>), Vec<Violation>> {
-        let wrong = |constraint: &str, message: String| {
+        let body_violation = |constraint: &str, message: String| {
             vec![Violation { field: "body".into(), constraint: constraint.into(), message, value: None }]
         };
-        let value: Value = serde_json::from_slice(body).map_err(|e| wrong("syntax", format!("not JSON: {e}")))?;
-        let Value::Object(object) = value else { return Err(wrong("type", "must be a JSON object".into())) };
+        let value: Value =
+            serde_json::from_slice(body).map_err(|e| body_violation("syntax", format!("not JSON: {e}")))?;
+        let Value::Object(object) = value else { return Err(body_violation("type", "must be a JSON object".into())) };
         let ignored = object.keys().filter(|k| !FIELDS.contains(&k.as_str())).cloned().collect();
-        let mut fields = Fields { object, wrong: Vec::new() };
+        let mut fields = Fields { object, violations: Vec::new() };
         let execute = Execute {
-            job_id: fields.required("job_id", MOST_NAME),
-            model: fields.text("model", MOST_NAME),
-            prompt: fields.required("prompt", MOST_CHARACTERS),
+            job_id: fields.required("job_id", MAX_NAME_CHARACTERS),
+            model: fields.text("model", MAX_NAME_CHARACTERS),
+            prompt: fields.required("prompt", MAX_PROMPT_CHARACTERS),
             max_tokens: fields.integer("max_tokens", 1, MOST_TOKENS),
             temperature: fields.number("temperature", Range::Closed(2.0)),
             top_p: fields.number("top_p", Range::Closed(1.0)),
@@ -100,42 +102,42 @@ impl Execute {
             stop: fields.texts("stop"),
             seed: fields.integer("seed", 0, u64::MAX),
         };
-        if fields.wrong.is_empty() { Ok((execute, ignored)) } else { Err(fields.wrong) }
+        if fields.violations.is_empty() { Ok((execute, ignored)) } else { Err(fields.violations) }
     }
 }
 
-/// What a number may be; all begin at 0.
+/// Allowed range of a number; all begin at 0.
 enum Range {
-    /// With its ends.
+    /// From 0 to this, inclusive.
     Closed(f64),
-    /// Without 0.
+    /// Above 0, up to this, inclusive.
     Above(f64),
 }
 
 struct Fields {
     object: Map<String, Value>,
-    wrong: Vec<Violation>,
+    violations: Vec<Violation>,
 }
 
 impl Fields {
-    /// `null` is as good as nothing.
+    /// Takes a field; `null` counts as absent.
     fn take(&mut self, field: &str) -> Option<Value> {
         self.object.remove(field).filter(|v| !v.is_null())
     }
 
-    fn refuse(&mut self, field: &str, constraint: &str, message: String, value: Option<Value>) {
+    fn violate(&mut self, field: &str, constraint: &str, message: String, value: Option<Value>) {
         let short = |v: &Value| match v {
             Value::String(s) => s.len() <= 64,
             Value::Array(_) | Value::Object(_) => false,
             _ => true,
         };
         let (field, constraint) = (field.to_string(), constraint.to_string());
-        self.wrong.push(Violation { field, constraint, message, value: value.filter(short) });
+        self.violations.push(Violation { field, constraint, message, value: value.filter(short) });
     }
 
     fn required(&mut self, field: &str, most: usize) -> String {
         if self.object.get(field).is_none_or(Value::is_null) {
-            self.refuse(field, "required", format!("{field} is required"), None);
+            self.violate(field, "required", format!("{field} is required"), None);
             return String::new();
         }
         self.text(field, most).unwrap_or_default()
@@ -148,10 +150,10 @@ impl Fields {
                 if (1..=most).contains(&length) {
                     return Some(text);
                 }
-                let message = format!("{field} must have 1 to {most} characters, and has {length}");
-                self.refuse(field, "length", message, Some(Value::String(text)));
+                let message = format!("{field} must have 1 to {most} characters; it has {length}");
+                self.violate(field, "length", message, Some(Value::String(text)));
             }
-            other => self.refuse(field, "type", format!("{field} must be a text"), Some(other)),
+            other => self.violate(field, "type", format!("{field} must be a string"), Some(other)),
         }
         None
     }
@@ -160,8 +162,8 @@ impl Fields {
         let value = self.take(field)?;
         let number = value.as_u64().filter(|n| (least..=most).contains(n));
         if number.is_none() {
-            let (constraint, what) = if value.is_number() { ("range", "") } else { ("type", "a whole number, ") };
-            self.refuse(field, constraint, format!("{field} must be {what}{least} to {most}"), Some(value));
+            let (constraint, what) = if value.is_number() { ("range", "") } else { ("type", "an integer, ") };
+            self.violate(field, constraint, format!("{field} must be {what}{least} to {most}"), Some(value));
         }
         number
     }
@@ -170,15 +172,13 @@ impl Fields {
         let value = self.take(field)?;
         let (fits, words) = match (range, value.as_f64()) {
             (Range::Closed(most), n) => (n.is_some_and(|n| (0.0..=most).contains(&n)), format!("0 to {most}")),
-            (Range::Above(most), n) => {
-                (n.is_some_and(|n| n > 0.0 && n <= most), format!("above 0, and at most {most}"))
-            }
+            (Range::Above(most), n) => (n.is_some_and(|n| n > 0.0 && n <= most), format!("above 0 and at most {most}")),
         };
         if fits {
             return value.as_f64().map(|n| n as f32);
         }
         let constraint = if value.is_number() { "range" } else { "type" };
-        self.refuse(field, constraint, format!("{field} must be a number, {words}"), Some(value));
+        self.violate(field, constraint, format!("{field} must be a number, {words}"), Some(value));
         None
     }
 
@@ -196,13 +196,13 @@ impl Fields {
             Some(_) => None,
         };
         match texts {
-            None => self.refuse(field, "type", format!("{field} must be a list of texts"), None),
+            None => self.violate(field, "type", format!("{field} must be a list of strings"), None),
             Some(texts) if texts.len() > MOST_STOPS => {
-                let message = format!("{field} may have up to {MOST_STOPS} texts, and has {}", texts.len());
-                self.refuse(field, "length", message, None);
+                let message = format!("{field} may have up to {MOST_STOPS} strings; it has {}", texts.len());
+                self.violate(field, "length", message, None);
             }
             Some(texts) if texts.iter().any(String::is_empty) => {
-                self.refuse(field, "length", format!("a text of {field} is empty"), None);
+                self.violate(field, "length", format!("{field} contains an empty string"), None);
             }
             Some(texts) => return texts,
         }
@@ -215,9 +215,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn wrong(body: Value) -> Vec<(String, String)> {
-        let wrong = Execute::read(body.to_string().as_bytes()).expect_err("refused");
-        wrong.into_iter().map(|v| (v.field, v.constraint)).collect()
+    fn violations(body: Value) -> Vec<(String, String)> {
+        let violations = Execute::read(body.to_string().as_bytes()).expect_err("refused");
+        violations.into_iter().map(|v| (v.field, v.constraint)).collect()
     }
 
     fn pair(field: &str, constraint: &str) -> (String, String) {
@@ -262,7 +262,7 @@ mod tests {
             pair("stop", "length"),
             pair("seed", "range"),
         ];
-        assert_eq!(wrong(body), want);
+        assert_eq!(violations(body), want);
     }
 
     #[test]
@@ -270,12 +270,12 @@ mod tests {
         let with = |prompt: String| json!({"job_id": "j", "prompt": prompt});
         let read = |body: Value| Execute::read(body.to_string().as_bytes());
         assert!(read(with("é".repeat(32_768))).is_ok(), "characters, not bytes");
-        assert_eq!(wrong(with("é".repeat(32_769))), [pair("prompt", "length")]);
-        assert_eq!(wrong(with(String::new())), [pair("prompt", "length")]);
-        assert_eq!(wrong(json!({"job_id": "j", "prompt": "p", "max_tokens": 0})), [pair("max_tokens", "range")]);
-        assert_eq!(wrong(json!({"job_id": "j", "prompt": "p", "stop": ["a", ""]})), [pair("stop", "length")]);
-        assert_eq!(wrong(json!({"job_id": "j", "prompt": "p", "stop": [1]})), [pair("stop", "type")]);
-        assert_eq!(wrong(json!([])), [pair("body", "type")]);
+        assert_eq!(violations(with("é".repeat(32_769))), [pair("prompt", "length")]);
+        assert_eq!(violations(with(String::new())), [pair("prompt", "length")]);
+        assert_eq!(violations(json!({"job_id": "j", "prompt": "p", "max_tokens": 0})), [pair("max_tokens", "range")]);
+        assert_eq!(violations(json!({"job_id": "j", "prompt": "p", "stop": ["a", ""]})), [pair("stop", "length")]);
+        assert_eq!(violations(json!({"job_id": "j", "prompt": "p", "stop": [1]})), [pair("stop", "type")]);
+        assert_eq!(violations(json!([])), [pair("body", "type")]);
         assert_eq!(Execute::read(b"{").unwrap_err()[0].constraint, "syntax");
         let deep = "[".repeat(100_000);
         assert_eq!(Execute::read(deep.as_bytes()).unwrap_err()[0].constraint, "syntax");

@@ -1,27 +1,28 @@
-//! What a worker is started with: one type, so that who starts it and what is started always agree.
+//! The flags of a worker: one type, so that the pool and `sconce worker` always agree.
 
 use serde::{Deserialize, Serialize};
 
 /// The flags of `sconce worker`. [`Launch::arguments`] writes what the command line reads.
 ///
-/// The key is not among them: arguments can be read by everybody on the machine, so it goes by the environment
-/// ([`Launch::KEY`]).
+/// The API key is not among them: every user of the machine can read arguments, so the key is in
+/// the environment ([`Launch::KEY`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 pub struct Launch {
-    /// The worker's name: what it calls itself to whoever started it.
+    /// The worker's id in callbacks and heartbeats.
     #[cfg_attr(feature = "clap", arg(long, value_name = "ID"))]
     pub worker_id: String,
     /// A directory or .gguf file, a hub id, pip:NAME, or a short name.
     #[cfg_attr(feature = "clap", arg(short, long, value_name = "MODEL"))]
     pub model: String,
-    /// Where to listen.
+    /// Address to listen on.
     #[cfg_attr(feature = "clap", arg(long, value_name = "ADDRESS", default_value = "127.0.0.1"))]
     pub hostname: String,
-    /// Where to listen. 0 takes any that is free.
+    /// Port to listen on; 0 picks a free port.
     #[cfg_attr(feature = "clap", arg(short, long, value_name = "PORT"))]
     pub port: u16,
-    /// Told when the worker is ready, and every 30 seconds from then on. With `localhost:9999` in it, nothing is sent.
+    /// URL that receives a callback when the worker is ready, and a heartbeat every 30 seconds
+    /// after that. If it contains `localhost:9999`, nothing is sent.
     #[cfg_attr(feature = "clap", arg(long, value_name = "URL"))]
     pub callback_url: String,
     /// auto, cpu, cuda[:N] or metal[:N].
@@ -36,11 +37,11 @@ pub struct Launch {
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", conflicts_with = "device"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metal_device: Option<u32>,
-    /// The name that requests know the model by, besides its own; may be given several times.
+    /// Further name of the model in requests; may be given several times.
     #[cfg_attr(feature = "clap", arg(long = "served-model-name", value_name = "NAME"))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
-    /// The most bytes of a request's body.
+    /// Largest request body, in bytes.
     #[cfg_attr(feature = "clap", arg(long, value_name = "BYTES"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload_limit: Option<u64>,
@@ -50,46 +51,49 @@ pub struct Launch {
     pub tuning: Tuning,
 }
 
-/// How the model is kept and run; all as the engine thinks best by default. A model of a `pool.toml` has the same.
+/// Options of the model; the engine chooses the defaults. A model of a `pool.toml` has the same
+/// options.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 pub struct Tuning {
-    /// The format of weights and activations: f32, bf16 or f16; of a language model's weights also q8_0, q4_k, …
+    /// Format of weights and activations: f32, bf16 or f16; for the weights of a language model
+    /// also q8_0, q4_k, …
     #[cfg_attr(feature = "clap", arg(long, value_name = "DTYPE"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dtype: Option<String>,
-    /// The longest sequence of a language model, prompt and answer together.
+    /// Context length of a language model in tokens: prompt and answer together.
     #[cfg_attr(feature = "clap", arg(long, value_name = "TOKENS"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<u64>,
-    /// The format of what a language model keeps of its tokens.
+    /// Format of the KV cache of a language model.
     #[cfg_attr(feature = "clap", arg(long, value_name = "DTYPE"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_dtype: Option<String>,
-    /// The most tokens in a batch.
+    /// Most tokens per micro-batch.
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", alias = "max-batch-tokens"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_tokens: Option<u64>,
-    /// The most requests at once; more are told to come back.
+    /// Most concurrent requests; further ones are refused and may be retried.
     #[cfg_attr(feature = "clap", arg(long, value_name = "N"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrent_requests: Option<u64>,
-    /// Let a GPU hand ops that it lacks to the CPU.
+    /// Allow ops that the GPU lacks to run on the CPU.
     #[cfg_attr(feature = "clap", arg(long))]
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_host: bool,
-    /// Use only what is already on this machine.
+    /// Use only files that are already on this machine.
     #[cfg_attr(feature = "clap", arg(long))]
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub offline: bool,
 }
 
 impl Launch {
-    /// The variable in which a worker finds the key that its callers must know, and that it sends with its callbacks.
+    /// Environment variable of the API key, which the worker requires from clients and sends with
+    /// callbacks.
     pub const KEY: &str = "SCONCE_API_KEY";
 
-    /// The device, by one name: `auto`, `cpu`, `cuda:0`.
+    /// The device: `auto`, `cpu`, `cuda:0`.
     pub fn device(&self) -> String {
         match (&self.device, self.cuda_device, self.metal_device) {
             (Some(name), ..) => name.clone(),
@@ -99,12 +103,13 @@ impl Launch {
         }
     }
 
-    /// Whether callbacks are only pretended.
+    /// Whether no callbacks are sent.
     pub fn is_dry_run(&self) -> bool {
         self.callback_url.contains(super::DRY_RUN)
     }
 
-    /// What comes behind `sconce worker`. Each flag and its value are one argument, so that a value may look like a flag.
+    /// The arguments of `sconce worker`. Each flag and its value are one argument, so that a value
+    /// may look like a flag.
     pub fn arguments(&self) -> Vec<String> {
         let Launch {
             worker_id,
@@ -126,12 +131,12 @@ impl Launch {
             format!("--port={port}"),
             format!("--callback-url={callback_url}"),
         ];
-        let mut give = |flag: &str, value: Option<String>| all.extend(value.map(|v| format!("--{flag}={v}")));
-        give("device", device.clone());
-        give("cuda-device", cuda_device.map(|n| n.to_string()));
-        give("metal-device", metal_device.map(|n| n.to_string()));
-        names.iter().for_each(|name| give("served-model-name", Some(name.clone())));
-        give("payload-limit", payload_limit.map(|n| n.to_string()));
+        let mut add_flag = |flag: &str, value: Option<String>| all.extend(value.map(|v| format!("--{flag}={v}")));
+        add_flag("device", device.clone());
+        add_flag("cuda-device", cuda_device.map(|n| n.to_string()));
+        add_flag("metal-device", metal_device.map(|n| n.to_string()));
+        names.iter().for_each(|name| add_flag("served-model-name", Some(name.clone())));
+        add_flag("payload-limit", payload_limit.map(|n| n.to_string()));
         all.extend(tuning.arguments());
         if let Some(n) = tuning.max_concurrent_requests {
             all.push(format!("--max-concurrent-requests={n}"));
@@ -141,15 +146,15 @@ impl Launch {
 }
 
 impl Tuning {
-    /// What `sconce plan` reads as well.
+    /// The arguments that `sconce plan` also accepts.
     pub fn arguments(&self) -> Vec<String> {
         let Tuning { dtype, context, kv_dtype, batch_tokens, max_concurrent_requests: _, allow_host, offline } = self;
         let mut all = Vec::new();
-        let mut give = |flag: &str, value: Option<String>| all.extend(value.map(|v| format!("--{flag}={v}")));
-        give("dtype", dtype.clone());
-        give("context", context.map(|n| n.to_string()));
-        give("kv-dtype", kv_dtype.clone());
-        give("batch-tokens", batch_tokens.map(|n| n.to_string()));
+        let mut add_flag = |flag: &str, value: Option<String>| all.extend(value.map(|v| format!("--{flag}={v}")));
+        add_flag("dtype", dtype.clone());
+        add_flag("context", context.map(|n| n.to_string()));
+        add_flag("kv-dtype", kv_dtype.clone());
+        add_flag("batch-tokens", batch_tokens.map(|n| n.to_string()));
         all.extend(allow_host.then(|| "--allow-host".to_string()));
         all.extend(offline.then(|| "--offline".to_string()));
         all

@@ -1,4 +1,5 @@
-//! A worker: one model behind one port, and whoever started it. What it is started with is [`Launch`].
+//! Wire types of a worker: a server with one model, started by a pool manager with the flags in
+//! [`Launch`].
 
 mod execute;
 mod launch;
@@ -9,46 +10,47 @@ pub use launch::{Launch, Tuning};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What a stream of `/execute` says, tagged by `type`. One `started`, any `token`s, then exactly one `end` or `error`.
+/// An event of `/execute`, tagged by `type`: one `started`, any number of `token`, at most one
+/// `metrics`, then exactly one `end` or `error`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Event {
-    /// The job was taken.
+    /// The job was accepted.
     Started {
-        /// The job's own name, as the request gave it.
+        /// Id of the job, from the request.
         job_id: String,
-        /// The model that answers.
+        /// Name of the model.
         model: String,
-        /// When, in RFC 3339.
+        /// Time in RFC 3339.
         started_at: String,
     },
-    /// The answer grows, by whole characters.
+    /// New text, in whole characters.
     Token {
-        /// What is new.
+        /// The new text.
         t: String,
-        /// The event's place, from 0.
+        /// Index of the event, from 0.
         i: u64,
     },
-    /// How it went; before the end.
+    /// Speed and memory, before the end.
     Metrics {
-        /// New tokens a second.
+        /// Generated tokens per second.
         tokens_per_sec: f64,
-        /// Bytes that the model takes.
+        /// Planned bytes of the model.
         vram_bytes: u64,
     },
-    /// The answer is complete, or was cut short on purpose.
+    /// The answer is complete or was cancelled.
     End {
-        /// New tokens.
+        /// Generated tokens.
         tokens_out: u64,
-        /// From the first to the last, in milliseconds.
+        /// Milliseconds from the first token to the last.
         decode_time_ms: u64,
-        /// Why it ended.
+        /// Why the answer ended.
         stop_reason: StopReason,
-        /// The stop text that ended it.
+        /// The stop string that ended it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stop_sequence_matched: Option<String>,
     },
-    /// It failed.
+    /// The job failed.
     Error(Failure),
 }
 
@@ -56,46 +58,46 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum StopReason {
-    /// No more was asked for, or there was no more room.
+    /// `max_tokens` or the context length was reached.
     MaxTokens,
-    /// The model said so.
+    /// End-of-sequence token.
     Eos,
-    /// One of the stop texts came.
+    /// A stop string was generated.
     StopSequence,
-    /// Whoever asked has gone, or said so.
+    /// The client disconnected or cancelled.
     Cancelled,
-    /// It failed on the way.
+    /// The job failed.
     Error,
 }
 
-/// What went wrong, for programs.
+/// Error code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Code {
-    /// The request makes no sense; its `errors` say which fields.
+    /// Invalid request; `errors` lists the fields.
     InvalidRequest,
-    /// The model could not be loaded.
+    /// The model failed to load.
     ModelLoadFailed,
-    /// Memory ran out during the request.
+    /// Out of memory during the request.
     VramOom,
-    /// A bug of ours.
+    /// Internal error.
     Internal,
-    /// The model does not fit.
+    /// Not enough memory for the model.
     InsufficientVram,
-    /// It is not ready, or not any more.
+    /// The worker is loading, draining, overloaded or unhealthy.
     WorkerUnhealthy,
-    /// It took longer than allowed.
+    /// The request timed out.
     InferenceTimeout,
-    /// Whoever asked has gone.
+    /// The client disconnected or cancelled.
     Cancelled,
-    /// A key is wanted and none came.
+    /// The API key is missing.
     MissingApiKey,
-    /// A key came, and it is the wrong one.
+    /// The API key is wrong.
     InvalidApiKey,
 }
 
 impl Code {
-    /// The HTTP status that goes with it.
+    /// HTTP status of the code.
     pub fn status(self) -> u16 {
         match self {
             Code::InvalidRequest => 400,
@@ -107,7 +109,7 @@ impl Code {
         }
     }
 
-    /// Whether the same request may do better later, or elsewhere.
+    /// Whether the same request may succeed later or on another worker.
     pub fn is_retriable(self) -> bool {
         match self {
             Code::VramOom | Code::InsufficientVram | Code::WorkerUnhealthy | Code::InferenceTimeout => true,
@@ -117,27 +119,27 @@ impl Code {
     }
 }
 
-/// An error, as a body and in a stream.
+/// An error, as a response body and as an event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Failure {
-    /// What, for programs.
+    /// Error code.
     pub code: Code,
-    /// What, where, and what to do next.
+    /// What failed, on what input, and what to do next.
     pub message: String,
-    /// Whether the same request may do better later, or elsewhere.
+    /// Whether the same request may succeed later or on another worker.
     pub retriable: bool,
-    /// Of an invalid request: every field that is wrong.
+    /// All invalid fields of an invalid request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<Violation>,
 }
 
 impl Failure {
-    /// With what the code itself says of trying again.
+    /// An error; `retriable` follows from the code.
     pub fn new(code: Code, message: impl Into<String>) -> Failure {
         Failure { code, message: message.into(), retriable: code.is_retriable(), errors: Vec::new() }
     }
 
-    /// A request that makes no sense.
+    /// An invalid request.
     pub fn invalid(errors: Vec<Violation>) -> Failure {
         let fields: Vec<&str> = errors.iter().map(|e| e.field.as_str()).collect();
         let message = format!("the request is not valid: {}", fields.join(", "));
@@ -148,7 +150,7 @@ impl Failure {
 /// `POST /cancel`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Cancel {
-    /// The job, as its request named it.
+    /// Id of the job, from its request.
     pub job_id: String,
 }
 
@@ -157,23 +159,23 @@ pub struct Cancel {
 pub struct Health {
     /// `healthy`, `loading`, `draining` or `unhealthy`.
     pub status: String,
-    /// Whom one is talking to: a manager that comes back makes sure of it.
+    /// Id of the worker; a restarted manager checks it.
     pub worker_id: String,
-    /// The model.
+    /// The model, from the flags.
     pub model: String,
-    /// Whether its weights are in the device's memory.
+    /// Whether the weights are in the device's memory.
     pub resident: bool,
-    /// What its weights are kept in.
+    /// Format of the weights.
     pub quant_kind: String,
-    /// Bytes that it takes there.
+    /// Planned bytes of the model.
     pub vram_bytes_used: u64,
-    /// How it makes tokens of a text.
+    /// Kind of tokenizer.
     pub tokenizer_kind: String,
-    /// Words that it knows.
+    /// Size of the vocabulary.
     pub vocab_size: u64,
-    /// The longest text, or conversation, in tokens.
+    /// Context length in tokens.
     pub context_length: u64,
-    /// Since it began.
+    /// Seconds since the worker started.
     pub uptime_seconds: u64,
     /// `cpu`, `nvidia_gpu` or `apple_silicon_gpu`.
     pub device: String,
@@ -184,40 +186,40 @@ pub struct Health {
 /// `GET /v1/ready`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ready {
-    /// Whether requests are answered.
+    /// Whether the worker accepts requests.
     pub ready: bool,
     /// `loading`, `ready`, `draining` or `failed`.
     pub state: String,
-    /// Whether the model is there.
+    /// Whether the model is loaded.
     pub model_loaded: bool,
 }
 
 /// One event of `GET /v1/loading/progress`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Progress {
-    /// What is being done: `loading`, …, at last `ready` or `failed`.
+    /// Current stage: `loading`, …, finally `ready` or `failed`.
     pub stage: String,
-    /// Layers that are there.
+    /// Loaded layers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers_loaded: Option<u64>,
-    /// Of how many.
+    /// Total layers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers_total: Option<u64>,
-    /// Megabytes of the device's memory that are taken.
+    /// Used device memory in megabytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vram_mb: Option<u64>,
-    /// How much of the stage is done, where that is known.
+    /// Completed part of the stage, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<f32>,
-    /// Of a failure: why.
+    /// Why loading failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// What a worker can do, and on what.
+/// Device and backends of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Capabilities {
-    /// The backends it was built with and runs on: `["metal"]`.
+    /// Backends that it was built with and runs on: `["metal"]`.
     pub capabilities: Vec<String>,
     /// `cpu`, `nvidia_gpu` or `apple_silicon_gpu`.
     pub device: String,
@@ -226,7 +228,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Of a device by its name in Sconce: `cpu`, `cuda:0`, `metal:0`.
+    /// The capabilities of a device by its name in Sconce: `cpu`, `cuda:0`, `metal:0`.
     pub fn of(device: &str) -> Capabilities {
         let backend = device.split(':').next().unwrap_or_default().to_string();
         let device = match backend.as_str() {
@@ -238,61 +240,62 @@ impl Capabilities {
     }
 }
 
-/// What a worker tells whoever started it, once its port is bound and its model has passed its self-check.
+/// The callback of a worker to its manager, once its port is bound and its model has passed the
+/// sanity check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Called {
-    /// Its name, from its flags.
+    /// Id of the worker, from its flags.
     pub worker_id: String,
-    /// Bytes that the model takes.
+    /// Planned bytes of the model.
     pub vram_bytes: u64,
-    /// Where it listens.
+    /// URL of the worker.
     pub uri: String,
     /// The model, from its flags.
     pub model_ref: String,
-    /// The backends it runs on.
+    /// Backends that it runs on.
     pub capabilities: Vec<String>,
 }
 
-/// What it tells every 30 seconds from then on.
+/// The heartbeat, every 30 seconds after the callback.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Heartbeat {
-    /// Itself.
+    /// The worker.
     pub worker: Alive,
-    /// When, in RFC 3339.
+    /// Time in RFC 3339.
     pub timestamp: String,
 }
 
-/// A worker, of itself.
+/// A worker in its heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Alive {
-    /// Its name, from its flags.
+    /// Id of the worker, from its flags.
     pub id: String,
     /// The model, from its flags.
     pub model_id: String,
-    /// The device that it runs on: `cuda:0`.
+    /// Device, such as `cuda:0`.
     pub device: String,
-    /// Where it listens.
+    /// Port of the worker.
     pub port: u16,
     /// `ready`, `busy` or `draining`.
     pub status: String,
-    /// Of Sconce.
+    /// Version of Sconce.
     pub version: String,
 }
 
-/// What may come to a callback URL.
+/// A body sent to the callback URL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Callback {
     /// A worker is ready.
     Called(Called),
-    /// A worker is still there.
+    /// A worker is alive.
     Heartbeat(Heartbeat),
 }
 
-/// A callback URL with this in it is nobody's: nothing is sent there.
+/// A callback URL that contains this is a dry run: nothing is sent.
 pub const DRY_RUN: &str = "localhost:9999";
 
-/// The exit code of a worker whose port was taken: whoever started it gives it another one and starts it again.
+/// Exit code of a worker whose port was in use; the manager restarts it with another port.
 pub const PORT_TAKEN: i32 = 98;
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
-//! Models at run time: load, unload. (`GET /v1/models` and `GET /info` list them.)
+//! Loading and unloading models at run time. (`GET /v1/models` and `GET /info` list them.)
 //!
-//! Whoever may load a model may read any directory as one and fill the memory. So these paths want the server's key; where it has
-//! none, they are there for this machine alone, and not for what a proxy or a web page sends from it.
+//! A client that can load models can read any directory as a model and fill the memory. So these
+//! paths require the server's API key; a server without a key accepts them only from this machine,
+//! and not through a proxy or from a web page.
 
 use crate::app::App;
-use crate::asked::Asked;
 use crate::error::{Fault, FaultKind};
-use crate::house::{ModelSpec, Standing};
+use crate::json_body::JsonBody;
 use crate::listen::Peer;
+use crate::model_manager::{ModelSpec, ModelStatus};
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{HOST, ORIGIN};
@@ -21,35 +22,36 @@ use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// Its paths.
+/// Routes of this API.
 pub(crate) fn routes(app: &Arc<App>) -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(load)).routes(routes!(unload)).layer(from_fn_with_state(app.clone(), guard))
 }
 
-/// Lets those in who may.
+/// Allows requests with an API key, or from this machine if the server has no key.
 pub(super) async fn guard(
     State(app): State<Arc<App>>,
     peer: Option<Extension<Peer>>,
     request: Request,
     next: Next,
 ) -> Response {
-    // With a key, the layer around everything has asked for it.
+    // If the server has keys, the outer layer has checked the request's key.
     if app.config.api_keys.is_empty() {
         let head = request.headers();
         let host = head.get(HOST).and_then(|h| h.to_str().ok()).or(request.uri().authority().map(|a| a.as_str()));
         let direct = !head.contains_key("forwarded") && !head.contains_key("x-forwarded-for");
-        // A page that somebody on this machine looks at is not somebody on this machine.
+        // A web page in a browser on this machine is not a local program.
         let direct = direct && !head.contains_key(ORIGIN);
-        if !(peer.is_some_and(|p| p.local) && direct && host.is_none_or(is_this_machine)) {
-            let what = "without an API key (--api-key) this is for programs on this machine alone";
+        if !(peer.is_some_and(|p| p.local) && direct && host.is_none_or(is_localhost)) {
+            let what = "without an API key (--api-key) this path only accepts programs on this machine";
             return Fault::new(FaultKind::Forbidden, what).into_response();
         }
     }
     next.run(request).await
 }
 
-/// Whether a `Host` is a name of this machine itself: a page that has its own name point here is not.
-fn is_this_machine(host: &str) -> bool {
+/// Whether a `Host` header names this machine. Prevents DNS rebinding: a web page whose own name
+/// resolves to this machine.
+fn is_localhost(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => host.split(':').next().unwrap_or_default(),
@@ -57,54 +59,54 @@ fn is_this_machine(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// Loads a model beside those that are there.
+/// Loads a model in addition to those already loaded.
 #[utoipa::path(post, path = "/v1/models/load", request_body = LoadRequest,
-    responses((status = 200, description = "It is loaded", body = ModelState),
-              (status = 202, description = "It is being loaded", body = ModelState)))]
+    responses((status = 200, description = "The model is loaded", body = ModelState),
+              (status = 202, description = "The model is loading", body = ModelState)))]
 async fn load(
     State(app): State<Arc<App>>,
-    Asked { body, trail }: Asked<LoadRequest>,
+    JsonBody { body, context }: JsonBody<LoadRequest>,
 ) -> Result<(StatusCode, Json<ModelState>), Fault> {
     let spec = spec(&app, &body)?;
     let id = spec.id.clone();
-    trail.asks(&id);
-    let mut changes = app.house.changes();
-    let gauge = app.house.load(spec)?;
+    context.set_model(&id);
+    let mut changes = app.models.changes();
+    let progress = app.models.load(spec)?;
     if !body.wait {
-        let told = ModelState { model: id, state: "loading".into(), progress: Some(gauge.told()) };
-        return Ok((StatusCode::ACCEPTED, Json(told)));
+        let state = ModelState { model: id, state: "loading".into(), progress: Some(progress.snapshot()) };
+        return Ok((StatusCode::ACCEPTED, Json(state)));
     }
     loop {
-        let standing = app.house.list().into_iter().find(|m| m.spec.id == id).map(|m| m.standing);
-        match standing {
-            Some(Standing::Loading(_)) => {}
-            Some(Standing::Failed(why)) => {
-                // Nothing of it stays: who asked has been told.
-                let _ = app.house.unload(&id);
+        let status = app.models.list().into_iter().find(|m| m.spec.id == id).map(|m| m.status);
+        match status {
+            Some(ModelStatus::Loading(_)) => {}
+            Some(ModelStatus::Failed(why)) => {
+                // Remove the entry: the client gets the error.
+                let _ = app.models.unload(&id);
                 return Err(Fault::invalid(format!("`{id}` could not be loaded: {why}")).at("model"));
             }
-            Some(Standing::Troubled(why)) => {
-                let _ = app.house.unload(&id);
+            Some(ModelStatus::ReloadFailed(why)) => {
+                let _ = app.models.unload(&id);
                 let what = format!("`{id}` could not be loaded: {why}");
                 return Err(Fault::new(FaultKind::Memory, what).at("model"));
             }
-            Some(Standing::Ready | Standing::Resting) => {
+            Some(ModelStatus::Ready | ModelStatus::Unloaded) => {
                 return Ok((StatusCode::OK, Json(ModelState { model: id, state: "ready".into(), progress: None })));
             }
             None => {
-                let what = format!("`{id}` was unloaded before it was loaded");
+                let what = format!("`{id}` was unloaded while it was loading");
                 return Err(Fault::new(FaultKind::Conflict, what).at("model"));
             }
         }
         if changes.changed().await.is_err() {
-            return Err(Fault::new(FaultKind::Unhealthy, "the server is ending"));
+            return Err(Fault::new(FaultKind::Unhealthy, "the server is shutting down"));
         }
     }
 }
 
-/// As the command line would have it, but for what the request says.
+/// The command line's options, overridden by the request.
 fn spec(app: &App, body: &LoadRequest) -> Result<ModelSpec, Fault> {
-    let mut spec = ModelSpec::new(&body.model, app.house.defaults());
+    let mut spec = ModelSpec::new(&body.model, app.models.defaults());
     if let Some(name) = &body.name {
         spec.id = name.clone();
     }
@@ -123,36 +125,36 @@ fn spec(app: &App, body: &LoadRequest) -> Result<ModelSpec, Fault> {
     }
     if let Some(dtype) = &body.dtype {
         spec.load.dtype = dtype.parse().map_err(|e| refused("dtype")(&e))?;
-        // What the command line chose was for what it named.
+        // The command line's weight format belongs to the command line's dtype.
         (spec.load.auto, spec.load.weight_format) =
-            (false, spec.load.weight_format.filter(|keep| *keep != WeightFormat::Bytes));
+            (false, spec.load.weight_format.filter(|format| *format != WeightFormat::Bytes));
     }
     spec.load.llm.context = body.context.or(spec.load.llm.context);
     Ok(spec)
 }
 
-/// Forgets a model. Requests that it is answering are answered.
+/// Unloads a model. Running requests finish.
 #[utoipa::path(post, path = "/v1/models/unload", request_body = UnloadRequest,
-    responses((status = 200, description = "It is gone", body = ModelState)))]
+    responses((status = 200, description = "The model is unloaded", body = ModelState)))]
 async fn unload(
     State(app): State<Arc<App>>,
-    Asked { body, .. }: Asked<UnloadRequest>,
+    JsonBody { body, .. }: JsonBody<UnloadRequest>,
 ) -> Result<Json<ModelState>, Fault> {
-    let model = app.house.unload(&body.model)?;
+    let model = app.models.unload(&body.model)?;
     Ok(Json(ModelState { model, state: "unloaded".into(), progress: None }))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_this_machine;
+    use super::is_localhost;
 
     #[test]
     fn only_this_machines_own_names_are_its() {
         for host in ["localhost", "LocalHost:8080", "127.0.0.1:80", "[::1]:8080", "[::1]"] {
-            assert!(is_this_machine(host), "{host}");
+            assert!(is_localhost(host), "{host}");
         }
         for host in ["evil.example", "localhost.evil.example", "10.0.0.1", "[fe80::1]:80", ""] {
-            assert!(!is_this_machine(host), "{host}");
+            assert!(!is_localhost(host), "{host}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What no dialect owns: whether we are well, and what is counted.
+//! Health checks and metrics, which belong to no API.
 
 use crate::app::App;
 use crate::error::Fault;
@@ -13,23 +13,23 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(health)).routes(routes!(ping)).routes(routes!(metrics))
 }
 
-/// Whether every model is there.
-#[utoipa::path(get, path = "/health", responses((status = 200, description = "Every model is there")))]
+/// Health check: whether every model is loaded.
+#[utoipa::path(get, path = "/health", responses((status = 200, description = "Every model is loaded")))]
 async fn health(State(app): State<Arc<App>>) -> Result<Response, Fault> {
     match &app.member {
         Some(member) => Ok(member.health(&app)),
-        None => app.house.ready().map(IntoResponse::into_response),
+        None => app.models.ready().map(IntoResponse::into_response),
     }
 }
 
-/// The same.
-#[utoipa::path(get, path = "/ping", responses((status = 200, description = "Every model is there")))]
+/// The same as `/health`.
+#[utoipa::path(get, path = "/ping", responses((status = 200, description = "Every model is loaded")))]
 async fn ping(State(app): State<Arc<App>>) -> Result<(), Fault> {
-    app.house.ready()
+    app.models.ready()
 }
 
-/// What is counted, for Prometheus.
-#[utoipa::path(get, path = "/metrics", responses((status = 200, description = "Counters", body = String)))]
+/// Prometheus metrics.
+#[utoipa::path(get, path = "/metrics", responses((status = 200, description = "The metrics", body = String)))]
 async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
     if let Some(member) = &app.member {
         member.refresh(&app);

@@ -1,4 +1,5 @@
-//! The dialects: one file each. A dialect's `routes` are documented as they are added, so that no path is there without its page.
+//! The HTTP APIs ("dialects"), one file or folder each. Adding a route also adds it to the OpenAPI
+//! document, so no path is undocumented.
 
 pub mod admin;
 pub mod cohere;
@@ -15,10 +16,10 @@ use axum::middleware::from_fn_with_state;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 
-/// Every dialect on one router.
+/// All APIs on one router.
 pub(crate) fn router(app: &Arc<App>) -> Router {
     let worker = if app.member.is_some() { worker::routes(app) } else { OpenApiRouter::new() };
-    let (routes, document) = OpenApiRouter::with_openapi(openapi::about())
+    let (routes, document) = OpenApiRouter::with_openapi(openapi::base())
         .merge(common::routes())
         .merge(admin::routes(app))
         .merge(cohere::routes())
@@ -27,7 +28,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .merge(tei::routes())
         .merge(worker)
         .split_for_parts();
-    let router: Router<Arc<App>> = routes.merge(openapi::routes(&openapi::finished(document)));
+    let router: Router<Arc<App>> = routes.merge(openapi::routes(&openapi::complete(document)));
     let router = router
         .fallback(layers::no_route)
         .method_not_allowed_fallback(layers::no_method)

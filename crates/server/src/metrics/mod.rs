@@ -1,10 +1,10 @@
-//! What is counted, for Prometheus: requests under text-embeddings-inference's names, language models under vLLM's, and what really ran
-//! under ours.
+//! Prometheus metrics: requests under text-embeddings-inference's names, language models under
+//! vLLM's, op counts under ours.
 
-mod language;
+mod llm;
 mod models;
 
-pub use language::{Finished, Language};
+pub use llm::{FinishedAnswer, LlmMetrics};
 
 use crate::app::App;
 use crate::call::Usage;
@@ -13,7 +13,7 @@ use prometheus::{Encoder, Histogram, HistogramOpts, IntCounterVec, IntGaugeVec, 
 use sconce_engine::Times;
 use std::time::Duration;
 
-/// All counters of a server.
+/// All metrics of a server.
 pub struct Metrics {
     registry: Registry,
     te_count: IntCounterVec,
@@ -25,25 +25,25 @@ pub struct Metrics {
     te_inference: Histogram,
     te_length: Histogram,
     running: IntGaugeVec,
-    /// Of language models.
-    pub language: Language,
+    /// Metrics of language models.
+    pub llm: LlmMetrics,
 }
 
-/// Half a millisecond to two minutes.
+/// Latency buckets in seconds.
 const SECONDS: [f64; 18] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0];
-/// Tokens of a request.
+/// Buckets of tokens per request.
 const TOKENS: [f64; 12] = [1.0, 8.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0];
 
 impl Metrics {
     pub(crate) fn new() -> Metrics {
         let registry = Registry::new();
-        // Names are ours and written once each, so that neither making nor registering one can fail.
+        // Metric names are constants, each used once, so creating and registering cannot fail.
         macro_rules! add {
-            ($made:expr) => {{
-                let made = $made.expect("a metric's name is sound");
-                registry.register(Box::new(made.clone())).expect("a metric's name is its own");
-                made
+            ($metric:expr) => {{
+                let metric = $metric.expect("valid metric name");
+                registry.register(Box::new(metric.clone())).expect("unique metric name");
+                metric
             }};
         }
         let counter = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
@@ -52,22 +52,19 @@ impl Metrics {
         };
         Metrics {
             te_count: add!(counter("te_request_count", "Requests that reached a model", &["method"])),
-            te_success: add!(counter("te_request_success", "Requests that were answered", &["method"])),
-            te_failure: add!(counter("te_request_failure", "Requests that failed", &["method", "err"])),
+            te_success: add!(counter("te_request_success", "Successful requests", &["method"])),
+            te_failure: add!(counter("te_request_failure", "Failed requests", &["method", "err"])),
             te_duration: add!(histogram(
                 "te_request_duration",
-                "Seconds from a request's head to its answer",
+                "Seconds from the request head to the response",
                 &SECONDS
             )),
-            te_tokenization: add!(histogram("te_request_tokenization_duration", "Seconds of tokenizing", &SECONDS)),
-            te_queue: add!(histogram("te_request_queue_duration", "Seconds of waiting for a batch", &SECONDS)),
-            te_inference: add!(histogram("te_request_inference_duration", "Seconds of the model's work", &SECONDS)),
-            te_length: add!(histogram("te_request_input_length", "Tokens of a request", &TOKENS)),
-            running: add!(IntGaugeVec::new(
-                Opts::new("sconce_requests_running", "Requests with a permit"),
-                &["method"]
-            )),
-            language: Language::new(&registry),
+            te_tokenization: add!(histogram("te_request_tokenization_duration", "Seconds of tokenization", &SECONDS)),
+            te_queue: add!(histogram("te_request_queue_duration", "Seconds in the queue", &SECONDS)),
+            te_inference: add!(histogram("te_request_inference_duration", "Seconds of inference", &SECONDS)),
+            te_length: add!(histogram("te_request_input_length", "Input tokens of a request", &TOKENS)),
+            running: add!(IntGaugeVec::new(Opts::new("sconce_requests_running", "Running requests"), &["method"])),
+            llm: LlmMetrics::new(&registry),
             registry,
         }
     }
@@ -89,33 +86,33 @@ impl Metrics {
 
     pub(crate) fn failed(&self, method: &str, kind: FaultKind) {
         self.running.with_label_values(&[method]).dec();
-        self.refused_for(method, kind);
+        self.count_failure(method, kind);
     }
 
-    /// A request that never got a permit.
+    /// Counts a request that never got a permit.
     pub(crate) fn refused(&self, method: &str, fault: &Fault) {
         self.te_count.with_label_values(&[method]).inc();
-        self.refused_for(method, fault.kind);
+        self.count_failure(method, fault.kind);
     }
 
-    fn refused_for(&self, method: &str, kind: FaultKind) {
+    fn count_failure(&self, method: &str, kind: FaultKind) {
         let err = match kind {
             FaultKind::Cancelled => "cancelled".to_owned(),
-            FaultKind::Late => "timeout".to_owned(),
+            FaultKind::Timeout => "timeout".to_owned(),
             kind => format!("{:?}", Fault::new(kind, "").tei_type()).to_lowercase(),
         };
         self.te_failure.with_label_values(&[method, &err]).inc();
     }
 
-    /// Where other metrics are added.
+    /// The registry, for further metrics.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// The text that Prometheus reads.
+    /// All metrics in Prometheus's text format.
     pub fn text(&self, app: &App) -> String {
         let mut text = Vec::new();
-        // Writing to memory does not fail, and what is not gathered is not there.
+        // Writing to a vector cannot fail.
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
         String::from_utf8(text).unwrap_or_default() + &models::text(app)
     }

@@ -1,41 +1,37 @@
-//! What the engine counts, as text for Prometheus, when somebody looks.
+//! The engine's counts in Prometheus's text format, read at each scrape.
 
 use crate::app::App;
-use crate::house::Shown;
+use crate::model_manager::ModelSummary;
 use sconce_engine::Activity;
 use sconce_engine::TaskModel;
 use std::fmt::{Display, Write};
 
-/// All families that come from models.
+/// All metric families that models provide.
 pub(super) fn text(app: &App) -> String {
-    let all = app.house.list();
+    let all = app.models.list();
     let mut text = Text { text: String::new(), family: "" };
-    text.family("sconce_build_info", "gauge", "The version that runs");
+    text.family("sconce_build_info", "gauge", "Version of the server");
     text.line(&[("version", env!("CARGO_PKG_VERSION"))], 1);
-    text.family("sconce_uptime_seconds", "gauge", "Seconds since the server began");
-    text.line(&[], app.begun.elapsed().as_secs());
-    text.family("sconce_model_state", "gauge", "1 for the state that a model is in");
+    text.family("sconce_uptime_seconds", "gauge", "Seconds since the server started");
+    text.line(&[], app.started_at.elapsed().as_secs());
+    text.family("sconce_model_state", "gauge", "1 for the current state of a model");
     for model in &all {
-        text.line(&[("model", &model.spec.id), ("state", model.standing.word())], 1);
+        text.line(&[("model", &model.spec.id), ("state", model.status.name())], 1);
     }
-    let loaded: Vec<&Shown> = all.iter().filter(|m| m.served.is_some()).collect();
+    let loaded: Vec<&ModelSummary> = all.iter().filter(|m| m.served.is_some()).collect();
     let each = || loaded.iter().filter_map(|m| m.served.as_ref().map(|s| (m, s)));
-    text.family("sconce_model_bytes", "gauge", "Bytes of a model: planned, and the most that its tensors held");
+    text.family("sconce_model_bytes", "gauge", "Bytes of a model: planned, and peak of its tensors");
     for (model, served) in each() {
         let device = served.model.loaded().plan().device.to_string();
         let labels = |kind| [("model", model.spec.id.as_str()), ("device", device.as_str()), ("kind", kind)];
         text.line(&labels("planned"), served.bytes());
         text.line(&labels("peak"), served.model.loaded().peak_bytes());
     }
-    text.family("sconce_model_leases", "gauge", "Requests that hold a model");
+    text.family("sconce_model_leases", "gauge", "Requests that hold a lease of a model");
     for model in &loaded {
         text.line(&[("model", &model.spec.id)], model.leases);
     }
-    text.family(
-        "sconce_op_calls_total",
-        "counter",
-        "Calls of an op, by the device, dtype and rung that really took them",
-    );
+    text.family("sconce_op_calls_total", "counter", "Calls of an op, by the device, dtype and rung that ran them");
     for (model, served) in each() {
         for (counted, calls) in served.model.loaded().counts() {
             let (device, dtype) = (counted.device.to_string(), counted.dtype.to_string());
@@ -55,19 +51,19 @@ pub(super) fn text(app: &App) -> String {
     text.text
 }
 
-/// What waits for all encoders together, under the names of text-embeddings-inference.
-fn encoders(text: &mut Text, loaded: &[&Shown]) {
+/// Queue and micro-batches of all encoders together, under text-embeddings-inference's names.
+fn encoders(text: &mut Text, loaded: &[&ModelSummary]) {
     let waiting = || loaded.iter().filter_map(|m| m.served.as_ref()).map(|s| s.model.loaded().queue());
-    text.family("te_queue_size", "gauge", "Requests that are not all run");
+    text.family("te_queue_size", "gauge", "Requests in the queue");
     text.line(&[], waiting().map(|w| w.requests).sum::<usize>());
-    text.family("te_batch_next_size", "gauge", "Texts of the last batch, of the model that had the most");
+    text.family("te_batch_next_size", "gauge", "Texts of the last micro-batch, of the model that had the most");
     text.line(&[], waiting().map(|w| w.batch_sequences).max().unwrap_or(0));
-    text.family("te_batch_next_tokens", "gauge", "Their tokens");
+    text.family("te_batch_next_tokens", "gauge", "Tokens of the last micro-batch, of the model that had the most");
     text.line(&[], waiting().map(|w| w.batch_tokens).max().unwrap_or(0));
 }
 
-/// Of language models, under vLLM's names.
-fn language(text: &mut Text, loaded: &[&Shown]) {
+/// Language models, under vLLM's names.
+fn language(text: &mut Text, loaded: &[&ModelSummary]) {
     let busy: Vec<(&str, Activity)> = loaded
         .iter()
         .filter_map(|m| match m.served.as_ref().map(|s| &s.model) {
@@ -80,18 +76,18 @@ fn language(text: &mut Text, loaded: &[&Shown]) {
     }
     type Read = fn(&Activity) -> f64;
     let families: [(&'static str, &str, &str, Read); 8] = [
-        ("vllm:num_requests_running", "gauge", "Sequences that run", |a| a.running as f64),
-        ("vllm:num_requests_waiting", "gauge", "Requests that wait for room", |a| a.waiting as f64),
-        ("vllm:kv_cache_usage_perc", "gauge", "The part of the cache that is held, 0 to 1", |a| {
-            f64::from(a.cache_used)
-        }),
-        ("vllm:num_preemptions_total", "counter", "Sequences that had to give their room back", |a| {
+        ("vllm:num_requests_running", "gauge", "Running sequences", |a| a.running as f64),
+        ("vllm:num_requests_waiting", "gauge", "Requests that wait for KV cache blocks", |a| a.waiting as f64),
+        ("vllm:kv_cache_usage_perc", "gauge", "Used fraction of the KV cache, 0 to 1", |a| f64::from(a.cache_used)),
+        ("vllm:num_preemptions_total", "counter", "Sequences preempted to free KV cache blocks", |a| {
             a.preemptions as f64
         }),
-        ("vllm:prefix_cache_queries_total", "counter", "Tokens looked up in the cache", |a| a.prefix_queries as f64),
-        ("vllm:prefix_cache_hits_total", "counter", "Tokens found in the cache", |a| a.prefix_hits as f64),
-        ("vllm:prompt_tokens_total", "counter", "Tokens of prompts", |a| a.prompt_tokens as f64),
-        ("vllm:generation_tokens_total", "counter", "Tokens of answers", |a| a.generated_tokens as f64),
+        ("vllm:prefix_cache_queries_total", "counter", "Tokens looked up in the prefix cache", |a| {
+            a.prefix_queries as f64
+        }),
+        ("vllm:prefix_cache_hits_total", "counter", "Tokens found in the prefix cache", |a| a.prefix_hits as f64),
+        ("vllm:prompt_tokens_total", "counter", "Prompt tokens", |a| a.prompt_tokens as f64),
+        ("vllm:generation_tokens_total", "counter", "Generated tokens", |a| a.generated_tokens as f64),
     ];
     for (name, kind, help, read) in families {
         text.family(name, kind, help);
@@ -101,16 +97,16 @@ fn language(text: &mut Text, loaded: &[&Shown]) {
     }
 }
 
-/// Prometheus's text form.
+/// Writer of Prometheus's text format.
 struct Text {
     text: String,
-    /// The family that lines belong to.
+    /// The current metric family.
     family: &'static str,
 }
 
 impl Text {
     fn family(&mut self, name: &'static str, kind: &str, help: &str) {
-        // Writing to memory does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
         self.family = name;
     }

@@ -1,4 +1,4 @@
-//! A real server on a free port, and a client that is as plain as can be.
+//! A real server on a free port, and a minimal HTTP client.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use sconce_engine::{Device, DeviceChoice, LoadOptions, hub};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A server that runs until it is dropped.
+/// A server that runs until dropped.
 pub(crate) struct Running {
     pub(crate) app: Arc<App>,
     pub(crate) bound: Bound,
@@ -19,7 +19,7 @@ pub(crate) struct Running {
     _models: Vec<TempDir>,
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
@@ -36,14 +36,14 @@ impl Reply {
         self.head.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str())
     }
 
-    /// The JSON of an answer that went well.
+    /// The JSON of a successful response.
     pub(crate) fn ok(&self) -> Value {
         assert_eq!(self.status, 200, "{self:?}");
         self.json()
     }
 }
 
-/// Options that no cache or verdict of this machine leaks into.
+/// Load options with empty caches and without doctor's verdict of this machine.
 pub(crate) fn options(dir: &std::path::Path) -> LoadOptions {
     let mut options = LoadOptions::new(hub::Options::new(dir.join("hub"), dir.join("cache")));
     options.hub.offline = true;
@@ -51,7 +51,7 @@ pub(crate) fn options(dir: &std::path::Path) -> LoadOptions {
     options
 }
 
-/// The golden `name` as a model that is called so, in a directory that must be kept.
+/// The golden `name` as a model of that name, and its directory, which must stay alive.
 pub(crate) fn golden(name: &str) -> (ModelSpec, TempDir) {
     let dir = materialize(name);
     let mut spec = ModelSpec::new(dir.path().to_str().unwrap(), options(dir.path()));
@@ -59,12 +59,12 @@ pub(crate) fn golden(name: &str) -> (ModelSpec, TempDir) {
     (spec, dir)
 }
 
-/// Any free port of this machine.
+/// Configuration with a free local port.
 pub(crate) fn config() -> Config {
     Config { listen: Listen::Tcp { host: "127.0.0.1".into(), port: 0 }, ..Config::default() }
 }
 
-/// A server with these goldens, all of them loaded.
+/// A server with these goldens, all loaded.
 pub(crate) fn serve(names: &[&str], config: Config) -> Running {
     let (specs, dirs): (Vec<_>, Vec<_>) = names.iter().map(|name| golden(name)).unzip();
     let running = start(specs, dirs, config);
@@ -72,7 +72,7 @@ pub(crate) fn serve(names: &[&str], config: Config) -> Running {
     running
 }
 
-/// A server with these models, whether they can be loaded or not.
+/// A server with these models, loadable or not.
 pub(crate) fn start(specs: Vec<ModelSpec>, dirs: Vec<TempDir>, config: Config) -> Running {
     let (sender, receiver) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -97,7 +97,7 @@ impl Running {
     }
 
     pub(crate) fn wait_ready(&self) {
-        until("every model is loaded", || self.app.house.ready().is_ok());
+        until("every model is loaded", || self.app.models.ready().is_ok());
     }
 
     pub(crate) fn get(&self, path: &str) -> Reply {
@@ -139,7 +139,7 @@ impl Drop for Running {
     }
 }
 
-/// A request that asks for the connection to be closed, so that its answer ends with it.
+/// A request with `connection: close`, so that the response ends with the connection.
 pub(crate) fn request(method: &str, path: &str, head: &[(&str, &str)], body: &str) -> String {
     let head: String = head.iter().map(|(n, v)| format!("{n}: {v}\r\n")).collect();
     let length = body.len();
@@ -148,10 +148,10 @@ pub(crate) fn request(method: &str, path: &str, head: &[(&str, &str)], body: &st
     )
 }
 
-/// Reads an answer to the end of its connection.
+/// Reads a response until the connection closes.
 pub(crate) fn reply(stream: &mut impl Read) -> Reply {
     let mut bytes = Vec::new();
-    // A server that closes on a client still sending may reset; what came before that counts.
+    // A server that closes while the client sends may reset the connection; keep what was read.
     let _ = stream.read_to_end(&mut bytes);
     parse(&bytes)
 }
@@ -180,11 +180,11 @@ fn dechunked(body: &str) -> String {
     all
 }
 
-/// Waits for what must come soon.
+/// Waits for a condition, at most a minute.
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what}: not within a minute");
+        assert!(started_at.elapsed() < Duration::from_secs(60), "{what}: not within a minute");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

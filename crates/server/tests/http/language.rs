@@ -1,4 +1,4 @@
-//! Chats and completions of tiny models whose words are noise: whatever they would rather say, what was asked for holds.
+//! Chats and completions of tiny random models: the request's constraints hold for any output.
 
 use crate::common::{Reply, Running, config, golden, request, start, until};
 use sconce_server::{Config, ModelSpec};
@@ -15,7 +15,7 @@ const LLAMA: &str =
 const MISTRAL: &str = "{% if tools %}[TOOL_CALLS]{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
 const PLAIN: &str = "{% for m in messages %}{{ m.content }}{% endfor %}";
 
-/// A Llama of 559 words that is talked to by a template.
+/// A Llama with a vocabulary of 559 tokens and this chat template.
 fn llama(id: &str, template: &str) -> (ModelSpec, TempDir) {
     let (mut spec, dir) = golden("task-embed-llama");
     for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
@@ -56,7 +56,7 @@ fn chat(more: Value) -> Value {
     )
 }
 
-/// The events of a stream, which ends as it must.
+/// The events of a stream, which must end with `[DONE]`.
 fn events(reply: &Reply) -> Vec<Value> {
     assert_eq!((reply.status, reply.header("content-type")), (200, Some("text/event-stream")), "{reply:?}");
     let mut data: Vec<&str> = reply.body.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).collect();
@@ -142,15 +142,15 @@ fn whatever_is_drawn_a_demanded_call_is_sound() {
         }
     }
     assert!(several > 0 && names.len() == 2, "{several} {names:?}");
-    // By name, and one at a time.
+    // A named function, without parallel calls.
     let named = json!({"model": "tagged", "tools": tools, "parallel_tool_calls": false, "max_tokens": 900,
         "tool_choice": {"type": "function", "function": {"name": "g"}}});
     let answer = server.post("/v1/chat/completions", &chat(named)).ok();
     let calls = pairs(answer["choices"][0]["message"]["tool_calls"].as_array().unwrap());
-    // Noise likes blanks, and they may stand between the braces.
+    // A random model may write whitespace between the braces.
     let arguments: Value = serde_json::from_str(&calls[0].1).unwrap();
     assert_eq!((calls.len(), calls[0].0.as_str(), arguments), (1, "g", json!({})));
-    // Either calls or JSON of a form.
+    // Either calls or JSON of a schema.
     let either = json!({"model": "tagged", "tools": tools, "max_tokens": 900, "response_format": {"type": "json_schema",
         "json_schema": {"name": "n", "schema": {"enum": ["yes", "no"]}}}});
     let mut kinds = std::collections::BTreeSet::new();
@@ -228,7 +228,7 @@ fn a_prompt_that_is_echoed_is_told_with_its_likelihood_and_is_no_part_of_the_ans
         let logprobs = &choice["logprobs"];
         let of = |name: &str| logprobs[name].as_array().unwrap().clone();
         assert_eq!([of("tokens").len(), of("token_logprobs").len(), of("top_logprobs").len()], [7; 3], "{logprobs}");
-        // Nothing says how likely the first was; it has its place all the same.
+        // The first token has no logprob, but is in the list.
         assert!(of("token_logprobs")[0].is_null() && of("top_logprobs")[0].is_null(), "{logprobs}");
         assert!(of("token_logprobs")[1..].iter().all(|p| p.as_f64().unwrap() <= 0.0));
         let tokens = of("tokens");
@@ -236,7 +236,7 @@ fn a_prompt_that_is_echoed_is_told_with_its_likelihood_and_is_no_part_of_the_ans
         let offsets: Vec<usize> = lengths.scan(0, |at, length| Some(std::mem::replace(at, *at + length))).collect();
         assert_eq!(of("text_offset"), json!(offsets).as_array().unwrap().clone());
     }
-    // A text can be asked about without going on from it.
+    // `max_tokens` 0 with `echo` scores a text.
     let scored = server.post("/v1/completions", &ask(json!({"max_tokens": 0}))).ok();
     assert_eq!(scored["choices"][0]["logprobs"]["tokens"].as_array().unwrap().len(), 3, "{scored}");
     assert_eq!(scored["usage"]["completion_tokens"], 0);
@@ -266,7 +266,7 @@ fn a_model_that_rewrites() {
     let greedy = events(&server.post("/v1/completions", &ask(json!({"stream": true, "temperature": 0}))));
     let joined: String = greedy.iter().map(|e| e["choices"][0]["text"].as_str().unwrap()).collect();
     assert_eq!(joined, text);
-    // As tokens, the last of which ends the text.
+    // As token ids, including the end-of-sequence token.
     assert_eq!(server.post("/v1/completions", &ask(json!({"prompt": [5, 6, 1]}))).ok()["choices"][0]["text"], text);
     assert_eq!(fault(&server.post("/v1/completions", &ask(json!({"stop": "x"}))), 400)["param"], "stop");
     assert_eq!(fault(&server.post("/v1/completions", &ask(json!({"echo": true}))), 400)["param"], "echo");
@@ -311,7 +311,7 @@ fn what_cannot_be_is_said_with_the_field() {
     assert_eq!(reply.header("x-sconce-ignored"), Some("no_such,tools[0].function.strict"));
 }
 
-/// Begins an answer that goes on for long, and reads its beginning.
+/// Starts a long answer and reads its beginning.
 fn long_answer(server: &Running) -> TcpStream {
     let body = chat(json!({"stream": true, "max_tokens": 1900, "ignore_eos": true})).to_string();
     let mut stream = server.connect();
@@ -331,11 +331,11 @@ fn a_client_who_leaves_frees_its_place_at_once() {
     let error = fault(&server.post("/v1/chat/completions", &chat(json!({}))), 429);
     assert_eq!(error["code"], "rate_limit_exceeded");
     drop(left);
-    let begun = Instant::now();
+    let started_at = Instant::now();
     until("a place is free", || server.app.free_permits() == 1);
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(started_at.elapsed() < Duration::from_secs(20), "{:?}", started_at.elapsed());
     server.post("/v1/chat/completions", &chat(json!({}))).ok();
-    // Neither does one who asks for a whole answer, and goes, keep it.
+    // Nor does a client that requests a complete answer and disconnects.
     drop(stays);
     until("both are free", || server.app.free_permits() == 2);
     let body = chat(json!({"max_tokens": 1900, "ignore_eos": true})).to_string();
@@ -353,7 +353,7 @@ fn a_client_who_does_not_read_keeps_nobody_waiting() {
     let free = server.app.free_permits();
     let mut slow = long_answer(&server);
     server.post("/v1/chat/completions", &chat(json!({}))).ok();
-    // Its answer is written to the end although nobody reads it.
+    // The answer is generated to the end although the client does not read.
     until("the model is done with it", || server.app.free_permits() == free);
     let mut rest = String::new();
     slow.read_to_string(&mut rest).unwrap();

@@ -1,8 +1,8 @@
-//! How a server and its models begin, come, go and end.
+//! Starting, loading, unloading, evicting and draining.
 
 use crate::common::{Running, config, golden, options, parse, reply, request, serve, start, until};
 use sconce_engine::Task;
-use sconce_server::{Config, Listen, ModelSpec, Secret, Standing};
+use sconce_server::{Config, Listen, ModelSpec, ModelStatus, Secret};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ fn roomy() -> Config {
     Config { max_client_batch: 1_000_000, payload_limit: 1 << 30, ..config() }
 }
 
-/// A request that works for a while, once it does.
+/// Starts a long request and waits until it runs.
 fn busy(server: &Running, texts: usize) -> std::net::TcpStream {
     let mut stream = server.connect();
     stream.write_all(request("POST", "/embed", &JSON, &much(texts)).as_bytes()).unwrap();
@@ -28,7 +28,7 @@ fn busy(server: &Running, texts: usize) -> std::net::TcpStream {
 
 #[test]
 fn who_asks_before_a_model_is_there_is_told_how_far_it_is() {
-    // From a hub that takes the call and says nothing.
+    // From a hub that accepts the connection and does not answer.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let mut options = crate::common::options(dir.path());
@@ -64,13 +64,13 @@ fn a_model_that_cannot_be_loaded_leaves_the_others_alone() {
     let mut bad = good.clone();
     (bad.reference, bad.id) = ("/nowhere/at/all".into(), "bad".into());
     let server = start(vec![good, bad], vec![dir], config());
-    until("all have settled", || server.app.house.list().iter().all(|m| !matches!(m.standing, Standing::Loading(_))));
+    until("all have settled", || server.app.models.list().iter().all(|m| !matches!(m.status, ModelStatus::Loading(_))));
     assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
     let failed = server.post("/embed", &json!({"inputs": "a", "model": "bad"}));
     assert_eq!(failed.status, 503);
     assert!(failed.json()["error"].as_str().unwrap().contains("no such directory"), "{failed:?}");
-    assert!(failed.header("retry-after").is_some(), "every 503 says when to come again");
-    assert_eq!(server.get("/health").status, 503, "one that it began with is not there");
+    assert!(failed.header("retry-after").is_some(), "every 503 has Retry-After");
+    assert_eq!(server.get("/health").status, 503, "a model given at start-up failed");
 }
 
 #[test]
@@ -92,9 +92,9 @@ fn a_second_signal_does_not_wait() {
     std::thread::sleep(Duration::from_millis(50));
     assert!(!server.has_ended());
     server.app.stop.now();
-    let begun = Instant::now();
+    let started_at = Instant::now();
     server.join();
-    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    assert!(started_at.elapsed() < Duration::from_secs(15), "{:?}", started_at.elapsed());
 }
 
 #[cfg(unix)]
@@ -102,7 +102,7 @@ fn a_second_signal_does_not_wait() {
 fn a_socket_in_the_file_system_serves_and_is_taken_away() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("sconce.sock");
-    // What a server left that was killed is no obstacle.
+    // A socket left over from a killed server is replaced.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let mut server = serve(&["st-prompts"], Config { listen: Listen::Unix(path.clone()), ..config() });
     let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
@@ -128,7 +128,7 @@ fn models_come_and_go_at_run_time() {
     assert_eq!(gone.ok()["state"], "unloaded");
     assert_eq!(server.post("/predict", &json!({"inputs": "a", "model": "labels"})).status, 404);
     assert_eq!(server.post("/v1/models/unload", &json!({"model": "labels"})).status, 404);
-    // Waited for, it is there when the answer is; what cannot be is told in it.
+    // With `wait` the model is loaded, or the error known, when the response arrives.
     let body = json!({"model": spec.reference, "name": "labels", "wait": true});
     assert_eq!(server.post("/v1/models/load", &body).ok()["state"], "ready");
     assert_eq!(server.post("/predict", &json!({"inputs": "a", "model": "labels"})).status, 200);
@@ -141,7 +141,7 @@ fn models_come_and_go_at_run_time() {
         let refused = server.post("/v1/models/load", &bad);
         assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!(param)), "{refused:?}");
     }
-    assert_eq!(server.app.house.list().len(), 2, "nothing of those stays");
+    assert_eq!(server.app.models.list().len(), 2, "failed loads leave no entry");
     assert_eq!(server.get("/health").status, 200);
 }
 
@@ -152,7 +152,7 @@ fn loading_is_for_who_has_the_key_or_is_on_this_machine() {
     for head in [("x-forwarded-for", "1.2.3.4"), ("forwarded", "for=1.2.3.4"), ("origin", "http://localhost")] {
         assert_eq!(open.send("POST", "/v1/models/load", &[JSON[0], head], &body).status, 403, "{head:?}");
     }
-    // A page whose own name points to this machine.
+    // DNS rebinding: a page whose own name resolves to this machine.
     let mut stream = open.connect();
     let rebound = request("POST", "/v1/models/unload", &JSON, "{\"model\": \"st-prompts\"}")
         .replace("host: localhost", "host: evil.example");
@@ -171,34 +171,34 @@ fn a_model_that_is_unloaded_finishes_what_it_is_asked() {
     let server = serve(&["st-prompts"], roomy());
     let mut running = busy(&server, 20_000);
     assert_eq!(server.post("/v1/models/unload", &json!({"model": "st-prompts"})).status, 200);
-    assert!(server.app.house.planned_bytes() > 0, "its memory is not free yet");
+    assert!(server.app.models.planned_bytes() > 0, "its memory is still reserved");
     assert_eq!(reply(&mut running).status, 200);
-    until("its memory is free", || server.app.house.planned_bytes() == 0);
+    until("its memory is free", || server.app.models.planned_bytes() == 0);
 }
 
 #[test]
 fn a_model_that_nobody_uses_rests_until_the_next_request() {
     let server = serve(&["st-prompts"], Config { idle_timeout: Some(Duration::from_millis(150)), ..config() });
-    until("it rests", || server.app.house.list()[0].standing == Standing::Resting);
-    until("its memory is free", || server.app.house.planned_bytes() == 0);
-    assert_eq!(server.get("/v1/models").ok()["data"][0]["id"], "st-prompts", "it can be asked");
+    until("it rests", || server.app.models.list()[0].status == ModelStatus::Unloaded);
+    until("its memory is free", || server.app.models.planned_bytes() == 0);
+    assert_eq!(server.get("/v1/models").ok()["data"][0]["id"], "st-prompts", "it accepts requests");
     assert_eq!(server.get("/health").status, 200);
     let waking = server.post("/embed", &json!({"inputs": "a"}));
     assert_eq!((waking.status, waking.header("retry-after")), (503, Some("2")));
     until("it is back", || server.post("/embed", &json!({"inputs": "a"})).status == 200);
 }
 
-/// So many models of one size, each with its name, and that size.
+/// Several models of one size with their names, and that size.
 fn alike(names: &[&str]) -> (Vec<ModelSpec>, Vec<tempfile::TempDir>, u64) {
-    let size = serve(&["st-prompts"], config()).app.house.planned_bytes();
+    let size = serve(&["st-prompts"], config()).app.models.planned_bytes();
     assert!(size > 0);
     let (specs, dirs): (Vec<_>, Vec<_>) = names.iter().map(|_| golden("st-prompts")).unzip();
     let named = specs.into_iter().zip(names).map(|(spec, name)| ModelSpec { id: (*name).into(), ..spec });
     (named.collect(), dirs, size)
 }
 
-fn standing(server: &Running, name: &str) -> Option<Standing> {
-    server.app.house.list().into_iter().find(|m| m.spec.id == name).map(|m| m.standing)
+fn standing(server: &Running, name: &str) -> Option<ModelStatus> {
+    server.app.models.list().into_iter().find(|m| m.spec.id == name).map(|m| m.status)
 }
 
 #[test]
@@ -206,17 +206,17 @@ fn where_room_is_short_the_one_unused_the_longest_goes_and_never_one_in_use() {
     let (mut specs, mut dirs, size) = alike(&["first", "second", "third"]);
     let (third, _dir) = (specs.pop().unwrap(), dirs.pop().unwrap());
     let server = start(specs, dirs, Config { memory_budget: Some(2 * size), ..roomy() });
-    until("both are there", || server.app.house.list().iter().all(|m| m.standing == Standing::Ready));
-    // The first is used longer ago, but in use when the third comes: the second goes.
+    until("both are there", || server.app.models.list().iter().all(|m| m.status == ModelStatus::Ready));
+    // The first is least recently used but leased when the third loads: the second is evicted.
     let mut running = server.connect();
     let long = much(20_000).replacen('{', "{\"model\": \"first\", ", 1);
     running.write_all(request("POST", "/embed", &JSON, &long).as_bytes()).unwrap();
-    until("it is being worked on", || server.app.house.list()[0].leases == 1);
+    until("it is being worked on", || server.app.models.list()[0].leases == 1);
     server.post("/embed", &json!({"inputs": "a", "model": "second"})).ok();
     let load = json!({"model": third.reference, "name": "third", "wait": true});
     assert_eq!(server.post("/v1/models/load", &load).ok()["state"], "ready");
-    assert_eq!(standing(&server, "first"), Some(Standing::Ready), "it is in use");
-    assert_eq!(standing(&server, "second"), Some(Standing::Resting));
+    assert_eq!(standing(&server, "first"), Some(ModelStatus::Ready), "it is leased");
+    assert_eq!(standing(&server, "second"), Some(ModelStatus::Unloaded));
     assert_eq!(reply(&mut running).status, 200);
 }
 
@@ -224,9 +224,9 @@ fn where_room_is_short_the_one_unused_the_longest_goes_and_never_one_in_use() {
 fn what_has_no_room_now_comes_when_there_is_room() {
     let (specs, dirs, size) = alike(&["a", "b"]);
     let server = start(specs, dirs, Config { memory_budget: Some(size), ..roomy() });
-    let settled = |name| !matches!(standing(&server, name), Some(Standing::Loading(_)));
+    let settled = |name| !matches!(standing(&server, name), Some(ModelStatus::Loading(_)));
     until("both have settled", || settled("a") && settled("b"));
-    assert_eq!(server.get("/health").status, 200, "either can be asked");
+    assert_eq!(server.get("/health").status, 200, "both accept requests");
     let ask = |name: &str| server.post("/embed", &json!({"inputs": "x", "model": name}));
     for name in ["a", "b", "a"] {
         until("it comes, and the other goes", || ask(name).status == 200);
@@ -234,7 +234,7 @@ fn what_has_no_room_now_comes_when_there_is_room() {
     let mut running = server.connect();
     let long = much(20_000).replacen('{', "{\"model\": \"a\", ", 1);
     running.write_all(request("POST", "/embed", &JSON, &long).as_bytes()).unwrap();
-    until("it is being worked on", || server.app.house.list()[0].leases == 1);
+    until("it is being worked on", || server.app.models.list()[0].leases == 1);
     let mut said = ask("b");
     until("it is told why not", || {
         said = ask("b");
@@ -248,7 +248,7 @@ fn what_has_no_room_now_comes_when_there_is_room() {
 #[test]
 fn what_never_has_room_is_refused_with_numbers_and_evicts_nobody() {
     let mut sizes: Vec<(u64, &str)> = ["st-prompts", "task-classify", "task-sparse"]
-        .map(|name| (serve(&[name], config()).app.house.planned_bytes(), name))
+        .map(|name| (serve(&[name], config()).app.models.planned_bytes(), name))
         .to_vec();
     sizes.sort_unstable();
     let ((least, small), (most, large)) = (sizes[0], sizes[2]);
@@ -257,7 +257,7 @@ fn what_never_has_room_is_refused_with_numbers_and_evicts_nobody() {
     let (spec, _dir) = golden(large);
     let refused = server.post("/v1/models/load", &json!({"model": spec.reference, "name": "large", "wait": true}));
     assert!(refused.status == 400 && refused.body.contains("MiB"), "{refused:?}");
-    assert_eq!(standing(&server, small), Some(Standing::Ready));
+    assert_eq!(standing(&server, small), Some(ModelStatus::Ready));
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn the_document_describes_every_path_and_how_it_fails() {
         let operation = item.get("post").or(item.get("get")).unwrap_or_else(|| panic!("{path}"));
         assert!(operation["responses"].get("200").is_some() && operation["responses"].get("401").is_some(), "{path}");
     }
-    // Whatever is referred to is there.
+    // Every `$ref` resolves.
     fn refs<'a>(value: &'a Value, all: &mut Vec<&'a str>) {
         match value {
             Value::Object(map) => map.iter().for_each(|(key, value)| match value {
@@ -381,18 +381,18 @@ fn a_language_model_that_reranks_is_held_to_the_budget() {
     spec.task = Some(Task::Rerank);
     let server = start(vec![spec.clone()], vec![dir], config());
     server.wait_ready();
-    let planned = server.app.house.planned_bytes();
+    let planned = server.app.models.planned_bytes();
     assert!(planned > 0);
     let (mut again, dir) = golden("task-rerank-qwen3");
     again.task = Some(Task::Rerank);
     let small = start(vec![again], vec![dir], Config { memory_budget: Some(planned - 1), ..roomy() });
     until(
         "it is refused",
-        || matches!(standing(&small, "task-rerank-qwen3"), Some(Standing::Failed(why)) if why.contains("--memory-budget")),
+        || matches!(standing(&small, "task-rerank-qwen3"), Some(ModelStatus::Failed(why)) if why.contains("--memory-budget")),
     );
 }
 
-/// A T5 in GGUF is served as one in a folder is.
+/// A T5 in a GGUF file is served like one in a directory.
 #[test]
 fn a_t5_in_gguf_is_served() {
     let dir = tempfile::tempdir().unwrap();

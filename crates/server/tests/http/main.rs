@@ -1,4 +1,5 @@
-//! What clients see of the server. One binary: each would take as long to build as the server itself.
+//! HTTP tests of the server. They are one binary, because each would take as long to build as the
+//! server itself.
 
 #[path = "../common/mod.rs"]
 mod common;

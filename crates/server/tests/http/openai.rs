@@ -56,7 +56,7 @@ fn errors_are_nested_and_name_the_field() {
     check(&json!({"input": "a", "encoding_format": "int3"}), 400, bad, json!("encoding_format"), Value::Null);
     let long = "the cat ".repeat(500);
     check(&json!({"input": long}), 400, bad, json!("input"), json!("context_length_exceeded"));
-    // What has no effect is told, and nothing else is.
+    // Exactly the fields without effect are named.
     let reply = server.post("/v1/embeddings", &json!({"input": "a", "colour": 1, "deep": {"er": 1}}));
     assert_eq!((reply.status, reply.header("x-sconce-ignored")), (200, Some("colour,deep")));
 }
@@ -119,7 +119,7 @@ fn images_and_texts_go_into_one_space() {
         assert!(worst(&row(1), &unit(&texts[..24])) < 1e-4);
         assert!(worst(&row(2), &unit(&images[4 * 24..5 * 24])) < 2e-2);
     }
-    // Without a name, images find the model that sees.
+    // Without a model name, images go to the CLIP model.
     assert_eq!(server.post("/v1/embeddings", &json!({"input": {"image": image(5)}})).ok()["model"], "task-clip");
     for (image, word) in [
         ("http://127.0.0.1:1/a.png", "not fetched"),

@@ -1,4 +1,4 @@
-//! What huggingface_hub's `InferenceClient` sends to an address, and labels of tokens.
+//! huggingface_hub's `InferenceClient` with a URL, and token classification.
 
 use crate::common::{config, numbers, serve};
 use sconce_server::Config;
@@ -15,7 +15,7 @@ fn the_root_does_whatever_the_first_model_does() {
     let sent = json!({"inputs": {"source_sentence": "hello", "sentences": ["hello", "cat"]}, "parameters": {}});
     let cosines = numbers(&embeds.post("/", &sent).ok());
     assert!(cosines.len() == 2 && (cosines[0] - 1.0).abs() < 1e-5);
-    // The name that the client sends where it has none.
+    // The model name that the client sends by default.
     assert_eq!(embeds.post("/v1/embeddings", &json!({"input": "a", "model": "dummy"})).ok()["model"], "st-prompts");
 
     let labels = serve(&["task-classify"], config());

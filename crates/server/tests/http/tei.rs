@@ -1,4 +1,4 @@
-//! text-embeddings-inference's paths, shapes and heads, against the reference's numbers.
+//! text-embeddings-inference's paths, JSON formats and headers, against reference outputs.
 
 use crate::common::{config, numbers, serve};
 use sconce_server::Config;
@@ -41,7 +41,7 @@ fn embed_gives_the_references_vectors_and_says_what_they_cost() {
         assert!(reply.header(name).is_some_and(|v| v.parse::<u64>().is_ok()), "{name}: {reply:?}");
     }
 
-    // One text by itself, a list of one, and fewer numbers of length one.
+    // A single text, a list of one, and truncated, normalized embeddings.
     let alone = server.post("/embed", &json!({"inputs": "hello"})).ok();
     assert_eq!(alone, server.post("/embed", &json!({"inputs": ["hello"]})).ok());
     let short = numbers(&server.post("/embed", &json!({"inputs": "hello", "dimensions": 8})).ok()[0]);
@@ -65,15 +65,15 @@ fn errors_have_teis_shape_and_status() {
     check(&json!({"inputs": 3}), 422, "Validation", "a list of texts");
     check(&json!({}), 422, "Validation", "missing field `inputs`");
     check(&json!({"inputs": "a", "dimensions": 0}), 422, "Validation", "dimensions");
-    check(&json!({"inputs": "a", "dimensions": 33}), 422, "Validation", "have 32");
+    check(&json!({"inputs": "a", "dimensions": 33}), 422, "Validation", "1 to 32");
     check(&json!({"inputs": "a", "prompt_name": "nothing"}), 422, "Validation", "nothing");
     check(&json!({"inputs": vec!["a"; 129]}), 413, "Validation", "128");
     check(&json!({"inputs": "a", "model": "other"}), 404, "NotFound", "st-prompts");
-    // Longer than the model can take: refused, unless cutting was asked for.
+    // Longer than the model's limit: refused without `truncate`.
     let long = "the cat sat on the mat ".repeat(100);
     check(&json!({"inputs": ["a", long]}), 422, "Validation", "allow truncation");
     assert_eq!(server.post("/embed", &json!({"inputs": long, "truncate": true})).status, 200);
-    // And this model does other things not at all.
+    // This model supports no other task.
     for (path, body) in [
         ("/rerank", json!({"query": "a", "texts": ["b"]})),
         ("/predict", json!({"inputs": "a"})),
@@ -101,7 +101,7 @@ fn predict_gives_the_references_labels() {
         }
         assert!(got.windows(2).all(|w| w[0]["score"].as_f64() >= w[1]["score"].as_f64()));
     }
-    // One by itself is not nested, and a pair is one.
+    // The response to a single input is not nested; a pair is a single input.
     let one = server.post("/predict", &json!({"inputs": cases[1]["text"]})).ok();
     assert_eq!(one, all[1]);
     assert!(server.post("/predict", &json!({"inputs": ["a", "b"]})).ok()[0]["label"].is_string());
@@ -140,11 +140,11 @@ fn rerank_gives_the_references_order_in_both_dialects() {
             assert_eq!(reply["meta"]["tokens"]["input_tokens"], reply["usage"]["total_tokens"]);
         }
     }
-    // Documents may be objects; texts are not asked back for.
+    // Documents may be objects; by default they are not returned.
     let body = json!({"query": "a", "documents": [{"text": "b"}, "c"]});
     let reply = server.post("/v2/rerank", &body).ok();
     assert!(reply["results"][0].get("document").is_none() && reply["meta"]["api_version"]["version"] == "2");
-    // Errors are in the words of whom they answer.
+    // Errors are in the format of the request's API.
     let fault = server.post("/v1/rerank", &json!({"query": "a", "documents": []}));
     assert_eq!((fault.status, fault.json()["message"].is_string()), (400, true), "{fault:?}");
     let fault = server.post("/rerank", &json!({"query": "a", "documents": ["b"], "top_n": 0}));
@@ -200,7 +200,7 @@ fn info_tells_what_is_served_and_what_really_ran() {
     assert_eq!((&models[0]["task"], &models[1]["task"]), (&json!("embed"), &json!("classify")));
     let ran = models[0]["ran"].as_array().unwrap();
     assert!(!ran.is_empty() && ran.iter().all(|r| r["rung"] == "fused" && r["device"] == "cpu"), "{ran:?}");
-    assert!(models[1]["ran"].as_array().unwrap().is_empty(), "nobody asked it anything");
+    assert!(models[1]["ran"].as_array().unwrap().is_empty(), "it had no requests");
     assert!(models[0]["planned_bytes"].as_u64() > Some(1000) && models[0]["peak_bytes"].as_u64() > Some(1000));
     for path in ["/health", "/ping"] {
         assert_eq!(server.get(path).status, 200);
@@ -220,7 +220,7 @@ fn token_ids_are_read_as_the_texts_they_stand_for() {
     let openai = server.post("/v1/embeddings", &json!({"input": ids, "model": "st-legacy"})).ok();
     assert_eq!(openai["data"][0]["embedding"], got[0]);
     assert_eq!(openai["usage"]["prompt_tokens"], ids.as_array().unwrap().len());
-    // A word that the model does not have fails alone, and says so.
+    // A token id outside of the vocabulary fails only its request, with an error that names it.
     let beyond = server.post("/embed", &json!({"inputs": [1_000_000]}));
     assert_eq!(beyond.status, 422, "{beyond:?}");
     assert!(beyond.json()["error"].as_str().unwrap().contains("1000000"));

@@ -10,7 +10,7 @@ use serde_json::json;
 use std::sync::{Arc, Mutex};
 use tonic::{Request, Response, Status};
 
-/// A collector that keeps what it gets.
+/// A collector that stores the spans.
 #[derive(Clone, Default)]
 struct Collector(Arc<Mutex<Vec<ExportTraceServiceRequest>>>);
 
@@ -53,7 +53,7 @@ fn every_request_is_a_span_and_a_child_of_the_clients() {
     let head = [("content-type", "application/json"), ("traceparent", parent), ("x-request-id", "mine")];
     server.send("POST", "/embed", &head, &json!({"inputs": "some text"}).to_string()).ok();
     assert_eq!(server.send("POST", "/nowhere/7", &[], "{}").status, 404);
-    // What has not been sent is sent when it ends in good order.
+    // A drained server flushes its spans.
     server.app.stop.drain();
     server.join();
 
@@ -71,7 +71,7 @@ fn every_request_is_a_span_and_a_child_of_the_clients() {
     assert!(matches!(attribute(embed, "gen_ai.usage.input_tokens"), Some(Value::IntValue(n)) if n > 2));
     assert!(matches!(attribute(embed, "sconce.time.inference"), Some(Value::DoubleValue(s)) if s > 0.0));
     assert!(embed.end_time_unix_nano > embed.start_time_unix_nano);
-    // A path of the client's is not part of a name: there would be as many as clients think up.
+    // An unknown path is not part of the span name: names would be unbounded.
     let lost = spans.iter().find(|s| text(s, "url.path").as_deref() == Some("/nowhere/7")).unwrap();
     assert_eq!(
         (lost.name.as_str(), attribute(lost, "http.response.status_code")),

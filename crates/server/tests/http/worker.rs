@@ -1,4 +1,4 @@
-//! A pool's member: jobs, their ends, and whoever started it.
+//! A worker of a pool: jobs, cancellation, callback and heartbeat.
 
 use crate::common::{Running, config, options, parse, request, start, until};
 use sconce_api::worker::Launch;
@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A Llama without what makes it an embedder, and with room for long answers.
+/// A Llama without its embedder files, and with a context for long answers.
 fn model() -> (ModelSpec, tempfile::TempDir) {
     let dir = materialize("task-embed-llama");
     for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
@@ -73,8 +73,8 @@ fn text(events: &[Value]) -> String {
     events.iter().filter(|e| e["type"] == "token").map(|e| e["t"].as_str().unwrap()).collect()
 }
 
-/// A stream of its own, of which something was read.
-fn begun(running: &Running, body: &Value) -> TcpStream {
+/// Starts a job and reads the beginning of its stream.
+fn started_at(running: &Running, body: &Value) -> TcpStream {
     let mut socket = running.connect();
     let head = [("content-type", "application/json")];
     socket.write_all(request("POST", "/execute", &head, &body.to_string()).as_bytes()).unwrap();
@@ -112,7 +112,7 @@ fn a_job_is_a_stream_of_events_with_one_end() {
         (&json!("end"), &json!("MAX_TOKENS"), &json!(12))
     );
     assert!(end["decode_time_ms"].is_u64() && end.get("stop_sequence_matched").is_none());
-    // The same again, and ended by a part of itself.
+    // The same job with a stop string from its own output.
     let whole = text(&all);
     assert_eq!(text(&execute(&running, job.clone())), whole);
     let stop: String = whole.trim_start().chars().skip(3).take(3).collect();
@@ -122,7 +122,7 @@ fn a_job_is_a_stream_of_events_with_one_end() {
     let end = all.last().unwrap();
     assert_eq!((&end["stop_reason"], &end["stop_sequence_matched"]), (&json!("STOP_SEQUENCE"), &json!(stop)));
     assert!(!text(&all).contains(&stop) && whole.starts_with(&text(&all)));
-    // The same seed, the same answer.
+    // The same seed gives the same answer.
     let seeded = json!({"job_id": "s", "prompt": "a", "max_tokens": 20, "temperature": 1.5, "seed": 7, "top_k": 50});
     assert_eq!(text(&execute(&running, seeded.clone())), text(&execute(&running, seeded)));
     assert!(metric(&running, "worker_requests_total{outcome=\"success\"} 5"));
@@ -140,7 +140,7 @@ fn what_is_wrong_with_a_job_is_told_at_once_by_field() {
     let fields: Vec<&str> = body["errors"].as_array().unwrap().iter().map(|e| e["field"].as_str().unwrap()).collect();
     assert_eq!(fields, ["prompt", "max_tokens", "stop"]);
     assert_eq!(body["errors"][1]["value"], 9999);
-    // More than there is room for is the engine's to refuse, and still before the stream begins.
+    // A prompt longer than the context is refused by the engine, before the stream begins.
     let long = running.post("/execute", &json!({"job_id": "j", "prompt": "the cat ".repeat(4000), "max_tokens": 2}));
     assert_eq!((long.status, &long.json()["code"]), (400, &json!("INVALID_REQUEST")), "{long:?}");
     assert!(metric(&running, "worker_requests_total{outcome=\"invalid\"} 2"));
@@ -153,7 +153,7 @@ fn a_cancelled_job_ends_within_a_tenth_of_a_second_and_cancelling_is_idempotent(
     for try_ in 0..3 {
         let name = format!("long-{try_}");
         let long = json!({"job_id": name, "prompt": "the cat", "max_tokens": 2048, "temperature": 0});
-        let mut socket = begun(&running, &long);
+        let mut socket = started_at(&running, &long);
         let since = Instant::now();
         let reply = running.post("/cancel", &json!({"job_id": name}));
         assert_eq!((reply.status, &reply.json()["status"]), (202, &json!("cancelling")));
@@ -173,9 +173,9 @@ fn a_cancelled_job_ends_within_a_tenth_of_a_second_and_cancelling_is_idempotent(
 fn a_client_that_goes_cancels_its_job() {
     let running = dry();
     let long = json!({"job_id": "gone", "prompt": "the cat", "max_tokens": 2048, "temperature": 0});
-    drop(begun(&running, &long));
+    drop(started_at(&running, &long));
     until("it is cancelled", || metric(&running, "worker_requests_total{outcome=\"cancelled\"} 1"));
-    let models = running.app.house.list();
+    let models = running.app.models.list();
     let sconce_engine::TaskModel::Generate(llm) = &models[0].served.as_ref().unwrap().model else { panic!() };
     until("the model is idle", || llm.activity().running == 0);
 }
@@ -183,7 +183,7 @@ fn a_client_that_goes_cancels_its_job() {
 #[test]
 fn it_says_what_it_is() {
     let running = worker("http://localhost:9999/dry", |_| {});
-    // Be it loading still or there already, these answer.
+    // These paths answer while the model loads and afterwards.
     let early = running.get("/health");
     assert!([200, 503].contains(&early.status) && early.json()["worker_id"] == "w-1", "{early:?}");
     let progress = running.get("/v1/loading/progress");
@@ -222,14 +222,14 @@ fn it_says_what_it_is() {
     assert!(running.get("/metrics").body.lines().any(|l| l.starts_with("worker_vram_bytes ") && !l.ends_with(" 0")));
 }
 
-/// What came to a manager: path and body.
+/// Callbacks that the fake manager received: head and body.
 type Heard = Arc<Mutex<Vec<(String, Value)>>>;
 
 fn manager(refuse: usize) -> (String, Heard) {
     refusing(refuse, "503 No", "{}")
 }
 
-/// One that refuses so often in these words.
+/// A fake manager that refuses this many callbacks with this response.
 fn refusing(refuse: usize, status: &'static str, said: &'static str) -> (String, Heard) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/ready", listener.local_addr().unwrap());
@@ -284,7 +284,7 @@ fn whoever_started_it_is_told_until_they_hear_and_then_again_and_again() {
 
 #[test]
 fn a_refused_callback_does_not_keep_it_from_serving_and_a_dry_run_sends_none() {
-    // Nobody listens there any more.
+    // Nothing listens on that port any more.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let running = ready(&format!("http://127.0.0.1:{port}/ready"));
     assert_eq!(
@@ -324,13 +324,13 @@ fn a_key_is_asked_for_in_the_workers_words() {
 fn told_to_shut_down_it_finishes_what_runs() {
     let mut running = dry();
     let long = json!({"job_id": "last", "prompt": "the cat", "max_tokens": 2048, "temperature": 0});
-    let mut socket = begun(&running, &long);
+    let mut socket = started_at(&running, &long);
     let other = json!({"job_id": "other", "prompt": "the cat", "max_tokens": 2048, "temperature": 0});
-    let mut ended = begun(&running, &other);
-    // A page that somebody on this machine looks at may not end it.
+    let mut ended = started_at(&running, &other);
+    // A web page in a local browser must not shut it down.
     assert_eq!(running.send("POST", "/shutdown", &[("origin", "http://evil.example")], "").status, 403);
     assert_eq!(running.send("POST", "/shutdown", &[], "").status, 202);
-    // As long as it works it can be asked how it is, and told to end a job; it takes no new ones.
+    // While draining it reports its state and cancels jobs, and refuses new ones.
     assert_eq!(running.get("/health").json()["status"], "draining");
     assert_eq!(running.get("/v1/ready").json()["state"], "draining");
     let refused = running.post("/execute", &json!({"job_id": "new", "prompt": "a"}));

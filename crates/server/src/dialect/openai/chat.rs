@@ -1,16 +1,16 @@
 //! `POST /v1/chat/completions`.
 
+use super::answer_stream::{self, AnswerEvent, AnswerInfo, AnswerStream, Generation, TokenChoice, TokenText};
 use super::conversation::{self, Calls, Choice};
-use super::flow::{self, About, Flow, Likely, News, Word, Work};
-use super::tools::{Piece, Reader, Style};
-use super::wish::{Knobs, Wish};
+use super::params::{OutputParams, SharedFields};
+use super::tools::{AnswerPart, Style, ToolCallParser};
 use super::{id, now};
 use crate::app::App;
-use crate::asked::Asked;
 use crate::error::{Fault, FaultKind};
-use crate::served::Want;
+use crate::json_body::JsonBody;
+use crate::request_context::HttpContext;
+use crate::served_model::RequestKind;
 use crate::sse;
-use crate::trail::Trail;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -32,97 +32,101 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(chat_completions))
 }
 
-/// Answers a conversation, at once or piece by piece.
+/// Chat completion, complete or streamed.
 #[utoipa::path(post, path = "/v1/chat/completions", request_body = ChatRequest, responses(
-    (status = 200, description = "The answers; a stream of chunks if `stream` is true", content(
+    (status = 200, description = "The completion; a stream of chunks if `stream` is true", content(
         (ChatCompletion = "application/json"), (ChatChunk = "text/event-stream")))))]
 async fn chat_completions(
     State(app): State<Arc<App>>,
-    Asked { body, trail }: Asked<ChatRequest>,
+    JsonBody { body, context }: JsonBody<ChatRequest>,
 ) -> Result<Response, Fault> {
-    check(&body, &trail)?;
-    let wish = Knobs::from(&body).wish()?;
-    wish.check_answers(1, app.config.max_client_batch)?;
-    let call = app.call("v1/chat/completions", &trail, body.model.as_deref(), Want::Generate)?;
-    let asked = wish.clone();
-    let (flow, calls) = flow::begin((&app, &trail), call, move |served| {
+    check(&body, &context)?;
+    let output = SharedFields::from(&body).output_params()?;
+    output.check_answers(1, app.config.max_client_batch)?;
+    let call = app.call("v1/chat/completions", &context, body.model.as_deref(), RequestKind::Generate)?;
+    let requested = output.clone();
+    let (answers, calls) = answer_stream::begin((&app, &context), call, move |served| {
         let TaskModel::Generate(llm) = &served.model else {
-            let what = format!("the model `{}` does not hold conversations; ask it at /v1/completions", served.id);
-            return Err(Fault::new(FaultKind::Unfit, what).at("model"));
+            let what = format!("the model `{}` does not support chat; use /v1/completions", served.id);
+            return Err(Fault::new(FaultKind::UnsupportedTask, what).at("model"));
         };
-        let params = Knobs::from(&body).params(llm.params(), llm.plan().vocabulary)?;
-        let prompt = conversation::prompt(llm, &body, asked.form)?;
+        let params = SharedFields::from(&body).params(llm.params(), llm.plan().vocabulary)?;
+        let prompt = conversation::prompt(llm, &body, requested.format)?;
         let request = Request {
             start: Start::Rendered(prompt.text),
             params: Some(params),
-            max_tokens: asked.max_tokens,
-            stop: asked.stop,
+            max_tokens: requested.max_tokens,
+            stop: requested.stop,
             echo: false,
             ignore_end: body.ignore_eos.unwrap_or(false),
             format: prompt.format,
         };
-        Ok((Work::Write { requests: vec![request], marks: prompt.marks }, prompt.calls))
+        Ok((Generation::Decode { requests: vec![request], marks: prompt.marks }, prompt.calls))
     })
     .await?;
-    let script = Script::new(flow.about(), calls.as_ref(), &wish);
-    if wish.stream {
-        return Ok(stream(flow, script));
+    let builder = ResponseBuilder::new(answers.info(), calls.as_ref(), &output);
+    if output.stream {
+        return Ok(stream(answers, builder));
     }
-    whole(flow, script).await.map(|completion| Json(completion).into_response())
+    complete(answers, builder).await.map(|completion| Json(completion).into_response())
 }
 
-/// What is refused, and what is said to have no effect.
-fn check(request: &ChatRequest, trail: &Trail) -> Result<(), Fault> {
-    for (field, is_there, instead) in [
+/// Refuses unsupported fields, and records those without effect.
+fn check(request: &ChatRequest, context: &HttpContext) -> Result<(), Fault> {
+    for (field, is_set, instead) in [
         ("functions", request.functions.is_some(), "`tools`"),
         ("function_call", request.function_call.is_some(), "`tool_choice`"),
     ] {
-        if is_there {
-            return Err(Fault::invalid(format!("`{field}` is no longer taken; use {instead}")).at(field));
+        if is_set {
+            return Err(Fault::invalid(format!("`{field}` is not supported; use {instead}")).at(field));
         }
     }
     if request.modalities.iter().flatten().any(|m| m != "text") {
-        return Err(Fault::invalid("answers are text: `modalities` can be [\"text\"] alone").at("modalities"));
+        return Err(Fault::invalid("answers are text only: `modalities` must be [\"text\"]").at("modalities"));
     }
     if request.top_logprobs.is_some_and(|n| n > 0) && !request.logprobs.unwrap_or(false) {
         return Err(Fault::invalid("`top_logprobs` needs `logprobs` to be true").at("top_logprobs"));
     }
     if let Choice::Auto(tools) = Choice::of(request)? {
-        // Where a call is not demanded, nothing holds the model to the schema.
+        // Without `tool_choice: required` no grammar enforces the schema.
         for (i, _) in tools.iter().enumerate().filter(|(_, tool)| tool.function.strict == Some(true)) {
-            trail.ignored(&format!("tools[{i}].function.strict"));
+            context.note_ignored(&format!("tools[{i}].function.strict"));
         }
     }
     if request.stream_options.as_ref().and_then(|o| o.include_obfuscation) == Some(true) {
-        trail.ignored("stream_options.include_obfuscation");
+        context.note_ignored("stream_options.include_obfuscation");
     }
     Ok(())
 }
 
-/// Words what happens to the answers.
-struct Script {
+/// Builds responses and chunks from events.
+struct ResponseBuilder {
     id: String,
     created: u64,
-    about: About,
-    voices: Vec<Voice>,
-    /// Tokens of all answers.
-    written: usize,
+    info: AnswerInfo,
+    states: Vec<AnswerState>,
+    /// Generated tokens of all answers.
+    completion_tokens: usize,
     include_usage: bool,
 }
 
-/// One answer in the making.
-struct Voice {
-    reader: Option<Reader>,
-    /// Mistral's templates take ids of nine letters and digits, and no others.
+/// State of one answer.
+struct AnswerState {
+    parser: Option<ToolCallParser>,
+    /// Mistral's templates only accept ids of nine letters and digits.
     short_ids: bool,
-    /// How likely tokens were whose text is still held back.
-    likely: Vec<TokenLogprob>,
+    /// Logprobs of tokens whose text the parser still holds back.
+    logprobs: Vec<TokenLogprob>,
 }
 
-impl Voice {
-    fn new(calls: Option<&Calls>) -> Voice {
-        let reader = calls.map(|calls| Reader::new(calls.style, calls.names.clone(), calls.parallel));
-        Voice { reader, short_ids: calls.is_some_and(|calls| calls.style == Style::Mistral), likely: Vec::new() }
+impl AnswerState {
+    fn new(calls: Option<&Calls>) -> AnswerState {
+        let parser = calls.map(|calls| ToolCallParser::new(calls.style, calls.names.clone(), calls.parallel));
+        AnswerState {
+            parser,
+            short_ids: calls.is_some_and(|calls| calls.style == Style::Mistral),
+            logprobs: Vec::new(),
+        }
     }
 
     fn call_id(&self) -> String {
@@ -132,76 +136,78 @@ impl Voice {
         }
     }
 
-    /// What more text is, worded.
-    fn deltas(&mut self, pieces: Vec<Piece>) -> Vec<ChatDelta> {
+    /// The deltas of parsed parts.
+    fn deltas(&mut self, parts: Vec<AnswerPart>) -> Vec<ChatDelta> {
         let call = |index, id: Option<String>, function| {
             let kind = id.is_some().then_some(ToolKind::Function);
             ChatDelta { tool_calls: Some(vec![ToolCallDelta { index, id, kind, function }]), ..ChatDelta::default() }
         };
-        let word = |piece| match piece {
-            Piece::Text(text) => ChatDelta { content: Some(text), ..ChatDelta::default() },
-            Piece::Call { index, name } => {
+        let delta = |part| match part {
+            AnswerPart::Text(text) => ChatDelta { content: Some(text), ..ChatDelta::default() },
+            AnswerPart::Call { index, name } => {
                 let function = FunctionDelta { name: Some(name), arguments: Some(String::new()) };
                 call(index, Some(self.call_id()), function)
             }
-            Piece::Arguments { index, text } => call(index, None, FunctionDelta { name: None, arguments: Some(text) }),
+            AnswerPart::Arguments { index, text } => {
+                call(index, None, FunctionDelta { name: None, arguments: Some(text) })
+            }
         };
-        pieces.into_iter().map(word).collect()
+        parts.into_iter().map(delta).collect()
     }
 
-    fn grow(&mut self, text: String) -> Vec<ChatDelta> {
-        let pieces = match &mut self.reader {
-            Some(reader) => reader.push(&text),
+    fn push_text(&mut self, text: String) -> Vec<ChatDelta> {
+        let parts = match &mut self.parser {
+            Some(parser) => parser.push(&text),
             None if text.is_empty() => Vec::new(),
-            None => vec![Piece::Text(text)],
+            None => vec![AnswerPart::Text(text)],
         };
-        self.deltas(pieces)
+        self.deltas(parts)
     }
 
     fn end(&mut self, finish: &Finish) -> (Vec<ChatDelta>, FinishReason) {
-        let pieces = self.reader.as_mut().map(Reader::finish).unwrap_or_default();
-        let called = self.reader.as_ref().is_some_and(|reader| reader.calls() > 0);
+        let parts = self.parser.as_mut().map(ToolCallParser::finish).unwrap_or_default();
+        let has_calls = self.parser.as_ref().is_some_and(|parser| parser.calls() > 0);
         let reason = match finish {
             Finish::Length => FinishReason::Length,
-            Finish::End | Finish::Stop(_) if called => FinishReason::ToolCalls,
+            Finish::End | Finish::Stop(_) if has_calls => FinishReason::ToolCalls,
             Finish::End | Finish::Stop(_) => FinishReason::Stop,
         };
-        (self.deltas(pieces), reason)
+        (self.deltas(parts), reason)
     }
 }
 
-impl Script {
-    fn new(about: &About, calls: Option<&Calls>, wish: &Wish) -> Script {
-        Script {
+impl ResponseBuilder {
+    fn new(info: &AnswerInfo, calls: Option<&Calls>, output: &OutputParams) -> ResponseBuilder {
+        ResponseBuilder {
             id: id("chatcmpl-"),
             created: now(),
-            about: about.clone(),
-            voices: (0..about.answers).map(|_| Voice::new(calls)).collect(),
-            written: 0,
-            include_usage: wish.include_usage,
+            info: info.clone(),
+            states: (0..info.answers).map(|_| AnswerState::new(calls)).collect(),
+            completion_tokens: 0,
+            include_usage: output.include_usage,
         }
     }
 
-    /// What `news` adds to which answer: what is new, how likely its tokens were, and why it ended.
-    fn choices(&mut self, news: News) -> Result<Vec<ChatChunkChoice>, Fault> {
-        let (index, deltas, reason) = match news {
-            News::Text { answer, text, tokens, .. } => {
-                self.written += tokens.len();
-                let voice = &mut self.voices[answer];
-                voice.likely.extend(tokens.into_iter().flatten().map(token));
-                (answer, voice.grow(text), None)
+    /// The choices of an event: deltas, logprobs and finish reason.
+    fn choices(&mut self, event: AnswerEvent) -> Result<Vec<ChatChunkChoice>, Fault> {
+        let (index, deltas, reason) = match event {
+            AnswerEvent::Text { answer, text, tokens, .. } => {
+                self.completion_tokens += tokens.len();
+                let state = &mut self.states[answer];
+                state.logprobs.extend(tokens.into_iter().flatten().map(token));
+                (answer, state.push_text(text), None)
             }
-            News::End { answer, finish } => {
-                let (deltas, reason) = self.voices[answer].end(&finish);
+            AnswerEvent::End { answer, finish } => {
+                let (deltas, reason) = self.states[answer].end(&finish);
                 (answer, deltas, Some(reason))
             }
-            News::Failed(fault) => return Err(fault),
+            AnswerEvent::Failed(fault) => return Err(fault),
         };
         let choice = |delta, finish_reason| ChatChunkChoice { index, delta, logprobs: None, finish_reason };
         let mut choices: Vec<ChatChunkChoice> = deltas.into_iter().map(|delta| choice(delta, None)).collect();
         choices.extend(reason.map(|reason| choice(ChatDelta::default(), Some(reason))));
         if let Some(first) = choices.first_mut() {
-            let content = std::mem::take(&mut self.voices[index].likely);
+            let content = std::mem::take(&mut self.states[index].logprobs);
             first.logprobs = (!content.is_empty()).then_some(ChatLogprobs { content, refusal: None });
         }
         Ok(choices)
@@ -212,57 +218,57 @@ impl Script {
             id: self.id.clone(),
             object: "chat.completion.chunk".into(),
             created: self.created,
-            model: self.about.model.clone(),
+            model: self.info.model.clone(),
             choices,
-            system_fingerprint: self.about.fingerprint.clone(),
+            system_fingerprint: self.info.fingerprint.clone(),
             usage: self.include_usage.then_some(None),
         }
     }
 
-    /// The first piece of an answer.
+    /// The first chunk of an answer.
     fn opening(&self, index: usize) -> ChatChunk {
         let delta = ChatDelta { role: Some("assistant".into()), content: Some(String::new()), tool_calls: None };
         self.chunk(vec![ChatChunkChoice { index, delta, ..ChatChunkChoice::default() }])
     }
 
     fn usage(&self) -> Usage {
-        Usage::new(self.about.prompt_tokens, self.about.cached_tokens(), self.written)
+        Usage::new(self.info.prompt_tokens, self.info.cached_tokens(), self.completion_tokens)
     }
 }
 
-/// The answers in one piece.
-async fn whole(mut flow: Flow, mut script: Script) -> Result<ChatCompletion, Fault> {
+/// The complete response.
+async fn complete(mut answers: AnswerStream, mut builder: ResponseBuilder) -> Result<ChatCompletion, Fault> {
     let open = |index| ChatChoice {
         index,
         message: AssistantMessage { role: "assistant".into(), ..AssistantMessage::default() },
         logprobs: None,
         finish_reason: FinishReason::Stop,
     };
-    let mut choices: Vec<ChatChoice> = (0..script.about.answers).map(open).collect();
-    while let Some(news) = flow.next().await {
-        for chunk in script.choices(news)? {
+    let mut choices: Vec<ChatChoice> = (0..builder.info.answers).map(open).collect();
+    while let Some(event) = answers.next().await {
+        for chunk in builder.choices(event)? {
             add(&mut choices[chunk.index], chunk);
         }
     }
     for choice in &mut choices {
-        // A message has a text, be it empty, or calls.
+        // A message has a text, possibly empty, or tool calls.
         if choice.message.tool_calls.is_none() {
             choice.message.content.get_or_insert_default();
         }
     }
-    let usage = script.usage();
+    let usage = builder.usage();
     Ok(ChatCompletion {
-        id: script.id,
+        id: builder.id,
         object: "chat.completion".into(),
-        created: script.created,
-        model: script.about.model,
+        created: builder.created,
+        model: builder.info.model,
         choices,
         usage,
-        system_fingerprint: script.about.fingerprint,
+        system_fingerprint: builder.info.fingerprint,
     })
 }
 
-/// Adds what is new to an answer.
+/// Adds a chunk to an answer.
 fn add(choice: &mut ChatChoice, chunk: ChatChunkChoice) {
     let ChatChunkChoice { delta, logprobs, finish_reason, .. } = chunk;
     if let Some(text) = delta.content {
@@ -284,28 +290,28 @@ fn add(choice: &mut ChatChoice, chunk: ChatChunkChoice) {
     choice.finish_reason = finish_reason.unwrap_or(choice.finish_reason);
 }
 
-/// The answers piece by piece.
-fn stream(flow: Flow, script: Script) -> Response {
-    let openings: VecDeque<_> = (0..script.about.answers).map(|i| sse::data(&script.opening(i))).collect();
-    let state = Some((flow, script, openings));
+/// The streamed response.
+fn stream(answers: AnswerStream, builder: ResponseBuilder) -> Response {
+    let openings: VecDeque<_> = (0..builder.info.answers).map(|i| sse::data(&builder.opening(i))).collect();
+    let state = Some((answers, builder, openings));
     sse::answer(stream::unfold(state, |state| async move {
-        let (mut flow, mut script, mut ready) = state?;
+        let (mut answers, mut builder, mut ready) = state?;
         loop {
             if let Some(event) = ready.pop_front() {
-                return Some((event, Some((flow, script, ready))));
+                return Some((event, Some((answers, builder, ready))));
             }
-            match flow.next().await.map(|news| script.choices(news)) {
+            match answers.next().await.map(|event| builder.choices(event)) {
                 Some(Ok(choices)) => {
-                    ready.extend(choices.into_iter().map(|choice| sse::data(&script.chunk(vec![choice]))));
+                    ready.extend(choices.into_iter().map(|choice| sse::data(&builder.chunk(vec![choice]))));
                 }
                 Some(Err(fault)) => {
                     ready.push_back(sse::failed(&fault));
-                    script.include_usage = false;
+                    builder.include_usage = false;
                 }
-                None if script.include_usage => {
-                    let last = ChatChunk { usage: Some(Some(script.usage())), ..script.chunk(Vec::new()) };
+                None if builder.include_usage => {
+                    let last = ChatChunk { usage: Some(Some(builder.usage())), ..builder.chunk(Vec::new()) };
                     ready.push_back(sse::data(&last));
-                    script.include_usage = false;
+                    builder.include_usage = false;
                 }
                 None => return Some((sse::done(), None)),
             }
@@ -313,9 +319,9 @@ fn stream(flow: Flow, script: Script) -> Response {
     }))
 }
 
-fn token(likely: Likely) -> TokenLogprob {
-    let Likely { chosen: Word { text: token, bytes }, logprob, top } = likely;
-    let top = top.into_iter().map(|(Word { text: token, bytes }, logprob)| TopLogprob { token, logprob, bytes });
-    // Only the first of a prompt has none, and a chat does not echo its prompt.
+fn token(logprobs: TokenChoice) -> TokenLogprob {
+    let TokenChoice { chosen: TokenText { text: token, bytes }, logprob, top } = logprobs;
+    let top = top.into_iter().map(|(TokenText { text: token, bytes }, logprob)| TopLogprob { token, logprob, bytes });
+    // Only the first token of an echoed prompt has none, and a chat does not echo its prompt.
     TokenLogprob { token, logprob: logprob.unwrap_or_default(), bytes, top_logprobs: top.collect() }
 }

@@ -1,13 +1,13 @@
 //! `POST /v1/completions`.
 
-use super::flow::{self, About, Flow, Likely, News, Work};
-use super::rewrite::Rewrite;
-use super::wish::{Knobs, Wish};
+use super::answer_stream::{self, AnswerEvent, AnswerInfo, AnswerStream, Generation, TokenChoice};
+use super::params::{OutputParams, SharedFields};
+use super::seq2seq::Seq2SeqRequest;
 use super::{id, now};
 use crate::app::App;
-use crate::asked::Asked;
 use crate::error::Fault;
-use crate::served::{Served, Want};
+use crate::json_body::JsonBody;
+use crate::served_model::{RequestKind, ServedModel};
 use crate::sse;
 use axum::Json;
 use axum::extract::State;
@@ -22,54 +22,58 @@ use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// Tokens of an answer where nothing is said, as at OpenAI.
-const MAX_TOKENS: usize = 16;
+/// Default of `max_tokens`, as at OpenAI.
+const DEFAULT_MAX_TOKENS: usize = 16;
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(completions))
 }
 
-/// Goes on from texts, at once or piece by piece; a model that rewrites texts (T5) rewrites them.
+/// Text completion, complete or streamed. Sequence-to-sequence models (T5) take the prompt as their
+/// input.
 #[utoipa::path(post, path = "/v1/completions", request_body = CompletionRequest, responses(
-    (status = 200, description = "The answers; a stream of them in pieces if `stream` is true", content(
+    (status = 200, description = "The completions; a stream of chunks if `stream` is true", content(
         (Completion = "application/json"), (Completion = "text/event-stream")))))]
 async fn completions(
     State(app): State<Arc<App>>,
-    Asked { body, trail }: Asked<CompletionRequest>,
+    JsonBody { body, context }: JsonBody<CompletionRequest>,
 ) -> Result<Response, Fault> {
     check(&body)?;
     let starts = starts(&body.prompt);
     app.check_batch(starts.len(), "prompt")?;
-    let wish = Knobs::from(&body).wish()?;
-    wish.check_answers(starts.len(), app.config.max_client_batch)?;
+    let output = SharedFields::from(&body).output_params()?;
+    output.check_answers(starts.len(), app.config.max_client_batch)?;
     if body.stream_options.as_ref().and_then(|o| o.include_obfuscation) == Some(true) {
-        trail.ignored("stream_options.include_obfuscation");
+        context.note_ignored("stream_options.include_obfuscation");
     }
-    let call = app.call("v1/completions", &trail, body.model.as_deref(), Want::Generate)?;
-    let asked = wish.clone();
-    let (flow, ()) =
-        flow::begin((&app, &trail), call, move |served| work(served, &body, starts, asked).map(|work| (work, ())))
-            .await?;
-    let script = Script::new(flow.about(), &wish);
-    if wish.stream {
-        return Ok(stream(flow, script));
+    let call = app.call("v1/completions", &context, body.model.as_deref(), RequestKind::Generate)?;
+    let requested = output.clone();
+    let (answers, ()) = answer_stream::begin((&app, &context), call, move |served| {
+        generation(served, &body, starts, requested).map(|generation| (generation, ()))
+    })
+    .await?;
+    let builder = ResponseBuilder::new(answers.info(), &output);
+    if output.stream {
+        return Ok(stream(answers, builder));
     }
-    whole(flow, script).await.map(|completion| Json(completion).into_response())
+    complete(answers, builder).await.map(|completion| Json(completion).into_response())
 }
 
 fn check(request: &CompletionRequest) -> Result<(), Fault> {
     if request.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
-        return Err(Fault::invalid("no model here fills in the middle: leave out `suffix`").at("suffix"));
+        return Err(
+            Fault::invalid("no model on this server supports fill-in-the-middle; leave out `suffix`").at("suffix")
+        );
     }
     let n = request.n.unwrap_or(1);
     if request.best_of.is_some_and(|best| best != n) {
-        let what = "`best_of` is taken if it is `n`: no answers are made that are not given";
+        let what = "`best_of` must equal `n`: every generated answer is returned";
         return Err(Fault::invalid(what).at("best_of"));
     }
     Ok(())
 }
 
-/// What each prompt starts from.
+/// The engine's start of each prompt.
 fn starts(prompt: &Prompt) -> Vec<Start> {
     match prompt {
         Prompt::Text(text) => vec![Start::Text(text.clone())],
@@ -79,72 +83,77 @@ fn starts(prompt: &Prompt) -> Vec<Start> {
     }
 }
 
-fn work(served: &Served, body: &CompletionRequest, starts: Vec<Start>, wish: Wish) -> Result<Work, Fault> {
-    let (knobs, echo) = (Knobs::from(body), body.echo.unwrap_or(false));
+fn generation(
+    served: &ServedModel,
+    body: &CompletionRequest,
+    starts: Vec<Start>,
+    output: OutputParams,
+) -> Result<Generation, Fault> {
+    let (fields, echo) = (SharedFields::from(body), body.echo.unwrap_or(false));
     match &served.model {
         TaskModel::Generate(llm) => {
-            let params = knobs.params(llm.params(), llm.plan().vocabulary)?;
-            let format = wish.form.map(Format::from);
+            let params = fields.params(llm.params(), llm.plan().vocabulary)?;
+            let format = output.format.map(Format::from);
             let request = |start| Request {
                 start,
                 params: Some(params.clone()),
-                max_tokens: Some(wish.max_tokens.unwrap_or(MAX_TOKENS)),
-                stop: wish.stop.clone(),
+                max_tokens: Some(output.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS)),
+                stop: output.stop.clone(),
                 echo,
                 ignore_end: body.ignore_eos.unwrap_or(false),
                 format: format.clone(),
             };
-            Ok(Work::Write { requests: starts.into_iter().map(request).collect(), marks: Vec::new() })
+            Ok(Generation::Decode { requests: starts.into_iter().map(request).collect(), marks: Vec::new() })
         }
         TaskModel::Seq2Seq(_) if echo => {
-            Err(Fault::invalid("a model that writes another text for a text has nothing to `echo`").at("echo"))
+            Err(Fault::invalid("sequence-to-sequence models (T5) do not support `echo`").at("echo"))
         }
-        TaskModel::Seq2Seq(model) => Rewrite::new(model, starts, &knobs, &wish).map(Work::Rewrite),
-        _ => Err(served.unfit(Want::Generate)),
+        TaskModel::Seq2Seq(model) => Seq2SeqRequest::new(model, starts, &fields, &output).map(Generation::Seq2Seq),
+        _ => Err(served.unsupported(RequestKind::Generate)),
     }
 }
 
-/// Words what happens to the answers.
-struct Script {
+/// Builds responses and chunks from events.
+struct ResponseBuilder {
     id: String,
     created: u64,
-    about: About,
-    /// Characters of each answer so far: where its next token begins.
+    info: AnswerInfo,
+    /// Characters of each answer so far, for `text_offset`.
     lengths: Vec<usize>,
-    written: usize,
+    completion_tokens: usize,
     include_usage: bool,
 }
 
-impl Script {
-    fn new(about: &About, wish: &Wish) -> Script {
-        Script {
+impl ResponseBuilder {
+    fn new(info: &AnswerInfo, output: &OutputParams) -> ResponseBuilder {
+        ResponseBuilder {
             id: id("cmpl-"),
             created: now(),
-            about: about.clone(),
-            lengths: vec![0; about.answers],
-            written: 0,
-            include_usage: wish.include_usage,
+            info: info.clone(),
+            lengths: vec![0; info.answers],
+            completion_tokens: 0,
+            include_usage: output.include_usage,
         }
     }
 
-    /// What `news` adds to which answer.
-    fn choice(&mut self, news: News) -> Result<CompletionChoice, Fault> {
-        match news {
-            News::Text { answer: index, prompt, text, tokens } => {
-                self.written += if prompt { 0 } else { tokens.len() };
-                let likely: Vec<Likely> = tokens.into_iter().flatten().collect();
-                let logprobs = (!likely.is_empty()).then(|| logprobs(likely, self.lengths[index]));
+    /// The choice that an event adds to.
+    fn choice(&mut self, event: AnswerEvent) -> Result<CompletionChoice, Fault> {
+        match event {
+            AnswerEvent::Text { answer: index, prompt, text, tokens } => {
+                self.completion_tokens += if prompt { 0 } else { tokens.len() };
+                let choices: Vec<TokenChoice> = tokens.into_iter().flatten().collect();
+                let logprobs = (!choices.is_empty()).then(|| logprobs(choices, self.lengths[index]));
                 self.lengths[index] += text.chars().count();
                 Ok(CompletionChoice { text, index, logprobs, finish_reason: None })
             }
-            News::End { answer: index, finish } => {
+            AnswerEvent::End { answer: index, finish } => {
                 let reason = match finish {
                     Finish::Length => FinishReason::Length,
                     Finish::End | Finish::Stop(_) => FinishReason::Stop,
                 };
                 Ok(CompletionChoice { index, finish_reason: Some(reason), ..CompletionChoice::default() })
             }
-            News::Failed(fault) => Err(fault),
+            AnswerEvent::Failed(fault) => Err(fault),
         }
     }
 
@@ -153,22 +162,22 @@ impl Script {
             id: self.id.clone(),
             object: "text_completion".into(),
             created: self.created,
-            model: self.about.model.clone(),
+            model: self.info.model.clone(),
             choices,
-            system_fingerprint: self.about.fingerprint.clone(),
+            system_fingerprint: self.info.fingerprint.clone(),
             usage,
         }
     }
 
     fn usage(&self) -> Usage {
-        Usage::new(self.about.prompt_tokens, self.about.cached_tokens(), self.written)
+        Usage::new(self.info.prompt_tokens, self.info.cached_tokens(), self.completion_tokens)
     }
 }
 
-/// How likely tokens were that begin at a character of the answer.
-fn logprobs(likely: Vec<Likely>, mut at: usize) -> CompletionLogprobs {
+/// Logprobs of tokens; `at` is the character offset of the first.
+fn logprobs(choices: Vec<TokenChoice>, mut at: usize) -> CompletionLogprobs {
     let mut all = CompletionLogprobs::default();
-    for Likely { chosen, logprob, top } in likely {
+    for TokenChoice { chosen, logprob, top } in choices {
         all.text_offset.push(at);
         at += chosen.text.chars().count();
         all.tokens.push(chosen.text);
@@ -178,12 +187,12 @@ fn logprobs(likely: Vec<Likely>, mut at: usize) -> CompletionLogprobs {
     all
 }
 
-/// The answers in one piece.
-async fn whole(mut flow: Flow, mut script: Script) -> Result<Completion, Fault> {
+/// The complete response.
+async fn complete(mut answers: AnswerStream, mut builder: ResponseBuilder) -> Result<Completion, Fault> {
     let open = |index| CompletionChoice { index, ..CompletionChoice::default() };
-    let mut choices: Vec<CompletionChoice> = (0..script.about.answers).map(open).collect();
-    while let Some(news) = flow.next().await {
-        let CompletionChoice { text, index, logprobs, finish_reason } = script.choice(news)?;
+    let mut choices: Vec<CompletionChoice> = (0..builder.info.answers).map(open).collect();
+    while let Some(event) = answers.next().await {
+        let CompletionChoice { text, index, logprobs, finish_reason } = builder.choice(event)?;
         let choice = &mut choices[index];
         choice.text.push_str(&text);
         choice.finish_reason = choice.finish_reason.or(finish_reason);
@@ -195,31 +204,31 @@ async fn whole(mut flow: Flow, mut script: Script) -> Result<Completion, Fault> 
             all.text_offset.extend(more.text_offset);
         }
     }
-    Ok(script.completion(choices, Some(Some(script.usage()))))
+    Ok(builder.completion(choices, Some(Some(builder.usage()))))
 }
 
-/// The answers piece by piece.
-fn stream(flow: Flow, script: Script) -> Response {
-    let state = Some((flow, script, VecDeque::new()));
+/// The streamed response.
+fn stream(answers: AnswerStream, builder: ResponseBuilder) -> Response {
+    let state = Some((answers, builder, VecDeque::new()));
     sse::answer(stream::unfold(state, |state| async move {
-        let (mut flow, mut script, mut ready) = state?;
+        let (mut answers, mut builder, mut ready) = state?;
         loop {
             if let Some(event) = ready.pop_front() {
-                return Some((event, Some((flow, script, ready))));
+                return Some((event, Some((answers, builder, ready))));
             }
-            match flow.next().await.map(|news| script.choice(news)) {
+            match answers.next().await.map(|event| builder.choice(event)) {
                 Some(Ok(choice)) => {
-                    let usage = script.include_usage.then_some(None);
-                    ready.push_back(sse::data(&script.completion(vec![choice], usage)));
+                    let usage = builder.include_usage.then_some(None);
+                    ready.push_back(sse::data(&builder.completion(vec![choice], usage)));
                 }
                 Some(Err(fault)) => {
                     ready.push_back(sse::failed(&fault));
-                    script.include_usage = false;
+                    builder.include_usage = false;
                 }
-                None if script.include_usage => {
-                    let usage = Some(Some(script.usage()));
-                    ready.push_back(sse::data(&script.completion(Vec::new(), usage)));
-                    script.include_usage = false;
+                None if builder.include_usage => {
+                    let usage = Some(Some(builder.usage()));
+                    ready.push_back(sse::data(&builder.completion(Vec::new(), usage)));
+                    builder.include_usage = false;
                 }
                 None => return Some((sse::done(), None)),
             }

@@ -1,7 +1,7 @@
-//! A conversation and its tools, as a model reads them.
+//! Renders a conversation and its tools into a prompt.
 
-use super::tools::{Demand, Style, tell};
-use super::wish::Form;
+use super::params::AnswerFormat;
+use super::tools::{CallGrammar, Style, describe_tools};
 use crate::error::Fault;
 use sconce_api::openai::chat::ChatRequest;
 use sconce_api::openai::tools::{Function, Tool, ToolChoice, ToolMode};
@@ -10,22 +10,22 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The longest name of a function, as OpenAI has it.
-const LONGEST_NAME: usize = 64;
+/// Longest function name, as at OpenAI.
+const MAX_NAME_LENGTH: usize = 64;
 
-/// A conversation, ready to be answered.
+/// A rendered conversation.
 pub(super) struct Prompt {
-    /// What the model reads.
+    /// The rendered text.
     pub(super) text: String,
-    /// What its answer must be.
+    /// Structured output of the answer.
     pub(super) format: Option<Format>,
-    /// How calls are found in it; `None`: there are none.
+    /// How to parse tool calls in the answer; `None` without tools.
     pub(super) calls: Option<Calls>,
-    /// Control tokens by which calls are written.
+    /// Control tokens that mark tool calls.
     pub(super) marks: Vec<(u32, &'static str)>,
 }
 
-/// How calls are found in an answer.
+/// How to parse tool calls in an answer.
 #[derive(Clone, Debug)]
 pub(super) struct Calls {
     pub(super) style: Style,
@@ -33,58 +33,59 @@ pub(super) struct Calls {
     pub(super) parallel: bool,
 }
 
-/// What a request says of tools.
+/// `tools` and `tool_choice` of a request.
 #[derive(Debug)]
 pub(super) enum Choice<'a> {
-    /// Nothing, or that none may be called.
+    /// No tools, or none may be called.
     None,
-    /// They may be called.
+    /// Tools may be called.
     Auto(&'a [Tool]),
-    /// One of these must be called; all are shown.
-    Demanded(&'a [Tool], Vec<&'a Function>),
+    /// One of these functions must be called; the prompt shows all tools.
+    Required(&'a [Tool], Vec<&'a Function>),
 }
 
 impl<'a> Choice<'a> {
-    /// What can be said without a model.
+    /// Reads and checks the fields; needs no model.
     pub(super) fn of(request: &'a ChatRequest) -> Result<Choice<'a>, Fault> {
         let tools = request.tools.as_deref().unwrap_or_default();
         let mut names = BTreeSet::new();
         for (i, Tool { function, .. }) in tools.iter().enumerate() {
-            let sound = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+            let allowed = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
             if function.parameters.as_ref().is_some_and(|schema| !schema.is_object()) {
-                let what = format!("the `parameters` of `{}` are no JSON schema: an object is one", function.name);
+                let what = format!("the `parameters` of `{}` must be a JSON schema, which is an object", function.name);
                 return Err(Fault::invalid(what).at(&format!("tools[{i}].function.parameters")));
             }
             let name = function.name.as_str();
-            if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(sound) {
-                let what = format!("a function's name is 1 to {LONGEST_NAME} of a-z, A-Z, 0-9, _, - and .");
+            if name.is_empty() || name.len() > MAX_NAME_LENGTH || !name.chars().all(allowed) {
+                let what =
+                    format!("a function name must be 1 to {MAX_NAME_LENGTH} characters of a-z, A-Z, 0-9, _, - and .");
                 return Err(Fault::invalid(what).at(&format!("tools[{i}].function.name")));
             }
             if !names.insert(name) {
-                let what = format!("two functions are called `{name}`");
+                let what = format!("two functions have the name `{name}`");
                 return Err(Fault::invalid(what).at(&format!("tools[{i}].function.name")));
             }
         }
         let without = |what: &str| {
-            let what = format!("`tool_choice` {what}, and there are no `tools` to choose from");
+            let what = format!("`tool_choice` {what}, but the request has no `tools`");
             Err(Fault::invalid(what).at("tool_choice"))
         };
         match &request.tool_choice {
             Some(ToolChoice::Mode(ToolMode::None)) => Ok(Choice::None),
             None | Some(ToolChoice::Mode(ToolMode::Auto)) if tools.is_empty() => Ok(Choice::None),
             None | Some(ToolChoice::Mode(ToolMode::Auto)) => Ok(Choice::Auto(tools)),
-            Some(ToolChoice::Mode(ToolMode::Required)) if tools.is_empty() => without("demands a call"),
+            Some(ToolChoice::Mode(ToolMode::Required)) if tools.is_empty() => without("requires a call"),
             Some(ToolChoice::Mode(ToolMode::Required)) => {
-                Ok(Choice::Demanded(tools, tools.iter().map(|tool| &tool.function).collect()))
+                Ok(Choice::Required(tools, tools.iter().map(|tool| &tool.function).collect()))
             }
             Some(ToolChoice::Named { function, .. }) if tools.is_empty() => {
                 without(&format!("names `{}`", function.name))
             }
             Some(ToolChoice::Named { function, .. }) => {
                 match tools.iter().find(|tool| tool.function.name == function.name) {
-                    Some(tool) => Ok(Choice::Demanded(tools, vec![&tool.function])),
+                    Some(tool) => Ok(Choice::Required(tools, vec![&tool.function])),
                     None => {
-                        let what = format!("`tool_choice` names `{}`, which is none of the tools", function.name);
+                        let what = format!("`tool_choice` names `{}`, which is not in `tools`", function.name);
                         Err(Fault::invalid(what).at("tool_choice"))
                     }
                 }
@@ -93,58 +94,59 @@ impl<'a> Choice<'a> {
     }
 }
 
-/// What `llm` is to read and may answer.
-pub(super) fn prompt(llm: &Llm, request: &ChatRequest, form: Option<Form>) -> Result<Prompt, Fault> {
+/// Renders the prompt, and derives the answer's grammar.
+pub(super) fn prompt(llm: &Llm, request: &ChatRequest, format: Option<AnswerFormat>) -> Result<Prompt, Fault> {
     let choice = Choice::of(request)?;
-    let shown = match &choice {
+    let visible_tools = match &choice {
         Choice::None => None,
-        Choice::Auto(tools) | Choice::Demanded(tools, _) => Some(*tools),
+        Choice::Auto(tools) | Choice::Required(tools, _) => Some(*tools),
     };
-    let template = llm.template(shown.is_some());
+    let template = llm.template(visible_tools.is_some());
     let style = Style::of(template);
-    let tools = shown.map(described);
-    let developers = template.is_some_and(|text| text.contains("developer"));
-    let mut messages = plain(&request.messages, developers)?;
-    let told = style == Style::Told;
-    if told {
-        messages = tell(messages, tools.as_ref());
+    let tools = visible_tools.map(template_tools);
+    let has_developer_role = template.is_some_and(|text| text.contains("developer"));
+    let mut messages = normalized(&request.messages, has_developer_role)?;
+    let in_messages = style == Style::Described;
+    if in_messages {
+        messages = describe_tools(messages, tools.as_ref());
     }
     let messages = messages.into_iter().enumerate().map(|(i, message)| {
-        let wrong = |what: String| Fault::invalid(format!("message {i}: {what}")).at(&format!("messages[{i}]"));
-        Message::try_from(message).map_err(wrong).map(Message::with_objects_as_arguments)
+        let invalid = |what: String| Fault::invalid(format!("message {i}: {what}")).at(&format!("messages[{i}]"));
+        Message::try_from(message).map_err(invalid).map(Message::with_objects_as_arguments)
     });
     let messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
-    let options =
-        ChatOptions { tools: tools.filter(|_| !told), extra: request.chat_template_kwargs.clone().unwrap_or_default() };
+    let options = ChatOptions {
+        tools: tools.filter(|_| !in_messages),
+        extra: request.chat_template_kwargs.clone().unwrap_or_default(),
+    };
     let text = llm.render(&messages, &options).map_err(|e| Fault::from(e).at("messages"))?;
     let parallel = request.parallel_tool_calls.unwrap_or(true);
     let control = |mark: &str| llm.control(mark);
-    let format = |functions: &[&Function], instead: Option<&Value>| {
-        let grammar = Demand { style, functions, parallel, instead }.grammar(&control);
+    let calls_grammar = |functions: &[&Function], instead: Option<&Value>| {
+        let grammar = CallGrammar { style, functions, parallel, instead }.grammar(&control);
         grammar.map(Format::Grammar).map_err(|what| Fault::invalid(what).at("tools"))
     };
-    let format = match (&choice, form) {
-        (Choice::None, form) => form.map(Format::from),
-        (Choice::Demanded(_, functions), _) => Some(format(functions, None)?),
+    let format = match (&choice, format) {
+        (Choice::None, format) => format.map(Format::from),
+        (Choice::Required(_, functions), _) => Some(calls_grammar(functions, None)?),
         (Choice::Auto(_), None) => None,
-        (Choice::Auto(tools), Some(Form::Json(schema))) => {
+        (Choice::Auto(tools), Some(AnswerFormat::Json(schema))) => {
             let functions: Vec<&Function> = tools.iter().map(|tool| &tool.function).collect();
-            Some(format(&functions, Some(&schema))?)
+            Some(calls_grammar(&functions, Some(&schema))?)
         }
-        (Choice::Auto(_), Some(Form::Other(_))) => {
-            let what =
-                "an answer that must have this form cannot call tools; set `tool_choice` to \"none\" or \"required\"";
+        (Choice::Auto(_), Some(AnswerFormat::Other(_))) => {
+            let what = "tool calls cannot be combined with this structured output; set `tool_choice` to \"none\" or \"required\"";
             return Err(Fault::invalid(what).at("structured_outputs"));
         }
     };
-    let names = shown.into_iter().flatten().map(|tool| tool.function.name.clone()).collect();
-    let calls = shown.map(|_| Calls { style, names: Arc::new(names), parallel });
+    let names = visible_tools.into_iter().flatten().map(|tool| tool.function.name.clone()).collect();
+    let calls = visible_tools.map(|_| Calls { style, names: Arc::new(names), parallel });
     let marks = calls.iter().flat_map(|_| style.marks()).filter_map(|mark| Some((control(mark)?, *mark))).collect();
     Ok(Prompt { text, format, calls, marks })
 }
 
-/// Tools as templates know them: each with a schema, and with nothing that is for us alone.
-fn described(tools: &[Tool]) -> Value {
+/// Tools as chat templates expect them: each with a schema, and without `strict`.
+fn template_tools(tools: &[Tool]) -> Value {
     let each = tools.iter().map(|tool| {
         let mut tool = tool.clone();
         tool.function.parameters.get_or_insert_with(|| json!({"type": "object", "properties": {}}));
@@ -154,33 +156,39 @@ fn described(tools: &[Tool]) -> Value {
     each.collect()
 }
 
-/// The messages in the forms that templates know: texts in one piece, and no roles that they have not heard of.
-fn plain(messages: &[Map<String, Value>], developers: bool) -> Result<Vec<Map<String, Value>>, Fault> {
+/// Normalizes messages for chat templates: joins content parts, and maps unknown roles.
+fn normalized(messages: &[Map<String, Value>], has_developer_role: bool) -> Result<Vec<Map<String, Value>>, Fault> {
     if messages.is_empty() {
-        return Err(Fault::invalid("`messages` is empty; a chat needs at least one").at("messages"));
+        return Err(Fault::invalid("`messages` is empty; send at least one").at("messages"));
     }
     let each = messages.iter().enumerate().map(|(i, message)| {
-        let wrong = |field: &str, what: String| Fault::invalid(what).at(&format!("messages[{i}].{field}"));
+        let invalid = |field: &str, what: String| Fault::invalid(what).at(&format!("messages[{i}].{field}"));
         for field in ["name", "tool_call_id"] {
             if message.get(field).is_some_and(|value| !value.is_string() && !value.is_null()) {
-                return Err(wrong(field, format!("the `{field}` of a message is a text")));
+                return Err(invalid(field, format!("the `{field}` of a message must be a string")));
             }
         }
-        if message.get("content").is_some_and(|said| !said.is_string() && !said.is_null() && !said.is_array()) {
-            return Err(wrong("content", "what a message says is a text, or a list of parts".into()));
+        if message
+            .get("content")
+            .is_some_and(|content| !content.is_string() && !content.is_null() && !content.is_array())
+        {
+            return Err(invalid("content", "the `content` of a message must be a string or a list of parts".into()));
         }
         let calls = message.get("tool_calls").filter(|calls| !calls.is_null());
-        // Arguments in a text, as at OpenAI, or as they are: templates read both.
+        // Arguments may be a JSON string, as at OpenAI, or an object: templates read both.
         let is_call = |call: &Value| call["id"].is_string() && call["function"]["name"].is_string();
         if calls.is_some_and(|calls| !calls.as_array().is_some_and(|all| all.iter().all(is_call))) {
-            return Err(wrong("tool_calls", "a message tells of calls each with an `id` and a `function`".into()));
+            return Err(invalid(
+                "tool_calls",
+                "each of a message's `tool_calls` needs an `id` and a `function` with a `name`".into(),
+            ));
         }
         let mut message = message.clone();
-        if !developers && message.get("role").is_some_and(|role| role == "developer") {
+        if !has_developer_role && message.get("role").is_some_and(|role| role == "developer") {
             message.insert("role".into(), json!("system"));
         }
         if let Some(Value::Array(parts)) = message.get("content") {
-            let text = joined(parts).map_err(|what| wrong("content", what))?;
+            let text = joined(parts).map_err(|what| invalid("content", what))?;
             message.insert("content".into(), text.into());
         }
         Ok(message)
@@ -188,15 +196,18 @@ fn plain(messages: &[Map<String, Value>], developers: bool) -> Result<Vec<Map<St
     each.collect()
 }
 
-/// The text of parts, one a line.
+/// Joins the text of content parts with line breaks.
 fn joined(parts: &[Value]) -> Result<String, String> {
     let texts = parts.iter().map(|part| match part.get("type").and_then(Value::as_str) {
         Some("text") => {
-            part.get("text").and_then(Value::as_str).ok_or("a part of type `text` needs a `text`".to_owned())
+            part.get("text").and_then(Value::as_str).ok_or("a content part of type `text` needs a `text`".to_owned())
         }
-        Some("refusal") => part.get("refusal").and_then(Value::as_str).ok_or("a refusal needs its text".to_owned()),
-        Some(other) => Err(format!("this model reads text, and no part of type `{other}`")),
-        None => Err("a part of a message needs a `type`".into()),
+        Some("refusal") => part
+            .get("refusal")
+            .and_then(Value::as_str)
+            .ok_or("a content part of type `refusal` needs a `refusal`".to_owned()),
+        Some(other) => Err(format!("this model accepts text only, no content part of type `{other}`")),
+        None => Err("a content part needs a `type`".into()),
     });
     Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
 }
@@ -220,9 +231,9 @@ mod tests {
         assert!(matches!(Choice::of(&with(json!("none"))), Ok(Choice::None)));
         assert!(matches!(Choice::of(&with(Value::Null)), Ok(Choice::Auto(_))));
         assert!(matches!(Choice::of(&with(json!("auto"))), Ok(Choice::Auto(_))));
-        assert!(matches!(Choice::of(&with(json!("required"))), Ok(Choice::Demanded(_, both)) if both.len() == 2));
+        assert!(matches!(Choice::of(&with(json!("required"))), Ok(Choice::Required(_, both)) if both.len() == 2));
         let named = with(json!({"type": "function", "function": {"name": "g"}}));
-        assert!(matches!(Choice::of(&named), Ok(Choice::Demanded(all, one)) if all.len() == 2 && one[0].name == "g"));
+        assert!(matches!(Choice::of(&named), Ok(Choice::Required(all, one)) if all.len() == 2 && one[0].name == "g"));
         let bad = [
             (with(json!({"type": "function", "function": {"name": "h"}})), "tool_choice"),
             (chat(json!({"tool_choice": "required"})), "tool_choice"),
@@ -249,9 +260,9 @@ mod tests {
             {"type": "function", "function": {"name": "f", "description": "d", "strict": true}},
         ]))
         .unwrap();
-        let shown = json!([{"type": "function", "function": {"name": "f", "description": "d",
+        let visible_tools = json!([{"type": "function", "function": {"name": "f", "description": "d",
             "parameters": {"type": "object", "properties": {}}}}]);
-        assert_eq!(described(&tools).to_string(), shown.to_string());
+        assert_eq!(template_tools(&tools).to_string(), visible_tools.to_string());
     }
 
     #[test]
@@ -261,13 +272,13 @@ mod tests {
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
         ]);
         let messages: Vec<Map<String, Value>> = serde_json::from_value(messages).unwrap();
-        let read = plain(&messages, false).unwrap();
+        let read = normalized(&messages, false).unwrap();
         assert_eq!((&read[0]["role"], &read[1]["content"]), (&json!("system"), &json!("a\nb")));
-        assert_eq!(plain(&messages, true).unwrap()[0]["role"], "developer");
+        assert_eq!(normalized(&messages, true).unwrap()[0]["role"], "developer");
         let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]);
-        let fault = plain(&serde_json::from_value::<Vec<_>>(image).unwrap(), true).unwrap_err();
+        let fault = normalized(&serde_json::from_value::<Vec<_>>(image).unwrap(), true).unwrap_err();
         assert_eq!(fault.param.as_deref(), Some("messages[0].content"));
         assert!(fault.message.contains("image_url"));
-        assert!(plain(&[], true).is_err());
+        assert!(normalized(&[], true).is_err());
     }
 }

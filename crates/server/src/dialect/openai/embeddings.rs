@@ -1,11 +1,11 @@
-//! Vectors of texts and images.
+//! Embeddings of texts and images.
 
 use crate::answer::Answer;
 use crate::app::App;
-use crate::asked::Asked;
-use crate::embedding::{self, How};
+use crate::embedding::{self, EmbedParams};
 use crate::error::Fault;
-use crate::trail::Trail;
+use crate::json_body::JsonBody;
+use crate::request_context::HttpContext;
 use axum::extract::State;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -21,55 +21,59 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(embeddings)).routes(routes!(images))
 }
 
-/// A vector an input.
+/// Embeds inputs: one embedding per input.
 #[utoipa::path(post, path = "/v1/embeddings", request_body = EmbeddingRequest,
-    responses((status = 200, description = "A vector an input", body = EmbeddingResponse)))]
+    responses((status = 200, description = "One embedding per input", body = EmbeddingResponse)))]
 async fn embeddings(
     State(app): State<Arc<App>>,
-    Asked { body, trail }: Asked<EmbeddingRequest>,
+    JsonBody { body, context }: JsonBody<EmbeddingRequest>,
 ) -> Result<Answer<EmbeddingResponse>, Fault> {
-    made(&app, &trail, body).await
+    embed(&app, &context, body).await
 }
 
-/// The same; texts and images go into one space.
+/// The same as `/v1/embeddings`; CLIP models embed texts and images into one space.
 #[utoipa::path(post, path = "/v1/images/embeddings", request_body = EmbeddingRequest,
-    responses((status = 200, description = "A vector an input", body = EmbeddingResponse)))]
+    responses((status = 200, description = "One embedding per input", body = EmbeddingResponse)))]
 async fn images(
     State(app): State<Arc<App>>,
-    Asked { body, trail }: Asked<EmbeddingRequest>,
+    JsonBody { body, context }: JsonBody<EmbeddingRequest>,
 ) -> Result<Answer<EmbeddingResponse>, Fault> {
-    made(&app, &trail, body).await
+    embed(&app, &context, body).await
 }
 
-async fn made(app: &Arc<App>, trail: &Arc<Trail>, body: EmbeddingRequest) -> Result<Answer<EmbeddingResponse>, Fault> {
+async fn embed(
+    app: &Arc<App>,
+    context: &Arc<HttpContext>,
+    body: EmbeddingRequest,
+) -> Result<Answer<EmbeddingResponse>, Fault> {
     let items = body.input.items;
     app.check_batch(items.len(), "input")?;
-    let how = How {
-        truncate: app.truncates(body.truncate, TruncationDirection::Right),
-        prompted: body.prompt_name.is_some(),
+    let params = EmbedParams {
+        truncate: app.truncation(body.truncate, TruncationDirection::Right),
+        prompt_given: body.prompt_name.is_some(),
         prompt: app.prompt(body.prompt_name),
         normalize: body.normalize.unwrap_or(true),
         dimensions: body.dimensions,
         param: "input",
     };
-    let call = app.call("v1/embeddings", trail, body.model.as_deref(), embedding::wanted(&items))?;
-    let made = call.run(move |served, caller| embedding::embed(served, caller, items, &how)).await?;
+    let call = app.call("v1/embeddings", context, body.model.as_deref(), embedding::request_kind(&items))?;
+    let output = call.run(move |served, caller| embedding::embed(served, caller, items, &params)).await?;
     let format = body.encoding_format.unwrap_or_default();
     let one = |(index, row): (usize, Vec<f32>)| Embedding {
         object: "embedding".into(),
-        embedding: written(row, format),
+        embedding: encoded(row, format),
         index,
     };
-    let told = EmbeddingResponse {
+    let response = EmbeddingResponse {
         object: "list".into(),
-        data: made.rows.into_iter().enumerate().map(one).collect(),
+        data: output.rows.into_iter().enumerate().map(one).collect(),
         model: call.served().id.clone(),
-        usage: EmbeddingUsage { prompt_tokens: made.usage.tokens, total_tokens: made.usage.tokens },
+        usage: EmbeddingUsage { prompt_tokens: output.usage.tokens, total_tokens: output.usage.tokens },
     };
-    Ok(call.answer(told, made.usage))
+    Ok(call.answer(response, output.usage))
 }
 
-fn written(row: Vec<f32>, format: EncodingFormat) -> Vector {
+fn encoded(row: Vec<f32>, format: EncodingFormat) -> Vector {
     match format {
         EncodingFormat::Float => Vector::Float(row),
         EncodingFormat::Base64 => {

@@ -1,24 +1,24 @@
-//! OpenAI: one file a resource.
+//! OpenAI's API, one file per resource.
 
+mod answer_stream;
 pub mod chat;
 pub mod classify;
 pub mod completions;
 mod conversation;
 pub mod embeddings;
-mod flow;
+mod latency;
 pub mod models;
-mod pace;
-mod rewrite;
+mod params;
+mod seq2seq;
 mod tools;
-mod wish;
 
 use crate::app::App;
-use crate::trail::fresh_id;
+use crate::request_context::fresh_id;
 use std::sync::Arc;
 use std::time::SystemTime;
 use utoipa_axum::router::OpenApiRouter;
 
-/// Its paths.
+/// Routes of this API.
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .merge(models::routes())
@@ -28,7 +28,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .merge(classify::routes())
 }
 
-/// An id that nobody had before, of the kind that `prefix` tells.
+/// A new unique id with this prefix.
 fn id(prefix: &str) -> String {
     format!("{prefix}{}", fresh_id())
 }

@@ -1,8 +1,8 @@
-//! Which models there are.
+//! The list of models.
 
 use crate::app::App;
 use crate::error::{Fault, FaultKind};
-use crate::house::{Shown, Standing};
+use crate::model_manager::{ModelStatus, ModelSummary};
 use axum::Json;
 use axum::extract::{Path, State};
 use sconce_api::openai::models::{Model, ModelList};
@@ -15,28 +15,28 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(one))
 }
 
-/// Models that can be asked, be it that the next request brings them back.
+/// Models that accept requests, including unloaded ones that the next request loads again.
 #[utoipa::path(get, path = "/v1/models", responses((status = 200, description = "The models", body = ModelList)))]
 async fn list(State(app): State<Arc<App>>) -> Json<ModelList> {
-    let data = app.house.list().iter().filter(|m| is_there(m)).map(told).collect();
+    let data = app.models.list().iter().filter(|m| is_available(m)).map(api_model).collect();
     Json(ModelList { object: "list".into(), data })
 }
 
-/// One of them. Names have slashes: the rest of the path is the name, escaped or not.
-#[utoipa::path(get, path = "/v1/models/{*id}", params(("id" = String, Path, description = "Its name")),
+/// One model. Names may contain slashes: the rest of the path is the name, escaped or not.
+#[utoipa::path(get, path = "/v1/models/{*id}", params(("id" = String, Path, description = "The model's name")),
     responses((status = 200, description = "The model", body = Model)))]
 async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Model>, Fault> {
-    let found = app.house.list().into_iter().find(|m| is_there(m) && m.spec.is_called(&id));
-    let absent = || Fault::new(FaultKind::NoModel, format!("there is no model `{id}` here")).at("model");
-    found.map(|m| Json(told(&m))).ok_or_else(absent)
+    let found = app.models.list().into_iter().find(|m| is_available(m) && m.spec.is_called(&id));
+    let absent = || Fault::new(FaultKind::NoModel, format!("there is no model `{id}` on this server")).at("model");
+    found.map(|m| Json(api_model(&m))).ok_or_else(absent)
 }
 
-fn is_there(shown: &Shown) -> bool {
-    matches!(shown.standing, Standing::Ready | Standing::Resting | Standing::Troubled(_))
+fn is_available(summary: &ModelSummary) -> bool {
+    matches!(summary.status, ModelStatus::Ready | ModelStatus::Unloaded | ModelStatus::ReloadFailed(_))
 }
 
-fn told(shown: &Shown) -> Model {
+fn api_model(summary: &ModelSummary) -> Model {
     let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let created = shown.served.as_ref().map_or_else(now, |served| served.created_seconds());
-    Model { id: shown.spec.id.clone(), object: "model".into(), created, owned_by: "sconce".into() }
+    let created = summary.served.as_ref().map_or_else(now, |served| served.created_seconds());
+    Model { id: summary.spec.id.clone(), object: "model".into(), created, owned_by: "sconce".into() }
 }

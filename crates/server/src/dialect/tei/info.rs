@@ -1,8 +1,8 @@
-//! What is served, on what, and what really ran.
+//! `GET /info`: the models, their devices, and the op counts by rung.
 
 use crate::app::App;
 use crate::error::{Fault, FaultKind};
-use crate::house::Shown;
+use crate::model_manager::ModelSummary;
 use axum::Json;
 use axum::extract::State;
 use sconce_api::tei::{Info, ModelInfo, OpCount};
@@ -18,23 +18,23 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(info))
 }
 
-/// The first model in TEI's words, and all of them in ours: device, dtype, and the rungs that really ran.
+/// The first model in TEI's format, and all models with device, dtype and op counts by rung.
 #[utoipa::path(get, path = "/info", responses((status = 200, description = "About the server", body = Info)))]
 async fn info(State(app): State<Arc<App>>) -> Result<Json<Info>, Fault> {
-    let all = app.house.list();
+    let all = app.models.list();
     let Some(first) = all.iter().find(|m| m.served.is_some()).or(all.first()) else {
-        return Err(Fault::new(FaultKind::NoModel, "no model is served here"));
+        return Err(Fault::new(FaultKind::NoModel, "this server has no models; load one with POST /v1/models/load"));
     };
     let plan = first.served.as_ref().map(|s| s.model.loaded().plan());
-    let most = plan.map_or(0, |p| p.batch_tokens);
+    let batch_tokens = plan.map_or(0, |p| p.batch_tokens);
     Ok(Json(Info {
         model_id: first.spec.id.clone(),
         model_sha: first.served.as_ref().and_then(|s| commit(&s.model.loaded().files().origin)),
         model_dtype: plan.map(|p| p.format()).unwrap_or_default(),
-        model_type: first.served.as_ref().map_or(Value::Null, |s| kind(&s.model)),
+        model_type: first.served.as_ref().map_or(Value::Null, |s| model_type(&s.model)),
         max_concurrent_requests: app.config.max_concurrent,
         max_input_length: plan.map_or(0, |p| p.max_tokens),
-        max_batch_tokens: most,
+        max_batch_tokens: batch_tokens,
         max_batch_requests: plan.map(|p| p.most_sequences).filter(|n| *n < usize::MAX),
         max_client_batch_size: app.config.max_client_batch,
         auto_truncate: app.config.auto_truncate,
@@ -42,11 +42,11 @@ async fn info(State(app): State<Arc<App>>) -> Result<Json<Info>, Fault> {
         version: env!("CARGO_PKG_VERSION").into(),
         sha: None,
         docker_label: None,
-        models: all.iter().map(about).collect(),
+        models: all.iter().map(model_info).collect(),
     }))
 }
 
-/// The commit of a model that came from a hub.
+/// The commit of a model from the hub.
 fn commit(origin: &Origin) -> Option<String> {
     match origin {
         Origin::Hub { commit, .. } | Origin::HubCache { commit, .. } => Some(commit.clone()),
@@ -54,8 +54,8 @@ fn commit(origin: &Origin) -> Option<String> {
     }
 }
 
-/// What a model does, as TEI tells it.
-fn kind(task: &TaskModel) -> Value {
+/// The model type in TEI's format.
+fn model_type(task: &TaskModel) -> Value {
     let labels = |names: &[String]| {
         let by_id: serde_json::Map<String, Value> =
             names.iter().enumerate().map(|(i, n)| (i.to_string(), json!(n))).collect();
@@ -70,15 +70,15 @@ fn kind(task: &TaskModel) -> Value {
         TaskModel::Generate(_) | TaskModel::Seq2Seq(_) => json!({"generator": {}}),
         TaskModel::Tag(tagger) => json!({"tagger": labels(tagger.labels())}),
         TaskModel::Embed(embedder) => {
-            let words: Vec<&str> = embedder.poolings().iter().map(|p| pooling(*p)).collect();
-            json!({"embedding": {"pooling": words.join("+")}})
+            let poolings: Vec<&str> = embedder.poolings().iter().map(|p| pooling(*p)).collect();
+            json!({"embedding": {"pooling": poolings.join("+")}})
         }
         TaskModel::M3(_) => json!({"embedding": {"pooling": "cls"}}),
         TaskModel::Multi(_) | TaskModel::Clip(_) => json!({"embedding": {}}),
     }
 }
 
-/// TEI's word where it has one.
+/// TEI's name of a pooling, if it has one.
 fn pooling(pooling: Pooling) -> &'static str {
     match pooling {
         Pooling::Cls => "cls",
@@ -90,19 +90,19 @@ fn pooling(pooling: Pooling) -> &'static str {
     }
 }
 
-fn about(shown: &Shown) -> ModelInfo {
-    let loaded = shown.served.as_ref().map(|s| s.model.loaded());
+fn model_info(summary: &ModelSummary) -> ModelInfo {
+    let loaded = summary.served.as_ref().map(|s| s.model.loaded());
     let plan = loaded.map(|m| m.plan());
     ModelInfo {
-        id: shown.spec.id.clone(),
-        state: shown.standing.word().into(),
-        task: shown.served.as_ref().map(|s| s.task.to_string()),
+        id: summary.spec.id.clone(),
+        state: summary.status.name().into(),
+        task: summary.served.as_ref().map(|s| s.task.to_string()),
         device: plan.map(|p| p.device.to_string()),
         dtype: plan.map(|p| p.format()),
         source: loaded.map(|m| m.files().origin.to_string()),
         max_input_length: plan.map(|p| p.max_tokens),
         dimension: plan.map(|p| p.dimension),
-        planned_bytes: shown.served.as_ref().map(|s| s.bytes()),
+        planned_bytes: summary.served.as_ref().map(|s| s.bytes()),
         peak_bytes: loaded.map(|m| m.peak_bytes()),
         ran: loaded.map(|m| m.counts()).unwrap_or_default().into_iter().map(count).collect(),
     }

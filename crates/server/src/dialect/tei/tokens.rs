@@ -1,12 +1,12 @@
-//! Tokens.
+//! Tokenization and detokenization.
 
 use crate::answer::Answer;
 use crate::app::App;
-use crate::asked::Asked;
 use crate::call::Usage;
 use crate::embedding;
 use crate::error::Fault;
-use crate::served::Want;
+use crate::json_body::JsonBody;
+use crate::served_model::RequestKind;
 use axum::extract::State;
 use sconce_api::input::Item;
 use sconce_api::tei::{DecodeRequest, DecodeResponse, Ids, Token, TokenizeRequest, TokenizeResponse};
@@ -20,30 +20,31 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(tokenize)).routes(routes!(decode))
 }
 
-/// The tokens of texts, and where in them they stand.
+/// Tokenizes texts, with character offsets.
 #[utoipa::path(post, path = "/tokenize", request_body = TokenizeRequest,
     responses((status = 200, description = "The tokens of each text", body = TokenizeResponse)))]
 async fn tokenize(
     State(app): State<Arc<App>>,
-    Asked { body, trail }: Asked<TokenizeRequest>,
+    JsonBody { body, context }: JsonBody<TokenizeRequest>,
 ) -> Result<Answer<TokenizeResponse>, Fault> {
     app.check_batch(body.inputs.items.len(), "inputs")?;
-    let call = app.call("tokenize", &trail, body.model.as_deref(), Want::Tokens)?;
-    let (items, special, prompted) = (body.inputs.items, body.add_special_tokens, body.prompt_name.is_some());
+    let call = app.call("tokenize", &context, body.model.as_deref(), RequestKind::Tokenize)?;
+    let (items, special, prompt_given) = (body.inputs.items, body.add_special_tokens, body.prompt_name.is_some());
     let prompt = app.prompt(body.prompt_name);
     if items.iter().any(|item| !matches!(item, Item::Text(_))) {
-        return Err(call.failed(Fault::invalid("tokens are made of texts").at("inputs")));
+        return Err(call
+            .failed(Fault::invalid("`inputs` must be texts; token ids and images cannot be tokenized").at("inputs")));
     }
     let characters = embedding::characters(&items);
     let all = call
         .run(move |served, _| {
-            let words = match &served.model {
+            let prefix = match &served.model {
                 TaskModel::Embed(embedder) => embedder.prompt(&prompt)?.to_owned(),
-                _ => embedding::unprompted(prompted).map(|()| String::new())?,
+                _ => embedding::refuse_prompt(prompt_given).map(|()| String::new())?,
             };
             let of = |text: &str| -> Result<Vec<Token>, Fault> {
-                let joined = format!("{words}{text}");
-                Ok(served.model.loaded().tokenize(&joined, special)?.into_iter().map(told).collect())
+                let joined = format!("{prefix}{text}");
+                Ok(served.model.loaded().tokenize(&joined, special)?.into_iter().map(api_token).collect())
             };
             embedding::texts(&items, "inputs")?.into_iter().map(of).collect::<Result<Vec<_>, _>>()
         })
@@ -52,17 +53,17 @@ async fn tokenize(
     Ok(call.answer(TokenizeResponse(all), Usage { tokens, characters }))
 }
 
-fn told(token: TextToken) -> Token {
+fn api_token(token: TextToken) -> Token {
     let (start, stop) = token.place.unzip();
     Token { id: token.id, text: token.text, special: token.special, start, stop }
 }
 
-/// The texts of tokens.
+/// Detokenizes token ids.
 #[utoipa::path(post, path = "/decode", request_body = DecodeRequest,
-    responses((status = 200, description = "The text of each", body = DecodeResponse)))]
+    responses((status = 200, description = "The text of each list of ids", body = DecodeResponse)))]
 async fn decode(
     State(app): State<Arc<App>>,
-    Asked { body, trail }: Asked<DecodeRequest>,
+    JsonBody { body, context }: JsonBody<DecodeRequest>,
 ) -> Result<Answer<DecodeResponse>, Fault> {
     let lists = match body.ids {
         Ids::One(ids) => vec![ids],
@@ -71,7 +72,7 @@ async fn decode(
     app.check_batch(lists.len(), "ids")?;
     let skip = body.skip_special_tokens;
     let tokens = lists.iter().map(Vec::len).sum();
-    let call = app.call("decode", &trail, body.model.as_deref(), Want::Tokens)?;
+    let call = app.call("decode", &context, body.model.as_deref(), RequestKind::Tokenize)?;
     let texts = call
         .run(move |served, _| {
             let of = |ids: &Vec<u32>| Ok(served.model.loaded().detokenize(ids, skip)?);

@@ -1,18 +1,19 @@
-//! Jobs under way, by the names that their clients gave them. A name may be given twice; whoever cancels it means all.
+//! Running jobs by the ids that clients gave them. An id may be used twice; `/cancel` cancels all
+//! jobs with it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// Jobs under way.
+/// Running jobs.
 #[derive(Default)]
 pub(super) struct Jobs(Mutex<HashMap<String, Vec<Arc<Notify>>>>);
 
-/// A job; dropped, it is over.
+/// A running job; it ends on drop.
 pub(super) struct Job {
-    name: String,
+    id: String,
     jobs: Arc<super::Member>,
-    /// Told when it is to end.
+    /// Notified when the job is cancelled.
     pub(super) cancelled: Arc<Notify>,
 }
 
@@ -21,35 +22,35 @@ impl Jobs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends those of this name; how many there were.
-    pub(super) fn cancel(&self, name: &str) -> usize {
-        let told = self.all().get(name).cloned().unwrap_or_default();
-        // Kept until it is heard, if nobody listens yet.
-        told.iter().for_each(|job| job.notify_one());
-        told.len()
+    /// Cancels all jobs with this id; returns their number.
+    pub(super) fn cancel(&self, id: &str) -> usize {
+        let jobs = self.all().get(id).cloned().unwrap_or_default();
+        // `notify_one` stores the notification if the job does not wait for it yet.
+        jobs.iter().for_each(|job| job.notify_one());
+        jobs.len()
     }
 
-    /// How many there are.
+    /// Number of running jobs.
     pub(super) fn len(&self) -> usize {
         self.all().values().map(Vec::len).sum()
     }
 }
 
 impl Job {
-    pub(super) fn begin(member: &Arc<super::Member>, name: &str) -> Job {
+    pub(super) fn begin(member: &Arc<super::Member>, id: &str) -> Job {
         let cancelled = Arc::new(Notify::new());
-        member.jobs.all().entry(name.into()).or_default().push(cancelled.clone());
-        Job { name: name.into(), jobs: member.clone(), cancelled }
+        member.jobs.all().entry(id.into()).or_default().push(cancelled.clone());
+        Job { id: id.into(), jobs: member.clone(), cancelled }
     }
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
         let mut all = self.jobs.jobs.all();
-        let Some(same) = all.get_mut(&self.name) else { return };
+        let Some(same) = all.get_mut(&self.id) else { return };
         same.retain(|job| !Arc::ptr_eq(job, &self.cancelled));
         if same.is_empty() {
-            all.remove(&self.name);
+            all.remove(&self.id);
         }
     }
 }

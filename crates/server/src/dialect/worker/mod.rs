@@ -1,25 +1,26 @@
-//! A pool's member: one model, jobs by name, and whoever started it told how it is.
+//! A worker of a pool: a server with one model, named jobs, and a callback and heartbeat to the
+//! process that started it.
 
-mod about;
 mod execute;
-mod home;
+mod health;
+mod heartbeat;
 mod jobs;
 
-pub(crate) use home::report;
+pub(crate) use heartbeat::report;
 
 use super::admin::guard;
 use crate::app::App;
-use crate::asked::Asked;
 use crate::error::Fault;
-use crate::house::Standing;
+use crate::json_body::JsonBody;
+use crate::model_manager::ModelStatus;
 use crate::sse;
-use about::{About, Counted};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
+use health::{ModelFacts, WorkerMetrics};
 use jobs::Jobs;
 use prometheus::Registry;
 use sconce_api::worker::{Cancel, Capabilities, Launch, Progress, Ready};
@@ -29,17 +30,17 @@ use std::time::Duration;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// Between two looks at how far the model is.
-const LOOK: Duration = Duration::from_millis(100);
+/// Polling interval of the load progress.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What makes a server a worker.
 #[derive(Clone, Debug)]
 pub struct Membership {
-    /// What it was started with.
+    /// Its command-line flags.
     pub launch: Launch,
-    /// What it shows to whoever started it.
+    /// API key for callbacks.
     pub key: Option<String>,
-    /// Between two heartbeats.
+    /// Heartbeat interval.
     pub beat: Duration,
 }
 
@@ -50,22 +51,23 @@ impl Membership {
     }
 }
 
-/// A worker's own state.
+/// State of a worker.
 pub(crate) struct Member {
     pub(crate) membership: Membership,
     jobs: Jobs,
-    counted: Counted,
-    /// What does not change once the model is there.
-    about: OnceLock<About>,
+    metrics: WorkerMetrics,
+    /// Facts that do not change once the model is loaded.
+    facts: OnceLock<ModelFacts>,
 }
 
 impl Member {
     pub(crate) fn new(membership: Membership, registry: &Registry) -> Member {
-        Member { membership, jobs: Jobs::default(), counted: Counted::new(registry), about: OnceLock::new() }
+        Member { membership, jobs: Jobs::default(), metrics: WorkerMetrics::new(registry), facts: OnceLock::new() }
     }
 }
 
-/// Its paths. `/health` and `/metrics` are everybody's, and say more of a worker.
+/// Routes of this API. `/health` and `/metrics` exist on every server, and return more for a
+/// worker.
 pub(crate) fn routes(app: &Arc<App>) -> OpenApiRouter<Arc<App>> {
     let guarded = OpenApiRouter::new().routes(routes!(shutdown)).layer(from_fn_with_state(app.clone(), guard));
     OpenApiRouter::new()
@@ -77,50 +79,50 @@ pub(crate) fn routes(app: &Arc<App>) -> OpenApiRouter<Arc<App>> {
         .routes(routes!(capabilities))
 }
 
-/// The worker; these paths are there only where there is one.
+/// The worker's state, or an error if this server is not a worker.
 fn member(app: &App) -> Result<&Arc<Member>, Fault> {
     let not =
-        || Fault::new(crate::error::FaultKind::NoRoute, "this server is no worker; start one with `sconce worker`");
+        || Fault::new(crate::error::FaultKind::NoRoute, "this server is not a worker; start one with `sconce worker`");
     app.member.as_ref().ok_or_else(not)
 }
 
-/// Ends a job, be it there or not.
+/// Cancels a job; succeeds even if there is no such job.
 #[utoipa::path(post, path = "/cancel", request_body = Cancel,
-    responses((status = 202, description = "Its stream ends with CANCELLED, if it has not ended yet")))]
-async fn cancel(State(app): State<Arc<App>>, Asked { body, .. }: Asked<Cancel>) -> Result<Response, Fault> {
+    responses((status = 202, description = "The job's stream ends with CANCELLED, if it has not ended yet")))]
+async fn cancel(State(app): State<Arc<App>>, JsonBody { body, .. }: JsonBody<Cancel>) -> Result<Response, Fault> {
     let ended = member(&app)?.jobs.cancel(&body.job_id);
     let status = if ended > 0 { "cancelling" } else { "not_found" };
     Ok((StatusCode::ACCEPTED, Json(json!({"job_id": body.job_id, "status": status}))).into_response())
 }
 
-/// Finishes what runs, and ends.
-#[utoipa::path(post, path = "/shutdown", responses((status = 202, description = "It takes no more, finishes what runs and ends")))]
+/// Drains the worker and ends it.
+#[utoipa::path(post, path = "/shutdown", responses((status = 202, description = "The worker accepts no more jobs, finishes running ones and ends")))]
 async fn shutdown(State(app): State<Arc<App>>) -> Result<Response, Fault> {
     member(&app)?;
     app.stop.drain();
     Ok((StatusCode::ACCEPTED, Json(json!({"status": "draining"}))).into_response())
 }
 
-/// Whether jobs are taken.
-#[utoipa::path(get, path = "/v1/ready", responses((status = 200, description = "Whether it is ready", body = Ready)))]
+/// Whether the worker accepts jobs.
+#[utoipa::path(get, path = "/v1/ready", responses((status = 200, description = "Whether the worker is ready", body = Ready)))]
 async fn ready(State(app): State<Arc<App>>) -> Result<Json<Ready>, Fault> {
     member(&app)?;
-    Ok(Json(standing(&app)))
+    Ok(Json(readiness(&app)))
 }
 
-fn standing(app: &App) -> Ready {
-    let first = app.house.list().into_iter().next().map(|shown| shown.standing);
+fn readiness(app: &App) -> Ready {
+    let first = app.models.list().into_iter().next().map(|summary| summary.status);
     let (model_loaded, state) = match first {
-        Some(Standing::Ready) if app.stop.is_draining() => (true, "draining"),
-        Some(standing) => (standing == Standing::Ready, standing.word()),
+        Some(ModelStatus::Ready) if app.stop.is_draining() => (true, "draining"),
+        Some(status) => (status == ModelStatus::Ready, status.name()),
         None => (false, "resting"),
     };
     Ready { ready: state == "ready", state: state.into(), model_loaded }
 }
 
-/// How far the model is, until it is there.
+/// Load progress of the model, as a stream until it is ready.
 #[utoipa::path(get, path = "/v1/loading/progress",
-    responses((status = 200, description = "Events, the last of which is `ready` or `failed`", body = Progress, content_type = "text/event-stream")))]
+    responses((status = 200, description = "Events; the last is `ready` or `failed`", body = Progress, content_type = "text/event-stream")))]
 async fn progress(State(app): State<Arc<App>>) -> Result<Response, Fault> {
     member(&app)?;
     let events = futures_util::stream::unfold((app, None::<Progress>, false), |(app, last, done)| async move {
@@ -137,34 +139,36 @@ async fn progress(State(app): State<Arc<App>>) -> Result<Response, Fault> {
                 }
                 return Some((futures_util::stream::iter(events), (app, Some(now), is_last)));
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     });
     Ok(sse::answer(events.flatten()))
 }
 
 fn stage(app: &App) -> Progress {
-    let Some(shown) = app.house.list().into_iter().next() else {
+    let Some(summary) = app.models.list().into_iter().next() else {
         return Progress { stage: "unloaded".into(), ..Progress::default() };
     };
-    match shown.standing {
-        Standing::Loading(told) => Progress { stage: told.stage, percent: told.percent, ..Progress::default() },
-        Standing::Failed(why) | Standing::Troubled(why) => {
+    match summary.status {
+        ModelStatus::Loading(progress) => {
+            Progress { stage: progress.stage, percent: progress.percent, ..Progress::default() }
+        }
+        ModelStatus::Failed(why) | ModelStatus::ReloadFailed(why) => {
             Progress { stage: "failed".into(), message: Some(why), ..Progress::default() }
         }
-        Standing::Ready | Standing::Resting => {
-            let vram_mb = shown.served.map(|s| about::bytes(&s) / 1_000_000);
+        ModelStatus::Ready | ModelStatus::Unloaded => {
+            let vram_mb = summary.served.map(|s| health::bytes(&s) / 1_000_000);
             Progress { stage: "ready".into(), vram_mb, percent: Some(100.0), ..Progress::default() }
         }
     }
 }
 
-/// What it runs on.
-#[utoipa::path(get, path = "/v1/capabilities", responses((status = 200, description = "What it runs on", body = Capabilities)))]
+/// The device and backend of the worker.
+#[utoipa::path(get, path = "/v1/capabilities", responses((status = 200, description = "Device and backend", body = Capabilities)))]
 async fn capabilities(State(app): State<Arc<App>>) -> Result<Json<Capabilities>, Fault> {
     let member = member(&app)?;
-    let served = app.house.list().into_iter().next().and_then(|shown| shown.served);
-    // Until the model is there nobody knows what `auto` will be.
+    let served = app.models.list().into_iter().next().and_then(|summary| summary.served);
+    // `auto` is resolved only when the model is loaded.
     let device =
         served.map_or_else(|| member.membership.launch.device(), |s| s.model.loaded().plan().device.to_string());
     Ok(Json(Capabilities::of(&device)))

@@ -1,48 +1,51 @@
-//! The grammar of an answer that must call a tool, or of one that must be either a call or JSON.
+//! Grammar of an answer that must call a tool, or that must be either a call or JSON.
 //!
-//! Every function is an alternative of its own with its schema as it came, so that references within a schema stay sound. What
-//! stands around the arguments is what the model was trained to write, letter by letter: then a call costs it no surprise.
+//! Every function is an alternative with its own schema, so that references within a schema stay
+//! valid. The text around the arguments is exactly what the model was trained to write, so that the
+//! grammar never forces unlikely tokens.
 
 use super::style::Style;
 use sconce_api::openai::tools::Function;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// The most calls of one answer: an end for a model that has lost its way in calls.
-const MOST_CALLS: usize = 8;
-/// Levels of a schema, as the engine has it for schemas alone.
-const DEEPEST: usize = 64;
-/// Blanks within JSON, likewise.
-const BLANKS: &str = r"[ \t\r\n]{1,64}";
+/// Most calls per answer: stops a model that repeats calls endlessly.
+const MAX_CALLS: usize = 8;
+/// Deepest nesting of a schema, as in the engine.
+const MAX_DEPTH: usize = 64;
+/// Whitespace within JSON, as in the engine.
+const WHITESPACE: &str = r"[ \t\r\n]{1,64}";
 
-/// What an answer must be.
-pub(crate) struct Demand<'a> {
-    /// How the model writes calls.
+/// The calls that an answer must or may make.
+pub(crate) struct CallGrammar<'a> {
+    /// The model's tool-call syntax.
     pub(crate) style: Style,
-    /// The functions it may call.
+    /// Functions that may be called.
     pub(crate) functions: &'a [&'a Function],
-    /// Whether it may call several.
+    /// Whether several calls are allowed.
     pub(crate) parallel: bool,
-    /// What it may be instead of calls.
+    /// JSON schema of an answer without calls.
     pub(crate) instead: Option<&'a Value>,
 }
 
-impl Demand<'_> {
-    /// In llguidance's dialect of Lark. `control` gives the id of a mark that is a control token of the model, and no text.
+impl CallGrammar<'_> {
+    /// The grammar in llguidance's dialect of Lark. `control` returns the token id of a marker that
+    /// is a control token of the model.
     pub(crate) fn grammar(&self, control: &dyn Fn(&str) -> Option<u32>) -> Result<String, String> {
         let mark = |text: &str| control(text).map_or_else(|| literal(text), |id| format!("<[{id}]>"));
-        // More calls, each behind a mark. A range that ends at 0 is not known to llguidance.
+        // Further calls, each after a separator. llguidance does not support a range that ends at
+        // 0.
         let more = |between: &str, call: &str| match self.parallel {
-            true => format!(" ({} {call}){{0,{}}}", literal(between), MOST_CALLS - 1),
+            true => format!(" ({} {call}){{0,{}}}", literal(between), MAX_CALLS - 1),
             false => String::new(),
         };
         let (open, close) = (mark(self.style.open()), self.style.close().map(mark));
         let calls = match (self.style, close) {
-            (Style::Tagged | Style::Told, Some(close)) => {
+            (Style::Tagged | Style::Described, Some(close)) => {
                 let call = format!("{open} {} call {} {close}", literal("\n"), literal("\n"));
                 format!("{call}{}", more("\n", &call))
             }
-            // The mark is for code; a plain call has none.
+            // The marker is for code; a JSON call has none.
             (Style::Llama, _) => format!("call{}", more("; ", "call")),
             _ => {
                 let open = if control(self.style.open()).is_some() { open } else { literal("") };
@@ -59,18 +62,18 @@ impl Demand<'_> {
             let _ = writeln!(text, "call{i}: {} args{i} \"}}\"\nargs{i}: %json {schema}", literal(&before));
         }
         if let Some(schema) = self.instead {
-            let _ = writeln!(text, "answer: %json {}", ours(schema)?);
+            let _ = writeln!(text, "answer: %json {}", checked_schema(schema)?);
         }
         Ok(text)
     }
 }
 
-/// The schema of a function's arguments, which are an object.
+/// Schema of a function's arguments, which are an object.
 fn arguments(function: &Function) -> Result<Value, String> {
-    let wrong = |why: String| format!("the parameters of `{}`: {why}", function.name);
+    let invalid = |why: String| format!("`parameters` of the function `{}`: {why}", function.name);
     let mut schema = match &function.parameters {
         None | Some(Value::Null) => json!({"type": "object", "properties": {}, "additionalProperties": false}),
-        Some(schema) => ours(schema).map_err(wrong)?,
+        Some(schema) => checked_schema(schema).map_err(invalid)?,
     };
     if let Some(fields) = schema.as_object_mut()
         && !fields.contains_key("type")
@@ -78,24 +81,24 @@ fn arguments(function: &Function) -> Result<Value, String> {
     {
         fields.insert("type".into(), json!("object"));
     }
-    Ok(with_blanks(schema))
+    Ok(with_options(schema))
 }
 
-/// A schema that is not too deep to be read.
-fn ours(schema: &Value) -> Result<Value, String> {
+/// Checks the nesting of a schema.
+fn checked_schema(schema: &Value) -> Result<Value, String> {
     if !schema.is_object() {
-        return Err("a schema is an object".into());
+        return Err("a JSON schema must be an object".into());
     }
-    if !shallow(schema, DEEPEST) {
-        return Err(format!("it is nested more than {DEEPEST} deep"));
+    if !shallow(schema, MAX_DEPTH) {
+        return Err(format!("the schema is nested more than {MAX_DEPTH} levels deep"));
     }
-    Ok(with_blanks(schema.clone()))
+    Ok(with_options(schema.clone()))
 }
 
-/// Our settings, and none that came with the schema.
-fn with_blanks(mut schema: Value) -> Value {
+/// Sets our llguidance options, replacing any that came with the schema.
+fn with_options(mut schema: Value) -> Value {
     if let Some(fields) = schema.as_object_mut() {
-        fields.insert("x-guidance".into(), json!({"whitespace_pattern": BLANKS}));
+        fields.insert("x-guidance".into(), json!({"whitespace_pattern": WHITESPACE}));
     }
     schema
 }
@@ -109,7 +112,7 @@ fn shallow(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// A text, quoted as the grammar has it.
+/// A quoted string literal of the grammar.
 fn literal(text: &str) -> String {
     json!(text).to_string()
 }
@@ -126,7 +129,7 @@ mod tests {
     fn around_the_arguments_stands_what_the_model_would_write() {
         let (f, g) = (function("f", Some(json!({"type": "object"}))), function("g", None));
         let of = |style, parallel, control: &dyn Fn(&str) -> Option<u32>| {
-            Demand { style, functions: &[&f, &g], parallel, instead: None }.grammar(control).unwrap()
+            CallGrammar { style, functions: &[&f, &g], parallel, instead: None }.grammar(control).unwrap()
         };
         let tagged = of(Style::Tagged, true, &|_| None);
         assert!(
@@ -149,9 +152,9 @@ mod tests {
         let deep = (0..100).fold(json!({"type": "string"}), |inner, _| json!({"type": "array", "items": inner}));
         for (bad, why) in [(json!("x"), "an object"), (deep, "nested")] {
             let f = function("f", Some(bad));
-            let demand = Demand { style: Style::Llama, functions: &[&f], parallel: true, instead: None };
-            let said = demand.grammar(&|_| None).unwrap_err();
-            assert!(said.contains("`f`") && said.contains(why), "{said}");
+            let grammar = CallGrammar { style: Style::Llama, functions: &[&f], parallel: true, instead: None };
+            let message = grammar.grammar(&|_| None).unwrap_err();
+            assert!(message.contains("`f`") && message.contains(why), "{message}");
         }
     }
 }

@@ -1,14 +1,15 @@
-//! Tools: how they are shown to a model, how it is made to call them, and how its calls are found in what it writes.
+//! Tool calling: how tools are shown to a model, how a grammar forces calls, and how calls are
+//! parsed from the answer.
 
+mod described;
 mod grammar;
 mod object;
-mod reader;
+mod parser;
 #[cfg(test)]
-mod reader_tests;
+mod parser_tests;
 mod style;
-mod told;
 
-pub(crate) use grammar::Demand;
-pub(crate) use reader::{Piece, Reader};
+pub(crate) use described::describe_tools;
+pub(crate) use grammar::CallGrammar;
+pub(crate) use parser::{AnswerPart, ToolCallParser};
 pub(crate) use style::Style;
-pub(crate) use told::tell;

@@ -1,27 +1,27 @@
-//! One call, `{"name": …, "arguments": …}`, read as it comes.
+//! Incremental parser of one tool call, `{"name": …, "arguments": …}`.
 //!
-//! A model's JSON comes a few characters at a time, and its arguments are to be passed on as they come. So this is no parser of
-//! JSON but a reader of one object's fields: it follows strings and brackets, and leaves judging the rest to whoever reads the
-//! arguments.
+//! A model writes JSON a few characters at a time, and the arguments are streamed on at once. So
+//! this is not a full JSON parser: it finds the fields of one object by following strings and
+//! brackets, and leaves validation of the arguments to the client.
 
 use serde_json::Value;
 
-/// What came to light.
+/// What the parser found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// The name, and that arguments follow.
+pub(super) enum ObjectEvent {
+    /// The function name; arguments follow.
     Name(String),
     /// More of the arguments.
     Arguments(String),
     /// The object is complete.
     End,
-    /// It is no call.
+    /// It is not a tool call.
     Broken,
 }
 
-/// Where in the object we are.
+/// Position within the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+enum Position {
     Start,
     Key,
     InKey,
@@ -29,11 +29,11 @@ enum At {
     Value,
     InValue,
     Comma,
-    /// It ended, well or not.
-    Over,
+    /// After the end, or broken.
+    Done,
 }
 
-/// Whose value is being read.
+/// The field whose value is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     Name,
@@ -41,92 +41,92 @@ enum Field {
     Other,
 }
 
-/// How arguments are written.
+/// JSON type of the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    /// As an object, which is passed on as it comes.
+enum ValueForm {
+    /// An object, streamed on while it is read.
     Object,
-    /// As something else (a text that holds JSON, `null`), which is known at its end.
-    Whole,
+    /// Anything else (a string that contains JSON, `null`), complete only at its end.
+    Complete,
 }
 
-/// An object in the making.
+/// Parser state of one object.
 #[derive(Clone, Debug)]
 pub(super) struct Object {
-    at: At,
+    at: Position,
     field: Field,
-    form: Form,
-    /// Brackets that are open within the value.
+    form: ValueForm,
+    /// Open brackets within the value.
     depth: usize,
     in_string: bool,
     escaped: bool,
-    /// The key or the value that is being read, as it is written.
+    /// Raw text of the current key or value.
     raw: String,
     name: Option<String>,
-    told: bool,
-    /// Arguments that came before the name.
-    early: String,
-    argued: bool,
+    emitted: bool,
+    /// Arguments that were read before the name.
+    early_arguments: String,
+    has_arguments: bool,
 }
 
-/// A model that has lost its way in brackets is stopped; arguments are not deeper.
-const DEEPEST: usize = 128;
+/// Deepest nesting: stops a model that opens brackets endlessly.
+const MAX_DEPTH: usize = 128;
 
 impl Object {
     pub(super) fn new() -> Object {
         Object {
-            at: At::Start,
+            at: Position::Start,
             field: Field::Other,
-            form: Form::Whole,
+            form: ValueForm::Complete,
             depth: 0,
             in_string: false,
             escaped: false,
             raw: String::new(),
             name: None,
-            told: false,
-            early: String::new(),
-            argued: false,
+            emitted: false,
+            early_arguments: String::new(),
+            has_arguments: false,
         }
     }
 
-    /// Takes the next character. Once it has found its end, or is broken, it takes no more.
-    pub(super) fn push(&mut self, c: char, found: &mut Vec<Found>) {
-        let blank = c.is_ascii_whitespace();
+    /// Reads the next character. Ignores further ones after the end or an error.
+    pub(super) fn push(&mut self, c: char, found: &mut Vec<ObjectEvent>) {
+        let whitespace = c.is_ascii_whitespace();
         match self.at {
-            At::Start if c == '{' => self.at = At::Key,
-            At::Key if c == '"' => self.begin(At::InKey),
-            At::Key | At::Comma if c == '}' => self.end(found),
-            At::Colon if c == ':' => self.at = At::Value,
-            At::Comma if c == ',' => self.at = At::Key,
-            At::Start | At::Key | At::Colon | At::Comma if blank => {}
-            At::InKey => self.key(c, found),
-            At::Value if blank => {}
-            At::Value => self.first(c, found),
-            At::InValue => self.value(c, found),
-            At::Over => {}
-            _ => self.over(Found::Broken, found),
+            Position::Start if c == '{' => self.at = Position::Key,
+            Position::Key if c == '"' => self.begin(Position::InKey),
+            Position::Key | Position::Comma if c == '}' => self.end(found),
+            Position::Colon if c == ':' => self.at = Position::Value,
+            Position::Comma if c == ',' => self.at = Position::Key,
+            Position::Start | Position::Key | Position::Colon | Position::Comma if whitespace => {}
+            Position::InKey => self.key(c, found),
+            Position::Value if whitespace => {}
+            Position::Value => self.first(c, found),
+            Position::InValue => self.value(c, found),
+            Position::Done => {}
+            _ => self.finish_with(ObjectEvent::Broken, found),
         }
     }
 
-    fn over(&mut self, how: Found, found: &mut Vec<Found>) {
-        self.at = At::Over;
-        found.push(how);
+    fn finish_with(&mut self, event: ObjectEvent, found: &mut Vec<ObjectEvent>) {
+        self.at = Position::Done;
+        found.push(event);
     }
 
-    /// Whether a value has ended and nothing has come since.
+    /// Whether a value has just ended.
     pub(super) fn is_between(&self) -> bool {
-        self.at == At::Comma
+        self.at == Position::Comma
     }
 
-    fn begin(&mut self, at: At) {
+    fn begin(&mut self, at: Position) {
         (self.at, self.in_string, self.escaped) = (at, true, false);
         self.raw.clear();
         self.raw.push('"');
     }
 
-    /// A character of a string. Whether it was its last.
+    /// Reads a character of a string; returns whether it was the last.
     fn string(&mut self, c: char) -> bool {
-        // JSON has no line breaks within strings; models do.
+        // JSON forbids line breaks within strings, but models write them.
         match c {
             '\n' => self.raw.push_str("\\n"),
             '\r' => self.raw.push_str("\\r"),
@@ -146,48 +146,50 @@ impl Object {
         false
     }
 
-    fn key(&mut self, c: char, found: &mut Vec<Found>) {
+    fn key(&mut self, c: char, found: &mut Vec<ObjectEvent>) {
         if !self.string(c) {
             return;
         }
-        let Ok(key) = serde_json::from_str::<String>(&self.raw) else { return self.over(Found::Broken, found) };
+        let Ok(key) = serde_json::from_str::<String>(&self.raw) else {
+            return self.finish_with(ObjectEvent::Broken, found);
+        };
         self.field = match key.as_str() {
             "name" => Field::Name,
             "arguments" | "parameters" => Field::Arguments,
             _ => Field::Other,
         };
-        // A second one would be told twice, and the first is what was told.
+        // A duplicate key would emit its value twice.
         let twice = match self.field {
             Field::Name => self.name.is_some(),
-            Field::Arguments => self.argued,
+            Field::Arguments => self.has_arguments,
             Field::Other => false,
         };
         if twice {
-            return self.over(Found::Broken, found);
+            return self.finish_with(ObjectEvent::Broken, found);
         }
-        self.at = At::Colon;
+        self.at = Position::Colon;
     }
 
-    /// The first character of a value.
-    fn first(&mut self, c: char, found: &mut Vec<Found>) {
+    /// Reads the first character of a value.
+    fn first(&mut self, c: char, found: &mut Vec<ObjectEvent>) {
         self.raw.clear();
-        self.at = At::InValue;
+        self.at = Position::InValue;
         (self.depth, self.in_string, self.escaped) = (0, false, false);
-        self.form = if c == '{' { Form::Object } else { Form::Whole };
-        if self.field == Field::Arguments && self.form == Form::Object {
-            self.argued = true;
-            self.tell(found);
+        self.form = if c == '{' { ValueForm::Object } else { ValueForm::Complete };
+        if self.field == Field::Arguments && self.form == ValueForm::Object {
+            self.has_arguments = true;
+            self.emit_name(found);
         }
         self.value(c, found);
     }
 
-    fn value(&mut self, c: char, found: &mut Vec<Found>) {
+    fn value(&mut self, c: char, found: &mut Vec<ObjectEvent>) {
         let mut done = false;
         if self.in_string {
             done = self.string(c) && self.depth == 0;
         } else {
             match c {
-                // It ended before this: a number, `true`, `null`.
+                // The value ended before this character: a number, `true`, `null`.
                 ',' | '}' if self.depth == 0 => {
                     self.complete(found);
                     return self.push(c, found);
@@ -199,11 +201,11 @@ impl Object {
                 '{' | '[' => {
                     self.depth += 1;
                     self.raw.push(c);
-                    if self.depth > DEEPEST {
-                        return self.over(Found::Broken, found);
+                    if self.depth > MAX_DEPTH {
+                        return self.finish_with(ObjectEvent::Broken, found);
                     }
                 }
-                '}' | ']' if self.depth == 0 => return self.over(Found::Broken, found),
+                '}' | ']' if self.depth == 0 => return self.finish_with(ObjectEvent::Broken, found),
                 '}' | ']' => {
                     self.depth -= 1;
                     self.raw.push(c);
@@ -212,68 +214,68 @@ impl Object {
                 c => self.raw.push(c),
             }
         }
-        if self.field == Field::Arguments && self.form == Form::Object {
+        if self.field == Field::Arguments && self.form == ValueForm::Object {
             let raw = std::mem::take(&mut self.raw);
-            self.argue(raw, found);
+            self.emit_arguments(raw, found);
         }
         if done {
             self.complete(found);
         }
     }
 
-    /// A value is complete.
-    fn complete(&mut self, found: &mut Vec<Found>) {
+    /// Ends a value.
+    fn complete(&mut self, found: &mut Vec<ObjectEvent>) {
         let raw = std::mem::take(&mut self.raw);
-        self.at = At::Comma;
+        self.at = Position::Comma;
         match (self.field, self.form) {
             (Field::Name, _) => match serde_json::from_str::<String>(&raw) {
                 Ok(name) if !name.is_empty() => {
                     self.name = Some(name);
-                    self.tell(found);
+                    self.emit_name(found);
                 }
-                _ => self.over(Found::Broken, found),
+                _ => self.finish_with(ObjectEvent::Broken, found),
             },
-            // Within a text, or not there at all.
-            (Field::Arguments, Form::Whole) => {
+            // Arguments within a string, or absent.
+            (Field::Arguments, ValueForm::Complete) => {
                 let text = match serde_json::from_str::<Value>(&raw) {
                     Ok(Value::String(text)) if !text.trim().is_empty() => text,
                     Ok(Value::Null | Value::String(_)) => "{}".into(),
-                    _ => return self.over(Found::Broken, found),
+                    _ => return self.finish_with(ObjectEvent::Broken, found),
                 };
-                self.argued = true;
-                self.tell(found);
-                self.argue(text, found);
+                self.has_arguments = true;
+                self.emit_name(found);
+                self.emit_arguments(text, found);
             }
-            (Field::Arguments, Form::Object) | (Field::Other, _) => {}
+            (Field::Arguments, ValueForm::Object) | (Field::Other, _) => {}
         }
     }
 
-    fn argue(&mut self, text: String, found: &mut Vec<Found>) {
-        match self.told {
-            false => self.early.push_str(&text),
+    fn emit_arguments(&mut self, text: String, found: &mut Vec<ObjectEvent>) {
+        match self.emitted {
+            false => self.early_arguments.push_str(&text),
             true => match found.last_mut() {
-                Some(Found::Arguments(before)) => before.push_str(&text),
-                _ => found.push(Found::Arguments(text)),
+                Some(ObjectEvent::Arguments(before)) => before.push_str(&text),
+                _ => found.push(ObjectEvent::Arguments(text)),
             },
         }
     }
 
-    /// The name is told once it and the arguments are certain: until then this may be any JSON.
-    fn tell(&mut self, found: &mut Vec<Found>) {
-        if self.told || !self.argued {
+    /// Emits the name once name and arguments are both seen: until then this may be any JSON.
+    fn emit_name(&mut self, found: &mut Vec<ObjectEvent>) {
+        if self.emitted || !self.has_arguments {
             return;
         }
         let Some(name) = self.name.clone() else { return };
-        self.told = true;
-        found.push(Found::Name(name));
-        let early = std::mem::take(&mut self.early);
+        self.emitted = true;
+        found.push(ObjectEvent::Name(name));
+        let early = std::mem::take(&mut self.early_arguments);
         if !early.is_empty() {
-            self.argue(early, found);
+            self.emit_arguments(early, found);
         }
     }
 
-    fn end(&mut self, found: &mut Vec<Found>) {
-        self.over(if self.told { Found::End } else { Found::Broken }, found);
+    fn end(&mut self, found: &mut Vec<ObjectEvent>) {
+        self.finish_with(if self.emitted { ObjectEvent::End } else { ObjectEvent::Broken }, found);
     }
 }
 
@@ -281,27 +283,27 @@ impl Object {
 mod tests {
     use super::*;
 
-    /// What is found in `text`, the fragments of the arguments put together, and what is left of it.
-    fn read(text: &str) -> (Vec<Found>, String) {
+    /// Parses `text`; returns the events, with argument fragments joined, and the rest of the text.
+    fn read(text: &str) -> (Vec<ObjectEvent>, String) {
         let (mut object, mut all) = (Object::new(), Vec::new());
         for (i, c) in text.char_indices() {
             let mut found = Vec::new();
             object.push(c, &mut found);
             for one in found {
                 match (all.last_mut(), one) {
-                    (Some(Found::Arguments(before)), Found::Arguments(more)) => before.push_str(&more),
+                    (Some(ObjectEvent::Arguments(before)), ObjectEvent::Arguments(more)) => before.push_str(&more),
                     (_, one) => all.push(one),
                 }
             }
-            if matches!(all.last(), Some(Found::End | Found::Broken)) {
+            if matches!(all.last(), Some(ObjectEvent::End | ObjectEvent::Broken)) {
                 return (all, text[i + c.len_utf8()..].into());
             }
         }
         (all, String::new())
     }
 
-    fn call(name: &str, arguments: &str) -> Vec<Found> {
-        vec![Found::Name(name.into()), Found::Arguments(arguments.into()), Found::End]
+    fn call(name: &str, arguments: &str) -> Vec<ObjectEvent> {
+        vec![ObjectEvent::Name(name.into()), ObjectEvent::Arguments(arguments.into()), ObjectEvent::End]
     }
 
     #[test]
@@ -322,8 +324,8 @@ mod tests {
     #[test]
     fn arguments_come_before_they_are_complete() {
         let (found, _) = read(r#"{"name": "f", "arguments": {"a": "gr"#);
-        assert_eq!(found, [Found::Name("f".into()), Found::Arguments(r#"{"a": "gr"#.into())]);
-        // Nothing is certain before the arguments begin.
+        assert_eq!(found, [ObjectEvent::Name("f".into()), ObjectEvent::Arguments(r#"{"a": "gr"#.into())]);
+        // Nothing is emitted before the arguments begin.
         assert_eq!(read(r#"{"name": "f", "#).0, []);
     }
 
@@ -351,10 +353,10 @@ mod tests {
         ];
         for text in broken {
             let found = read(text).0;
-            assert_eq!(found.last(), Some(&Found::Broken), "{text}");
-            assert!(!found.contains(&Found::End), "{text}");
+            assert_eq!(found.last(), Some(&ObjectEvent::Broken), "{text}");
+            assert!(!found.contains(&ObjectEvent::End), "{text}");
         }
         let deep = format!(r#"{{"name": "f", "arguments": {}"#, "[".repeat(10_000));
-        assert_eq!(read(&deep).0.last(), Some(&Found::Broken));
+        assert_eq!(read(&deep).0.last(), Some(&ObjectEvent::Broken));
     }
 }

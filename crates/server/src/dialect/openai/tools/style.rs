@@ -1,6 +1,6 @@
-//! How a model writes calls, as its chat template shows.
+//! Tool-call syntax of a model, detected from its chat template.
 
-/// How a model writes calls.
+/// Tool-call syntax of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
     /// `<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen and many others.
@@ -9,16 +9,17 @@ pub(crate) enum Style {
     Llama,
     /// `[TOOL_CALLS] [{"name": …, "arguments": …}, …]`, later `[TOOL_CALLS]name[ARGS]{…}`: Mistral.
     Mistral,
-    /// The template knows nothing of tools. We describe them in the system's message, and ask for the first form.
-    Told,
+    /// The template has no tools. The system message describes them and asks for the `Tagged`
+    /// syntax.
+    Described,
 }
 
 impl Style {
-    /// That of a template, or of a model without one.
+    /// Detects the syntax of a template; `None` is a model without a template.
     pub(crate) fn of(template: Option<&str>) -> Style {
         let has = |mark: &str| template.is_some_and(|text| text.contains(mark));
         if !has("tools") {
-            Style::Told
+            Style::Described
         } else if has("[TOOL_CALLS]") {
             Style::Mistral
         } else if has("<tool_call>") {
@@ -26,43 +27,43 @@ impl Style {
         } else if has("<|python_tag|>") || has("\"parameters\"") {
             Style::Llama
         } else {
-            // It describes tools, and how they are called is not known: any of the forms is understood when it comes, and where
-            // a call is demanded it is the commonest.
+            // The template has tools in an unknown syntax. The parser accepts any syntax; a forced
+            // call uses the most common one.
             Style::Tagged
         }
     }
 
-    /// What opens a call.
+    /// The marker that opens a call.
     pub(crate) fn open(self) -> &'static str {
         match self {
-            Style::Tagged | Style::Told => "<tool_call>",
+            Style::Tagged | Style::Described => "<tool_call>",
             Style::Llama => "<|python_tag|>",
             Style::Mistral => "[TOOL_CALLS]",
         }
     }
 
-    /// What closes it.
+    /// The marker that closes a call.
     pub(crate) fn close(self) -> Option<&'static str> {
         match self {
-            Style::Tagged | Style::Told => Some("</tool_call>"),
+            Style::Tagged | Style::Described => Some("</tool_call>"),
             Style::Llama | Style::Mistral => None,
         }
     }
 
-    /// Control tokens that are part of how a call is written.
+    /// Markers that may be control tokens.
     pub(crate) fn marks(self) -> &'static [&'static str] {
         match self {
-            Style::Tagged | Style::Told => &["<tool_call>", "</tool_call>"],
+            Style::Tagged | Style::Described => &["<tool_call>", "</tool_call>"],
             Style::Llama => &["<|python_tag|>"],
             Style::Mistral => &["[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"],
         }
     }
 
-    /// What the arguments are called.
+    /// The JSON key of the arguments.
     pub(crate) fn arguments(self) -> &'static str {
         match self {
             Style::Llama => "parameters",
-            Style::Tagged | Style::Mistral | Style::Told => "arguments",
+            Style::Tagged | Style::Mistral | Style::Described => "arguments",
         }
     }
 }
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn told_by_the_template() {
+    fn detected_from_the_template() {
         let qwen = r#"{%- if tools %}…return a json object within <tool_call></tool_call> XML tags{% endif %}"#;
         assert_eq!(Style::of(Some(qwen)), Style::Tagged);
         let llama = r#"{{- 'Respond in the format {"name": function name, "parameters": dictionary}' }}{% if tools %}"#;
@@ -82,7 +83,7 @@ mod tests {
             Style::Mistral
         );
         assert_eq!(Style::of(Some("{% if tools %}{{ tools }}{% endif %}")), Style::Tagged);
-        assert_eq!(Style::of(Some("{% for m in messages %}{{ m.content }}{% endfor %}")), Style::Told);
-        assert_eq!(Style::of(None), Style::Told);
+        assert_eq!(Style::of(Some("{% for m in messages %}{{ m.content }}{% endfor %}")), Style::Described);
+        assert_eq!(Style::of(None), Style::Described);
     }
 }

@@ -1,13 +1,13 @@
-use super::reader::{Piece, Reader};
+use super::parser::{AnswerPart, ToolCallParser};
 use super::style::Style;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-fn reader(style: Style) -> Reader {
-    Reader::new(style, Arc::new(BTreeSet::from(["weather".to_owned(), "add".into()])), true)
+fn reader(style: Style) -> ToolCallParser {
+    ToolCallParser::new(style, Arc::new(BTreeSet::from(["weather".to_owned(), "add".into()])), true)
 }
 
-/// What a text comes to, however it is cut: its prose, and its calls.
+/// The text and calls of an answer, which must not depend on how it is split into chunks.
 fn read_all(style: Style, text: &str) -> (String, Vec<(String, String)>) {
     let chars: Vec<char> = text.chars().collect();
     let mut all = None;
@@ -21,12 +21,12 @@ fn read_all(style: Style, text: &str) -> (String, Vec<(String, String)>) {
         let (mut prose, mut calls) = (String::new(), Vec::<(String, String)>::new());
         for piece in pieces {
             match piece {
-                Piece::Text(text) => prose.push_str(&text),
-                Piece::Call { index, name } => {
+                AnswerPart::Text(text) => prose.push_str(&text),
+                AnswerPart::Call { index, name } => {
                     assert_eq!(index, calls.len());
                     calls.push((name, String::new()));
                 }
-                Piece::Arguments { index, text } => {
+                AnswerPart::Arguments { index, text } => {
                     assert_eq!(index + 1, calls.len());
                     calls[index].1.push_str(&text);
                 }
@@ -52,13 +52,13 @@ fn tagged() {
     assert_eq!(read_all(Style::Tagged, &two), ("I'll look.".into(), calls(&[weather, weather])));
     let behind = format!("{one} Done.");
     assert_eq!(read_all(Style::Tagged, &behind), ("Done.".into(), calls(&[weather])));
-    // A list within one pair of tags; a name that nobody knows is a call all the same.
+    // A list within one pair of tags; an unknown name is still a call.
     let list = "<tool_call>[{\"name\": \"add\", \"arguments\": {\"a\": 1}}, {\"name\": \"sub\", \"arguments\": {}}]</tool_call>";
     assert_eq!(read_all(Style::Tagged, list), (String::new(), calls(&[("add", "{\"a\": 1}"), ("sub", "{}")])));
-    // Without its end, as where the end is the stop text.
+    // Without the closing tag, as when that is the stop string.
     let open = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n";
     assert_eq!(read_all(Style::Tagged, open), (String::new(), calls(&[("add", "{\"a\": 1}")])));
-    // The tags forgotten.
+    // Without tags.
     let bare = "{\"name\": \"add\", \"arguments\": {\"a\": 1}}";
     assert_eq!(read_all(Style::Tagged, bare), (String::new(), calls(&[("add", "{\"a\": 1}")])));
 }
@@ -83,7 +83,7 @@ fn mistral() {
     let named = "Well. [TOOL_CALLS]add[ARGS]{\"a\": 1}[TOOL_CALLS]weather[CALL_ID]x1[ARGS]{\"b\": {}}";
     let both = calls(&[("add", "{\"a\": 1}"), ("weather", "{\"b\": {}}")]);
     assert_eq!(read_all(Style::Mistral, named), ("Well.".into(), both));
-    // The mark is lost where control tokens are not shown.
+    // The marker is missing when control tokens are not shown.
     let bare = "[{\"name\": \"add\", \"arguments\": {\"a\": 1}}]";
     assert_eq!(read_all(Style::Mistral, bare), (String::new(), calls(&[("add", "{\"a\": 1}")])));
 }
@@ -106,7 +106,7 @@ fn what_is_no_call_is_text_to_the_letter() {
         "So: {\"name\": \"add\", \"arguments\": {}}",
         "<tool_call>{\"name\": 3}</tool_call> x",
     ];
-    for style in [Style::Tagged, Style::Told, Style::Llama, Style::Mistral] {
+    for style in [Style::Tagged, Style::Described, Style::Llama, Style::Mistral] {
         for text in texts {
             assert_eq!(read_all(style, text), (text.into(), Vec::new()), "{style:?}");
         }
@@ -123,24 +123,24 @@ fn a_call_that_breaks_off_leaks_nothing() {
 
 #[test]
 fn one_call_is_enough_where_they_are_not_parallel() {
-    let mut reader = Reader::new(Style::Tagged, Arc::default(), false);
+    let mut reader = ToolCallParser::new(Style::Tagged, Arc::default(), false);
     let call = "<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>";
     let pieces = reader.push(&format!("{call}\n{call}\nand text"));
-    let arguments = Piece::Arguments { index: 0, text: "{}".into() };
-    assert_eq!(pieces, [Piece::Call { index: 0, name: "add".into() }, arguments]);
+    let arguments = AnswerPart::Arguments { index: 0, text: "{}".into() };
+    assert_eq!(pieces, [AnswerPart::Call { index: 0, name: "add".into() }, arguments]);
     assert_eq!(reader.finish(), []);
 }
 
 #[test]
 fn arguments_are_passed_on_as_they_come() {
     let mut reader = reader(Style::Tagged);
-    assert_eq!(reader.push("Let me see. <tool"), [Piece::Text("Let me see.".into())]);
+    assert_eq!(reader.push("Let me see. <tool"), [AnswerPart::Text("Let me see.".into())]);
     assert_eq!(reader.push("_call>\n{\"name\": \"add\","), []);
     assert_eq!(reader.push(" \"arguments\": "), []);
-    let began = Piece::Call { index: 0, name: "add".into() };
-    assert_eq!(reader.push("{\"a\""), [began, Piece::Arguments { index: 0, text: "{\"a\"".into() }]);
-    assert_eq!(reader.push(": 1"), [Piece::Arguments { index: 0, text: ": 1".into() }]);
-    assert_eq!(reader.push("}}\n</too"), [Piece::Arguments { index: 0, text: "}".into() }]);
+    let began = AnswerPart::Call { index: 0, name: "add".into() };
+    assert_eq!(reader.push("{\"a\""), [began, AnswerPart::Arguments { index: 0, text: "{\"a\"".into() }]);
+    assert_eq!(reader.push(": 1"), [AnswerPart::Arguments { index: 0, text: ": 1".into() }]);
+    assert_eq!(reader.push("}}\n</too"), [AnswerPart::Arguments { index: 0, text: "}".into() }]);
     assert_eq!(reader.push("l_call>"), []);
     assert_eq!(reader.finish(), []);
 }

@@ -1,9 +1,9 @@
-//! What a worker says of itself: `/health`, and its part of `/metrics`.
+//! A worker's `/health` and its own metrics.
 
-use super::{Member, standing};
+use super::{Member, readiness};
 use crate::app::App;
 use crate::error::FaultKind;
-use crate::served::Served;
+use crate::served_model::ServedModel;
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -15,8 +15,8 @@ use std::fs::File;
 use std::io::BufReader;
 use std::time::Duration;
 
-/// What does not change once the model is there.
-pub(super) struct About {
+/// Facts that do not change once the model is loaded.
+pub(super) struct ModelFacts {
     quant_kind: String,
     vram_bytes: u64,
     tokenizer_kind: String,
@@ -25,18 +25,18 @@ pub(super) struct About {
     pub(super) device: String,
 }
 
-/// Bytes that a model takes, as planned and promised.
-pub(super) fn bytes(served: &Served) -> u64 {
+/// Planned bytes of a model.
+pub(super) fn bytes(served: &ServedModel) -> u64 {
     let plan = served.model.loaded().plan();
     plan.weights + plan.cache + plan.workspace
 }
 
 impl Member {
-    /// Looks at the model once; it may have to read a file.
-    pub(super) fn look(&self, served: &Served) -> &About {
-        self.about.get_or_init(|| {
+    /// Reads the facts of the model once; may read a file.
+    pub(super) fn facts(&self, served: &ServedModel) -> &ModelFacts {
+        self.facts.get_or_init(|| {
             let (plan, files) = (served.model.loaded().plan(), served.model.loaded().files());
-            About {
+            ModelFacts {
                 quant_kind: self
                     .membership
                     .launch
@@ -54,14 +54,14 @@ impl Member {
         })
     }
 
-    /// `GET /health`: what is known already, so that it never waits for the model.
+    /// `GET /health`, from cached facts, so that it never waits for the model.
     pub(crate) fn health(&self, app: &App) -> Response {
-        let (launch, stand) = (&self.membership.launch, standing(app));
-        let about = self.about.get();
-        let device = about.map_or_else(|| launch.device(), |a| a.device.clone());
+        let (launch, ready) = (&self.membership.launch, readiness(app));
+        let facts = self.facts.get();
+        let device = facts.map_or_else(|| launch.device(), |a| a.device.clone());
         let Capabilities { device, backend, .. } = Capabilities::of(&device);
-        let (status, code) = match stand.state.as_str() {
-            "ready" if about.is_some() => ("healthy", StatusCode::OK),
+        let (status, code) = match ready.state.as_str() {
+            "ready" if facts.is_some() => ("healthy", StatusCode::OK),
             "draining" => ("draining", StatusCode::OK),
             "loading" | "ready" => ("loading", StatusCode::SERVICE_UNAVAILABLE),
             _ => ("unhealthy", StatusCode::SERVICE_UNAVAILABLE),
@@ -70,33 +70,33 @@ impl Member {
             status: status.into(),
             worker_id: launch.worker_id.clone(),
             model: launch.model.clone(),
-            resident: stand.model_loaded,
-            quant_kind: about.map(|a| a.quant_kind.clone()).unwrap_or_default(),
-            vram_bytes_used: about.map_or(0, |a| a.vram_bytes),
-            tokenizer_kind: about.map(|a| a.tokenizer_kind.clone()).unwrap_or_default(),
-            vocab_size: about.map_or(0, |a| a.vocab_size),
-            context_length: about.map_or(0, |a| a.context_length),
-            uptime_seconds: app.begun.elapsed().as_secs(),
+            resident: ready.model_loaded,
+            quant_kind: facts.map(|a| a.quant_kind.clone()).unwrap_or_default(),
+            vram_bytes_used: facts.map_or(0, |a| a.vram_bytes),
+            tokenizer_kind: facts.map(|a| a.tokenizer_kind.clone()).unwrap_or_default(),
+            vocab_size: facts.map_or(0, |a| a.vocab_size),
+            context_length: facts.map_or(0, |a| a.context_length),
+            uptime_seconds: app.started_at.elapsed().as_secs(),
             device,
             backend,
         };
         (code, Json(health)).into_response()
     }
 
-    /// Brings up to date what only changes when somebody looks.
+    /// Updates the gauges before a scrape.
     pub(crate) fn refresh(&self, app: &App) {
-        self.counted.uptime.set(i64::try_from(app.begun.elapsed().as_secs()).unwrap_or(i64::MAX));
-        let bytes = self.about.get().map_or(0, |a| a.vram_bytes);
-        self.counted.vram.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.metrics.uptime.set(i64::try_from(app.started_at.elapsed().as_secs()).unwrap_or(i64::MAX));
+        let bytes = self.facts.get().map_or(0, |a| a.vram_bytes);
+        self.metrics.vram.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
-    /// Bytes that the model takes.
+    /// Planned bytes of the model.
     pub(super) fn vram_bytes(&self) -> u64 {
-        self.about.get().map_or(0, |a| a.vram_bytes)
+        self.facts.get().map_or(0, |a| a.vram_bytes)
     }
 }
 
-/// What a GGUF file's name says of its weights: `Q4_K_M` of `model-Q4_K_M.gguf`.
+/// The weight format in a GGUF file's name: `Q4_K_M` of `model-Q4_K_M.gguf`.
 fn quant(files: &Files) -> Option<String> {
     let stem = files.gguf.as_ref()?.first()?.file_stem()?.to_str()?.to_ascii_uppercase();
     let is_format = |part: &&str| {
@@ -106,7 +106,8 @@ fn quant(files: &Files) -> Option<String> {
     stem.rsplit(['-', '.']).find(is_format).map(str::to_owned)
 }
 
-/// `BPE`, `Unigram`, `WordPiece`, … as its file says; in a GGUF it is inside.
+/// `BPE`, `Unigram`, `WordPiece`, … from `tokenizer.json`; `gguf` if the tokenizer is inside a GGUF
+/// file.
 fn tokenizer_kind(files: &Files) -> String {
     #[derive(Deserialize)]
     struct Tokenizer {
@@ -125,8 +126,8 @@ fn tokenizer_kind(files: &Files) -> String {
     tokenizer.and_then(|t| t.model.kind).unwrap_or_else(|| "unknown".into())
 }
 
-/// A worker's own counters.
-pub(super) struct Counted {
+/// Metrics that only a worker has.
+pub(super) struct WorkerMetrics {
     vram: IntGauge,
     uptime: IntGauge,
     requests: IntCounterVec,
@@ -134,26 +135,26 @@ pub(super) struct Counted {
     duration: Histogram,
 }
 
-/// A millisecond to two minutes.
+/// Latency buckets in milliseconds.
 const MILLISECONDS: [f64; 14] = [1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1e3, 2.5e3, 5e3, 10e3, 30e3, 120e3];
 
-impl Counted {
-    pub(super) fn new(registry: &Registry) -> Counted {
-        // Names are ours and written once each, so that neither making nor registering one can fail.
+impl WorkerMetrics {
+    pub(super) fn new(registry: &Registry) -> WorkerMetrics {
+        // Metric names are constants, each used once, so creating and registering cannot fail.
         macro_rules! add {
-            ($made:expr) => {{
-                let made = $made.expect("a metric's name is sound");
-                registry.register(Box::new(made.clone())).expect("a metric's name is its own");
-                made
+            ($metric:expr) => {{
+                let metric = $metric.expect("valid metric name");
+                registry.register(Box::new(metric.clone())).expect("unique metric name");
+                metric
             }};
         }
-        let duration = HistogramOpts::new("worker_inference_duration_ms", "From a job to its end, in milliseconds");
-        let outcomes = Opts::new("worker_requests_total", "Jobs by how they ended");
-        Counted {
-            vram: add!(IntGauge::new("worker_vram_bytes", "Bytes that the model takes")),
-            uptime: add!(IntGauge::new("worker_uptime_seconds", "Since the worker began")),
+        let duration = HistogramOpts::new("worker_inference_duration_ms", "Duration of a job in milliseconds");
+        let outcomes = Opts::new("worker_requests_total", "Jobs by outcome");
+        WorkerMetrics {
+            vram: add!(IntGauge::new("worker_vram_bytes", "Planned bytes of the model")),
+            uptime: add!(IntGauge::new("worker_uptime_seconds", "Seconds since the worker started")),
             requests: add!(IntCounterVec::new(outcomes, &["outcome"])),
-            tokens: add!(IntCounter::new("worker_tokens_generated_total", "New tokens")),
+            tokens: add!(IntCounter::new("worker_tokens_generated_total", "Generated tokens")),
             duration: add!(Histogram::with_opts(duration.buckets(MILLISECONDS.to_vec()))),
         }
     }
@@ -162,12 +163,12 @@ impl Counted {
         self.requests.with_label_values(&[outcome]).inc();
     }
 
-    /// A job that did not begin.
+    /// Counts a job that did not start.
     pub(super) fn refused(&self, kind: FaultKind) {
         self.outcome(match kind {
             FaultKind::Overloaded | FaultKind::Loading | FaultKind::Unhealthy | FaultKind::Memory => "rejected",
             FaultKind::Cancelled => "cancelled",
-            FaultKind::Backend | FaultKind::Internal | FaultKind::Late => "error",
+            FaultKind::Backend | FaultKind::Internal | FaultKind::Timeout => "error",
             _ => "invalid",
         });
     }

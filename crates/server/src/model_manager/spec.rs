@@ -1,25 +1,26 @@
-//! A model as somebody asks for it.
+//! Specification of a model to serve.
 
 use sconce_engine::{LoadOptions, Task};
 use std::path::Path;
 
-/// Which model, what it is called, and how it is loaded.
+/// Where a model comes from, its names in requests, and its load options.
 #[derive(Clone, Debug)]
 pub struct ModelSpec {
-    /// Where it comes from: a directory, a `.gguf` file, a hub id, `pip:NAME`, a short name.
+    /// A directory, a `.gguf` file, a hub id, `pip:NAME`, or a short name.
     pub reference: String,
-    /// Its name in requests.
+    /// The model's name in requests.
     pub id: String,
-    /// Other names that it answers to.
+    /// Other names that requests may use.
     pub aliases: Vec<String>,
-    /// What it is to do; `None`: what its files are made for.
+    /// The task to load it for; `None` detects the task from its files.
     pub task: Option<Task>,
-    /// How it is loaded.
+    /// Load options.
     pub load: LoadOptions,
 }
 
 impl ModelSpec {
-    /// `MODEL` or `NAME=MODEL`. Without a name, a hub id is its own, and a path is called by its last part.
+    /// Parses `MODEL` or `NAME=MODEL`. Without a name, the id is the hub id or the last component
+    /// of the path.
     pub fn new(given: &str, load: LoadOptions) -> ModelSpec {
         let word = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         let (name, reference) = match given.split_once('=') {
@@ -40,7 +41,7 @@ impl ModelSpec {
         }
     }
 
-    /// Whether it answers to `name`.
+    /// Whether `name` is the id or an alias.
     pub fn is_called(&self, name: &str) -> bool {
         self.id == name || self.aliases.iter().any(|alias| alias == name)
     }

@@ -1,4 +1,4 @@
-//! How texts are to be written: what chats and completions ask alike, checked, as the engine takes it.
+//! Generation parameters that chats and completions share: validated and converted for the engine.
 
 use crate::error::{Fault, FaultKind};
 use sconce_api::openai::chat::ChatRequest;
@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 
-/// As many as OpenAI takes.
-const MOST_STOPS: usize = 4;
-/// As many as OpenAI names in a chat.
-const MOST_LOGPROBS: u32 = 20;
-/// Answers that must have a form, in one request.
-const MOST_FORMED: usize = 32;
+/// Most stop strings, as at OpenAI.
+const MAX_STOP_STRINGS: usize = 4;
+/// Most top logprobs, as in OpenAI's chat.
+const MAX_TOP_LOGPROBS: u32 = 20;
+/// Most answers per request with structured output.
+const MAX_STRUCTURED_ANSWERS: usize = 32;
 
-/// The fields that both requests have.
+/// The fields that both request types have.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Knobs<'a> {
+pub(super) struct SharedFields<'a> {
     temperature: Option<f32>,
     top_p: Option<f32>,
     top_k: Option<i64>,
@@ -36,14 +36,14 @@ pub(super) struct Knobs<'a> {
     stream_options: Option<&'a StreamOptions>,
     max_tokens: Option<usize>,
     echo: bool,
-    /// How many of the likeliest tokens to name, and the field that says so.
+    /// Number of top logprobs, and the field that sets it.
     logprobs: Option<u32>,
     logprobs_field: &'static str,
 }
 
-macro_rules! knobs {
+macro_rules! fields {
     ($request:ident, $max_tokens:expr, $echo:expr, $logprobs:expr, $field:literal) => {
-        Knobs {
+        SharedFields {
             temperature: $request.temperature,
             top_p: $request.top_p,
             top_k: $request.top_k,
@@ -67,75 +67,88 @@ macro_rules! knobs {
     };
 }
 
-impl<'a> From<&'a ChatRequest> for Knobs<'a> {
-    fn from(request: &'a ChatRequest) -> Knobs<'a> {
+impl<'a> From<&'a ChatRequest> for SharedFields<'a> {
+    fn from(request: &'a ChatRequest) -> SharedFields<'a> {
         let logprobs = request.logprobs.unwrap_or(false).then(|| request.top_logprobs.unwrap_or(0));
-        knobs!(request, request.max_completion_tokens.or(request.max_tokens), false, logprobs, "top_logprobs")
+        fields!(request, request.max_completion_tokens.or(request.max_tokens), false, logprobs, "top_logprobs")
     }
 }
 
-impl<'a> From<&'a CompletionRequest> for Knobs<'a> {
-    fn from(request: &'a CompletionRequest) -> Knobs<'a> {
-        knobs!(request, request.max_tokens, request.echo.unwrap_or(false), request.logprobs, "logprobs")
+impl<'a> From<&'a CompletionRequest> for SharedFields<'a> {
+    fn from(request: &'a CompletionRequest) -> SharedFields<'a> {
+        fields!(request, request.max_tokens, request.echo.unwrap_or(false), request.logprobs, "logprobs")
     }
 }
 
-impl Knobs<'_> {
-    /// What can be said without a model: how a stream is told, texts that end an answer, and the form that it must have.
-    pub(super) fn wish(&self) -> Result<Wish, Fault> {
+impl SharedFields<'_> {
+    /// Parameters that can be checked without a model: streaming, stop strings and structured
+    /// output.
+    pub(super) fn output_params(&self) -> Result<OutputParams, Fault> {
         if self.stream_options.is_some() && !self.stream {
-            return Err(Fault::invalid("`stream_options` are for streams: set `stream` to true").at("stream_options"));
+            return Err(Fault::invalid("`stream_options` needs a stream: set `stream` to true").at("stream_options"));
         }
         let stop = self.stop.cloned().map(OneOrMore::into_vec).unwrap_or_default();
-        if stop.len() > MOST_STOPS {
-            let what = format!("`stop` has {} texts; {MOST_STOPS} are the most", stop.len());
+        if stop.len() > MAX_STOP_STRINGS {
+            let what = format!("`stop` has {} texts; the limit is {MAX_STOP_STRINGS}", stop.len());
             return Err(Fault::invalid(what).at("stop"));
         }
         if stop.iter().any(String::is_empty) {
             return Err(Fault::invalid("`stop` has an empty text, which would end every answer").at("stop"));
         }
-        // With the prompt to be shown, and how likely it is, there is something to tell without writing.
+        // With `echo` a request for 0 tokens is useful: it returns the logprobs of the prompt.
         if self.max_tokens == Some(0) && !self.echo {
-            return Err(Fault::invalid("`max_tokens` is 0; at least one token is written").at("max_tokens"));
+            return Err(Fault::invalid("`max_tokens` is 0; it must be at least one").at("max_tokens"));
         }
-        if self.logprobs.is_some_and(|n| n > MOST_LOGPROBS) {
-            let what = format!("`{}` is more than {MOST_LOGPROBS}", self.logprobs_field);
+        if self.logprobs.is_some_and(|n| n > MAX_TOP_LOGPROBS) {
+            let what = format!("`{}` is more than {MAX_TOP_LOGPROBS}, the limit", self.logprobs_field);
             return Err(Fault::invalid(what).at(self.logprobs_field));
         }
         let include_usage = self.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
         let n = self.n.unwrap_or(1) as usize;
-        Ok(Wish { stop, form: self.form()?, stream: self.stream, include_usage, max_tokens: self.max_tokens, n })
+        Ok(OutputParams {
+            stop,
+            format: self.answer_format()?,
+            stream: self.stream,
+            include_usage,
+            max_tokens: self.max_tokens,
+            n,
+        })
     }
 
-    /// How tokens are chosen, where nothing is said as `own` has it, by a model of so many tokens.
-    pub(super) fn params(&self, own: &GenerationParams, vocabulary: usize) -> Result<GenerationParams, Fault> {
+    /// Sampling parameters; absent fields take the model's `defaults`.
+    pub(super) fn params(&self, defaults: &GenerationParams, vocabulary: usize) -> Result<GenerationParams, Fault> {
         let top_k = match self.top_k {
-            None => own.top_k,
+            None => defaults.top_k,
             Some(0 | -1) => None,
             Some(k) => match u32::try_from(k) {
                 Ok(k) => Some(k),
-                Err(_) => return Err(Fault::invalid(format!("`top_k` is {k}; 0 and -1 keep all tokens")).at("top_k")),
+                Err(_) => {
+                    return Err(Fault::invalid(format!(
+                        "`top_k` is {k}; it must be -1 or more (0 and -1 keep all tokens)"
+                    ))
+                    .at("top_k"));
+                }
             },
         };
         let mut logit_bias = BTreeMap::new();
         for (id, bias) in self.logit_bias.into_iter().flatten() {
             let Ok(id) = id.parse::<u32>() else {
-                let what = format!("`logit_bias` names `{id}`, which is no token's id");
+                let what = format!("`logit_bias` has the key `{id}`, which is not a token id");
                 return Err(Fault::invalid(what).at("logit_bias"));
             };
             logit_bias.insert(id, *bias);
         }
         let params = GenerationParams {
-            temperature: self.temperature.unwrap_or(own.temperature),
+            temperature: self.temperature.unwrap_or(defaults.temperature),
             top_k,
-            top_p: self.top_p.unwrap_or(own.top_p),
-            min_p: self.min_p.unwrap_or(own.min_p),
-            repetition_penalty: self.repetition_penalty.unwrap_or(own.repetition_penalty),
-            frequency_penalty: self.frequency_penalty.unwrap_or(own.frequency_penalty),
-            presence_penalty: self.presence_penalty.unwrap_or(own.presence_penalty),
-            penalty_window: own.penalty_window,
+            top_p: self.top_p.unwrap_or(defaults.top_p),
+            min_p: self.min_p.unwrap_or(defaults.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(defaults.repetition_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(defaults.frequency_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(defaults.presence_penalty),
+            penalty_window: defaults.penalty_window,
             logit_bias,
-            // Who names no seed wants another answer each time.
+            // Without a seed, every answer is different.
             seed: self.seed.map_or_else(|| RandomState::new().hash_one(0), i64::cast_unsigned),
             n: self.n.unwrap_or(1),
             logprobs: self.logprobs,
@@ -147,8 +160,8 @@ impl Knobs<'_> {
         Ok(params)
     }
 
-    /// Whether anything is said of how tokens are chosen.
-    pub(super) fn chooses(&self) -> bool {
+    /// Whether the request sets any sampling parameter.
+    pub(super) fn sets_sampling(&self) -> bool {
         self.temperature.is_some()
             || self.top_p.is_some()
             || self.top_k.is_some()
@@ -162,37 +175,41 @@ impl Knobs<'_> {
             || self.n.is_some_and(|n| n != 1)
     }
 
-    fn form(&self) -> Result<Option<Form>, Fault> {
+    fn answer_format(&self) -> Result<Option<AnswerFormat>, Fault> {
         let format = match self.response_format {
             None | Some(ResponseFormat::Text) => None,
-            Some(ResponseFormat::JsonObject { schema }) => Some(Form::Json(schema.clone().unwrap_or_else(any_object))),
+            Some(ResponseFormat::JsonObject { schema }) => {
+                Some(AnswerFormat::Json(schema.clone().unwrap_or_else(any_object)))
+            }
             Some(ResponseFormat::JsonSchema { json_schema }) => {
-                Some(Form::Json(json_schema.schema.clone().unwrap_or_else(any_object)))
+                Some(AnswerFormat::Json(json_schema.schema.clone().unwrap_or_else(any_object)))
             }
         };
         let Some(outputs) = self.structured_outputs else { return Ok(format) };
-        let mut all: Vec<Form> = format.into_iter().collect();
+        let mut all: Vec<AnswerFormat> = format.into_iter().collect();
         if let Some(schema) = &outputs.json {
             let read = |text: &String| serde_json::from_str(text).ok();
             let schema = if let Value::String(text) = schema { read(text) } else { Some(schema.clone()) };
-            let wrong = || Fault::invalid("`structured_outputs.json` is no JSON").at("structured_outputs");
-            all.push(Form::Json(schema.ok_or_else(wrong)?));
+            let wrong = || Fault::invalid("`structured_outputs.json` is not valid JSON").at("structured_outputs");
+            all.push(AnswerFormat::Json(schema.ok_or_else(wrong)?));
         }
-        all.extend(outputs.regex.clone().map(|regex| Form::Other(Format::Regex(regex))));
-        all.extend(outputs.grammar.clone().map(|grammar| Form::Other(Format::Grammar(grammar))));
+        all.extend(outputs.regex.clone().map(|regex| AnswerFormat::Other(Format::Regex(regex))));
+        all.extend(outputs.grammar.clone().map(|grammar| AnswerFormat::Other(Format::Grammar(grammar))));
         if let Some(choice) = &outputs.choice {
             let each: Vec<String> = choice.iter().map(|text| json!(text).to_string()).collect();
             if each.is_empty() || choice.iter().any(String::is_empty) {
-                let what = "`structured_outputs.choice` is a list of texts that are not empty";
+                let what = "`structured_outputs.choice` must be a list of texts that are not empty";
                 return Err(Fault::invalid(what).at("structured_outputs"));
             }
-            all.push(Form::Other(Format::Grammar(format!("start: {}", each.join(" | ")))));
+            all.push(AnswerFormat::Other(Format::Grammar(format!("start: {}", each.join(" | ")))));
         }
-        all.extend(outputs.json_object.filter(|on| *on).map(|_| Form::Json(any_object())));
+        all.extend(outputs.json_object.filter(|on| *on).map(|_| AnswerFormat::Json(any_object())));
         match all.len() {
             0 | 1 => Ok(all.pop()),
-            _ => Err(Fault::invalid("an answer can have one form: one of `response_format` and `structured_outputs`")
-                .at("structured_outputs")),
+            _ => Err(Fault::invalid(
+                "an answer can have only one form: set one of `response_format` and the fields of `structured_outputs`",
+            )
+            .at("structured_outputs")),
         }
     }
 }
@@ -201,50 +218,52 @@ fn any_object() -> Value {
     json!({"type": "object"})
 }
 
-/// The form that an answer must have.
+/// Format of a structured output.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Form {
+pub(super) enum AnswerFormat {
     /// JSON that satisfies a schema.
     Json(Value),
-    /// Something else.
+    /// A regex or grammar.
     Other(Format),
 }
 
-impl From<Form> for Format {
-    fn from(form: Form) -> Format {
+impl From<AnswerFormat> for Format {
+    fn from(form: AnswerFormat) -> Format {
         match form {
-            Form::Json(schema) => Format::JsonSchema(schema),
-            Form::Other(format) => format,
+            AnswerFormat::Json(schema) => Format::JsonSchema(schema),
+            AnswerFormat::Other(format) => format,
         }
     }
 }
 
-/// What is asked of every model alike.
+/// Parameters that hold for every model.
 #[derive(Clone, Debug)]
-pub(super) struct Wish {
-    /// Texts that end an answer.
+pub(super) struct OutputParams {
+    /// Stop strings.
     pub(super) stop: Vec<String>,
-    /// What an answer must be.
-    pub(super) form: Option<Form>,
-    /// Whether it comes piece by piece.
+    /// Structured output.
+    pub(super) format: Option<AnswerFormat>,
+    /// Stream the answer.
     pub(super) stream: bool,
-    /// Whether a last chunk tells what it took.
+    /// Send the usage in a last chunk.
     pub(super) include_usage: bool,
-    /// The most tokens of an answer.
+    /// Most tokens per answer.
     pub(super) max_tokens: Option<usize>,
-    /// Answers to each prompt.
+    /// Answers per prompt.
     pub(super) n: usize,
 }
 
-impl Wish {
-    /// Refuses more answers than a request may have. Those of a form are fewer: each keeps a grammar's state.
-    pub(super) fn check_answers(&self, prompts: usize, most: usize) -> Result<(), Fault> {
-        let most = if self.form.is_some() { most.min(MOST_FORMED) } else { most };
+impl OutputParams {
+    /// Refuses more answers than a request may have. The limit is lower with structured output,
+    /// because each answer holds the state of its grammar.
+    pub(super) fn check_answers(&self, prompts: usize, limit: usize) -> Result<(), Fault> {
+        let limit = if self.format.is_some() { limit.min(MAX_STRUCTURED_ANSWERS) } else { limit };
         let answers = prompts.saturating_mul(self.n);
-        if answers <= most {
+        if answers <= limit {
             return Ok(());
         }
-        let what = format!("{prompts} prompts with {} answers each come to {answers}; {most} are the most", self.n);
+        let what =
+            format!("{prompts} prompts with {} answers each are {answers} answers; the limit is {limit}", self.n);
         Err(Fault::new(FaultKind::TooMany, what).at("n"))
     }
 }
@@ -261,10 +280,10 @@ mod tests {
 
     fn fault(fields: Value) -> (String, String) {
         let request = chat(fields);
-        let knobs = Knobs::from(&request);
-        let fault = match knobs.wish() {
+        let fields = SharedFields::from(&request);
+        let fault = match fields.output_params() {
             Err(fault) => fault,
-            Ok(_) => knobs.params(&GenerationParams::default(), 100).expect_err("a fault"),
+            Ok(_) => fields.params(&GenerationParams::default(), 100).expect_err("a fault"),
         };
         (fault.param.unwrap_or_default(), fault.message)
     }
@@ -276,9 +295,9 @@ mod tests {
             "presence_penalty": 1, "frequency_penalty": -1, "logit_bias": {"5": -100}, "seed": -2, "n": 3, "logprobs": true,
             "top_logprobs": 2, "stop": "x", "max_tokens": 5, "max_completion_tokens": 6}),
         );
-        let knobs = Knobs::from(&request);
+        let fields = SharedFields::from(&request);
         let params =
-            knobs.params(&GenerationParams { penalty_window: Some(9), ..GenerationParams::default() }, 100).unwrap();
+            fields.params(&GenerationParams { penalty_window: Some(9), ..GenerationParams::default() }, 100).unwrap();
         let wanted = GenerationParams {
             temperature: 0.5,
             top_k: Some(7),
@@ -294,21 +313,21 @@ mod tests {
             logprobs: Some(2),
         };
         assert_eq!(params, wanted);
-        let wish = knobs.wish().unwrap();
-        assert_eq!((wish.stop, wish.max_tokens), (vec!["x".to_owned()], Some(6)));
-        assert!(knobs.chooses() && !Knobs::from(&chat(json!({"stop": "x", "n": 1}))).chooses());
+        let output = fields.output_params().unwrap();
+        assert_eq!((output.stop, output.max_tokens), (vec!["x".to_owned()], Some(6)));
+        assert!(fields.sets_sampling() && !SharedFields::from(&chat(json!({"stop": "x", "n": 1}))).sets_sampling());
     }
 
     #[test]
     fn where_nothing_is_said_the_model_has_its_way_but_for_the_seed() {
-        let own = GenerationParams { temperature: 0.7, top_k: Some(40), ..GenerationParams::default() };
+        let defaults = GenerationParams { temperature: 0.7, top_k: Some(40), ..GenerationParams::default() };
         let request = chat(json!({}));
-        let knobs = Knobs::from(&request);
-        let [a, b] = [(), ()].map(|()| knobs.params(&own, 100).unwrap());
+        let fields = SharedFields::from(&request);
+        let [a, b] = [(), ()].map(|()| fields.params(&defaults, 100).unwrap());
         assert_ne!(a.seed, b.seed);
-        assert_eq!(GenerationParams { seed: 0, ..a }, GenerationParams { seed: 0, ..own.clone() });
+        assert_eq!(GenerationParams { seed: 0, ..a }, GenerationParams { seed: 0, ..defaults.clone() });
         let all = chat(json!({"top_k": -1}));
-        assert_eq!(Knobs::from(&all).params(&own, 100).unwrap().top_k, None);
+        assert_eq!(SharedFields::from(&all).params(&defaults, 100).unwrap().top_k, None);
     }
 
     #[test]
@@ -337,19 +356,19 @@ mod tests {
 
     #[test]
     fn forms() {
-        let form = |fields| Knobs::from(&chat(fields)).wish().unwrap().form;
+        let form = |fields| SharedFields::from(&chat(fields)).output_params().unwrap().format;
         assert_eq!(form(json!({"response_format": {"type": "text"}})), None);
         assert_eq!(
             form(json!({"response_format": {"type": "json_object"}})),
-            Some(Form::Json(json!({"type": "object"})))
+            Some(AnswerFormat::Json(json!({"type": "object"})))
         );
         let schema = json!({"type": "integer"});
-        let told = json!({"response_format": {"type": "json_object", "schema": schema}});
-        assert_eq!(form(told), Some(Form::Json(schema.clone())));
+        let with_schema = json!({"response_format": {"type": "json_object", "schema": schema}});
+        assert_eq!(form(with_schema), Some(AnswerFormat::Json(schema.clone())));
         let named = json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}});
-        assert_eq!(form(named), Some(Form::Json(schema.clone())));
-        assert_eq!(form(json!({"structured_outputs": {"json": schema.to_string()}})), Some(Form::Json(schema)));
+        assert_eq!(form(named), Some(AnswerFormat::Json(schema.clone())));
+        assert_eq!(form(json!({"structured_outputs": {"json": schema.to_string()}})), Some(AnswerFormat::Json(schema)));
         let choice = form(json!({"structured_outputs": {"choice": ["a", "\"b\""]}}));
-        assert_eq!(choice, Some(Form::Other(Format::Grammar("start: \"a\" | \"\\\"b\\\"\"".into()))));
+        assert_eq!(choice, Some(AnswerFormat::Other(Format::Grammar("start: \"a\" | \"\\\"b\\\"\"".into()))));
     }
 }

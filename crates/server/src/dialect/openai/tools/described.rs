@@ -1,9 +1,9 @@
-//! Tools for a model whose template knows nothing of them: they are told in the system's message, and what became of them in
-//! plain ones.
+//! Tool calling for models whose chat template has no tools: the system message describes the
+//! tools, and earlier calls and results become plain messages.
 
 use serde_json::{Map, Value, json};
 
-/// What the model is told of its tools.
+/// The text that describes the tools.
 fn description(tools: &Value) -> String {
     let each = tools.as_array().into_iter().flatten().map(|tool| tool.get("function").unwrap_or(tool).to_string());
     let list: Vec<String> = each.collect();
@@ -15,8 +15,8 @@ fn description(tools: &Value) -> String {
     )
 }
 
-/// The conversation with the tools told in it.
-pub(crate) fn tell(messages: Vec<Map<String, Value>>, tools: Option<&Value>) -> Vec<Map<String, Value>> {
+/// Adds the description of the tools to the conversation.
+pub(crate) fn describe_tools(messages: Vec<Map<String, Value>>, tools: Option<&Value>) -> Vec<Map<String, Value>> {
     let mut all: Vec<Map<String, Value>> = messages.into_iter().map(plain).collect();
     let Some(tools) = tools else { return all };
     let text = description(tools);
@@ -31,7 +31,7 @@ pub(crate) fn tell(messages: Vec<Map<String, Value>>, tools: Option<&Value>) -> 
     all
 }
 
-/// A message that any template can print.
+/// Rewrites tool calls and results as messages that any template can render.
 fn plain(message: Map<String, Value>) -> Map<String, Value> {
     let text = message.get("content").and_then(Value::as_str).unwrap_or_default();
     match message.get("role").and_then(Value::as_str) {
@@ -64,20 +64,20 @@ mod tests {
     #[test]
     fn a_conversation_in_plain_words() {
         let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {}}}]);
-        let said = json!([
+        let messages = json!([
             {"role": "user", "content": "hi"},
             {"role": "assistant", "content": null, "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"a": 1}}}]},
             {"role": "tool", "tool_call_id": "1", "content": "42"},
         ]);
-        let said: Vec<Map<String, Value>> = serde_json::from_value(said).unwrap();
-        let told = tell(said.clone(), Some(&tools));
-        assert_eq!(told.len(), 4);
-        assert!(told[0]["content"].as_str().unwrap().contains(r#"{"name":"f","parameters":{}}"#));
-        assert_eq!(told[2]["content"], "<tool_call>\n{\"name\":\"f\",\"arguments\":{\"a\":1}}\n</tool_call>");
-        assert!(!told[2].contains_key("tool_calls"));
-        assert_eq!(told[3], message("user", "<tool_response>\n42\n</tool_response>"));
-        // A system's message that is there gets longer.
-        let system = tell([vec![message("system", "Be brief.")], said].concat(), Some(&tools));
+        let messages: Vec<Map<String, Value>> = serde_json::from_value(messages).unwrap();
+        let all = describe_tools(messages.clone(), Some(&tools));
+        assert_eq!(all.len(), 4);
+        assert!(all[0]["content"].as_str().unwrap().contains(r#"{"name":"f","parameters":{}}"#));
+        assert_eq!(all[2]["content"], "<tool_call>\n{\"name\":\"f\",\"arguments\":{\"a\":1}}\n</tool_call>");
+        assert!(!all[2].contains_key("tool_calls"));
+        assert_eq!(all[3], message("user", "<tool_response>\n42\n</tool_response>"));
+        // An existing system message is extended.
+        let system = describe_tools([vec![message("system", "Be brief.")], messages].concat(), Some(&tools));
         assert_eq!(system.len(), 4);
         assert!(system[0]["content"].as_str().unwrap().starts_with("Be brief.\n\nYou can call functions."));
     }

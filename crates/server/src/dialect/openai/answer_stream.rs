@@ -1,0 +1,363 @@
+//! Streams the answers of the engine to the handler that writes the response.
+//!
+//! The engine's thread hands every event to a sink, which forwards it through a channel and never
+//! blocks: a slow client delays nobody else. The backlog is bounded: a client that leaves too much
+//! unread loses the rest. The sink holds the [`Call`], so that permit and lease are held as long as
+//! the engine works and no longer. The receiver holds [`CancelOnDrop`]: when the client
+//! disconnects, axum drops the response, and the engine sees the cancellation at its next step.
+
+use super::latency::LatencyTracker;
+use super::seq2seq::Seq2SeqRequest;
+use crate::app::App;
+use crate::call::{Call, Usage};
+use crate::error::{Fault, FaultKind};
+use crate::request_context::HttpContext;
+use crate::served_model::{RequestKind, ServedModel};
+use sconce_engine::RequestContext;
+use sconce_engine::TaskModel;
+use sconce_engine::{Error, Event, Finish, Llm, Loaded, Request, SampledToken, Start};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// An event of one of the answers.
+#[derive(Clone, Debug)]
+pub(super) enum AnswerEvent {
+    /// An answer grows.
+    Text {
+        /// Index of the answer.
+        answer: usize,
+        /// Whether this is the echoed prompt (`echo`).
+        prompt: bool,
+        /// New text, including the control tokens of tool calls.
+        text: String,
+        /// The tokens of the text, with logprobs if requested.
+        tokens: Vec<Option<TokenChoice>>,
+    },
+    /// An answer ends.
+    End {
+        /// Index of the answer.
+        answer: usize,
+        /// The finish reason.
+        finish: Finish,
+    },
+    /// All answers fail.
+    Failed(Fault),
+}
+
+/// A sampled token with its logprobs.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct TokenChoice {
+    /// The sampled token.
+    pub(super) chosen: TokenText,
+    /// `None` for the first token of a prompt.
+    pub(super) logprob: Option<f32>,
+    /// The most likely tokens, best first.
+    pub(super) top: Vec<(TokenText, f32)>,
+}
+
+/// A token as text and bytes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct TokenText {
+    pub(super) text: String,
+    pub(super) bytes: Option<Vec<u8>>,
+}
+
+/// The work to run.
+pub(super) enum Generation {
+    /// A causal language model continues texts.
+    Decode {
+        /// One request per prompt.
+        requests: Vec<Request>,
+        /// Control tokens of tool calls that must appear in the text: ids and names.
+        marks: Vec<(u32, &'static str)>,
+    },
+    /// A sequence-to-sequence model (T5).
+    Seq2Seq(Seq2SeqRequest),
+}
+
+/// The receiving end of the answers. Dropping it cancels unfinished ones.
+pub(super) struct AnswerStream {
+    events: UnboundedReceiver<AnswerEvent>,
+    info: AnswerInfo,
+    remaining: usize,
+    queued: Arc<AtomicUsize>,
+    _cancel: CancelOnDrop,
+}
+
+/// Most tokens that may wait for a client to read them: far more than a client that reads at all
+/// leaves unread. With 20 top logprobs per token they take about 40 MB.
+const MAX_QUEUED_TOKENS: usize = 16_384;
+
+/// What is known before the first token.
+#[derive(Clone, Debug)]
+pub(super) struct AnswerInfo {
+    /// Number of answers to all prompts.
+    pub(super) answers: usize,
+    /// Prompt tokens of all prompts.
+    pub(super) prompt_tokens: usize,
+    /// Name of the model.
+    pub(super) model: String,
+    /// `system_fingerprint`: version, device and dtype.
+    pub(super) fingerprint: String,
+    cached: Arc<AtomicUsize>,
+}
+
+impl AnswerInfo {
+    /// Prompt tokens found in the prefix cache. Complete when the last answer has started.
+    pub(super) fn cached_tokens(&self) -> usize {
+        self.cached.load(Ordering::Relaxed)
+    }
+}
+
+/// Cancels the engine's request on drop.
+pub(super) struct CancelOnDrop(RequestContext);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+/// State shared by all sinks of a request. Dropped when the engine has dropped the last sink.
+pub(super) struct SinkState {
+    call: Call,
+    events: UnboundedSender<AnswerEvent>,
+    /// Unfinished answers, plus one until all are started.
+    remaining: AtomicUsize,
+    usage: Mutex<Usage>,
+    cached: Arc<AtomicUsize>,
+    /// Tokens that the client has not read yet.
+    queued: Arc<AtomicUsize>,
+    latency: LatencyTracker,
+}
+
+impl SinkState {
+    pub(super) fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// Sets the number of answers.
+    pub(super) fn expect(&self, answers: usize) {
+        self.remaining.store(answers + 1, Ordering::Relaxed);
+        self.latency.expect(answers);
+    }
+
+    /// Records the usage, after every answer was started.
+    fn mark_started(&self, tokens: usize, characters: usize) {
+        *self.usage.lock().unwrap_or_else(PoisonError::into_inner) = Usage { tokens, characters };
+        self.finish_one();
+    }
+
+    fn finish_one(&self) {
+        if self.remaining.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.call.done(*self.usage.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Forwards an event of the prompt whose answers begin at index `first`. An echoed prompt comes
+    /// first, once.
+    pub(super) fn send(&self, first: usize, prompt: bool, event: Result<Event, Error>, marks: &[(u32, &'static str)]) {
+        let task = &self.call.served().model;
+        let event = match event {
+            Ok(Event::Begun { cached_tokens }) => {
+                self.cached.fetch_add(cached_tokens, Ordering::Relaxed);
+                return;
+            }
+            Ok(Event::Text { answer, text, picks }) => {
+                let text = insert_marks(task, text, &picks, marks);
+                let tokens: Vec<_> = picks.into_iter().map(|sampled| token_choice(task, sampled, prompt)).collect();
+                let queued = tokens.len() + self.queued.fetch_add(tokens.len(), Ordering::Relaxed);
+                if queued > MAX_QUEUED_TOKENS && !self.call.caller().is_cancelled() {
+                    self.call.caller().cancel();
+                    let what = "the client reads the stream too slowly; too many tokens are waiting";
+                    let _ = self
+                        .events
+                        .send(AnswerEvent::Failed(self.call.failed(Fault::new(FaultKind::ClientTooSlow, what))));
+                    return;
+                }
+                AnswerEvent::Text { answer: first + answer, prompt, text, tokens }
+            }
+            Ok(Event::End { answer, finish, .. }) => {
+                self.finish_one();
+                AnswerEvent::End { answer: first + answer, finish }
+            }
+            Err(e) => AnswerEvent::Failed(self.call.failed(e.into())),
+        };
+        self.latency.observe(&event);
+        // Fails only if the client has disconnected.
+        let _ = self.events.send(event);
+    }
+}
+
+/// Runs `prepare` on a blocking thread and starts the generation that it returns.
+pub(super) async fn begin<T: Send + 'static>(
+    (app, context): (&Arc<App>, &HttpContext),
+    call: Call,
+    prepare: impl FnOnce(&ServedModel) -> Result<(Generation, T), Fault> + Send + 'static,
+) -> Result<(AnswerStream, T), Fault> {
+    let cancel = CancelOnDrop(call.caller().clone());
+    let (sender, events) = unbounded_channel();
+    let (served, cached) = (call.served(), Arc::new(AtomicUsize::new(0)));
+    let (model, fingerprint) = (served.id.clone(), fingerprint(served.model.loaded()));
+    let latency = LatencyTracker::new(app, &model, context.started_at);
+    let (remaining, usage, queued) = (AtomicUsize::new(0), Mutex::default(), Arc::new(AtomicUsize::new(0)));
+    let sink =
+        SinkState { call, events: sender, remaining, usage, cached: cached.clone(), queued: queued.clone(), latency };
+    let sink = Arc::new(sink);
+    let sinks = sink.clone();
+    let running = sink.call.run(move |served, caller| {
+        let (generation, extra) = prepare(served)?;
+        let totals = match (&served.model, generation) {
+            (TaskModel::Generate(llm), Generation::Decode { requests, marks }) => {
+                start_decode(llm, &requests, &marks, (caller, &sinks))?
+            }
+            (TaskModel::Seq2Seq(model), Generation::Seq2Seq(request)) => request.begin(model, &sinks)?,
+            _ => return Err(served.unsupported(RequestKind::Generate)),
+        };
+        sinks.mark_started(totals.tokens, totals.characters);
+        Ok((totals, extra))
+    });
+    let (PromptTotals { answers, tokens: prompt_tokens, .. }, extra) = running.await?;
+    let info = AnswerInfo { answers, prompt_tokens, model, fingerprint, cached };
+    Ok((AnswerStream { events, info, remaining: answers, queued, _cancel: cancel }, extra))
+}
+
+/// Totals over all prompts of a request.
+pub(super) struct PromptTotals {
+    /// Number of answers.
+    pub(super) answers: usize,
+    /// Tokens and characters of all prompts.
+    pub(super) tokens: usize,
+    pub(super) characters: usize,
+}
+
+fn start_decode(
+    llm: &Llm,
+    requests: &[Request],
+    marks: &[(u32, &'static str)],
+    (caller, sink): (&RequestContext, &Arc<SinkState>),
+) -> Result<PromptTotals, Fault> {
+    let answers_of = |request: &Request| request.params.as_ref().map_or(1, |params| params.n as usize);
+    let mut totals = PromptTotals { answers: requests.iter().map(answers_of).sum(), tokens: 0, characters: 0 };
+    sink.expect(totals.answers);
+    if requests.iter().any(|r| r.params.as_ref().is_some_and(|p| p.logprobs.is_some())) || !marks.is_empty() {
+        // Builds the table of all tokens here, not on the engine's thread.
+        let _ = llm.token(0);
+    }
+    let mut first = 0;
+    for request in requests {
+        let (sink, marks) = (sink.clone(), marks.to_vec());
+        let mut echoed = vec![!request.echo; answers_of(request)];
+        let running = llm.start(request, caller, move |event| {
+            let prompt = match &event {
+                Ok(Event::Text { answer, .. }) => echoed.get_mut(*answer).is_some_and(|e| !std::mem::replace(e, true)),
+                _ => false,
+            };
+            sink.send(first, prompt, event, &marks);
+        });
+        totals.tokens += running.map_err(|e| context_fault(llm, request, e))?.prompt_tokens;
+        if let Start::Text(text) | Start::Rendered(text) = &request.start {
+            totals.characters += text.chars().count();
+        }
+        first += answers_of(request);
+    }
+    Ok(totals)
+}
+
+/// Turns an input error into `TooLong` if prompt and `max_tokens` exceed the context.
+fn context_fault(llm: &Llm, request: &Request, error: Error) -> Fault {
+    let context = llm.context();
+    let over = |tokens: usize| tokens >= context || tokens + request.max_tokens.unwrap_or(0) > context;
+    match error {
+        Error::Input(what) if llm.encode(&request.start).is_ok_and(|tokens| over(tokens.len())) => {
+            let what = format!("the model's context is {context} tokens: {what}");
+            Fault::new(FaultKind::TooLong, what)
+        }
+        error => error.into(),
+    }
+}
+
+/// Inserts the control tokens of `marks` into the text, each after the text of the tokens before
+/// it.
+fn insert_marks(
+    task: &TaskModel,
+    mut text: String,
+    sampled_tokens: &[SampledToken],
+    marks: &[(u32, &'static str)],
+) -> String {
+    let TaskModel::Generate(llm) = task else { return text };
+    if marks.is_empty() {
+        return text;
+    }
+    let mut at = 0;
+    for sampled in sampled_tokens {
+        match marks.iter().find(|(id, _)| *id == sampled.id) {
+            Some((_, name)) => {
+                text.insert_str(at, name);
+                at += name.len();
+            }
+            None => {
+                at += llm.token(sampled.id).ok().and_then(|token| token.bytes).map_or(0, |bytes| bytes.len());
+                // The detokenizer may drop bytes of a token, and a character may span several
+                // tokens.
+                at = (at.min(text.len())..=text.len()).find(|i| text.is_char_boundary(*i)).unwrap_or(text.len());
+            }
+        }
+    }
+    text
+}
+
+fn token_choice(task: &TaskModel, sampled: SampledToken, prompt: bool) -> Option<TokenChoice> {
+    let token_text = |id| match task {
+        TaskModel::Generate(llm) => {
+            let token = llm.token(id).ok();
+            let (text, bytes) = token.map_or_else(Default::default, |token| (token.text, token.bytes));
+            TokenText { text, bytes }
+        }
+        TaskModel::Seq2Seq(model) => TokenText { text: model.decode(&[id]).unwrap_or_default(), bytes: None },
+        _ => TokenText::default(),
+    };
+    match sampled.logprobs {
+        Some(logprobs) => {
+            let top = logprobs.top.iter().map(|(id, logprob)| (token_text(*id), *logprob)).collect();
+            Some(TokenChoice { chosen: token_text(sampled.id), logprob: Some(logprobs.chosen), top })
+        }
+        // Prompt tokens are sent only if logprobs were requested; the first has none.
+        None => prompt.then(|| TokenChoice { chosen: token_text(sampled.id), logprob: None, top: Vec::new() }),
+    }
+}
+
+fn fingerprint(loaded: &dyn Loaded) -> String {
+    let plan = loaded.plan();
+    format!("sconce-{}-{}-{}", env!("CARGO_PKG_VERSION"), plan.device, plan.dtype)
+}
+
+impl AnswerStream {
+    /// What is known before the first token.
+    pub(super) fn info(&self) -> &AnswerInfo {
+        &self.info
+    }
+
+    /// The next event; `None` when all answers have ended.
+    pub(super) async fn next(&mut self) -> Option<AnswerEvent> {
+        if self.remaining == 0 {
+            return None;
+        }
+        let stopped = || {
+            AnswerEvent::Failed(Fault::new(
+                FaultKind::Unhealthy,
+                "the model was unloaded or stopped in the middle of an answer",
+            ))
+        };
+        let event = self.events.recv().await.unwrap_or_else(stopped);
+        match &event {
+            AnswerEvent::Text { tokens, .. } => {
+                self.queued.fetch_sub(tokens.len(), Ordering::Relaxed);
+            }
+            AnswerEvent::End { .. } => self.remaining -= 1,
+            AnswerEvent::Failed(_) => self.remaining = 0,
+        }
+        Some(event)
+    }
+}

@@ -1,4 +1,4 @@
-//! `sconce devices`: what this build and this machine have.
+//! `sconce devices`: the devices of this build and machine.
 
 use super::{bytes, print, table};
 use crate::Failure;
@@ -20,7 +20,7 @@ pub(crate) struct Devices {
 
 impl Devices {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        self.threads.settle()?;
+        self.threads.apply()?;
         let all = Device::all();
         let (best, why) = Device::best();
         if self.json {

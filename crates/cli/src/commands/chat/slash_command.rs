@@ -1,13 +1,13 @@
-//! What begins with a slash.
+//! Slash commands of a chat.
 
 use std::path::PathBuf;
 
-/// What a person can ask of the program rather than of the model.
+/// A slash command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum SlashCommand {
     Help,
     Clear,
-    /// None takes away what there is.
+    /// `None` removes the system prompt.
     System(Option<String>),
     Set(String, String),
     Show,
@@ -32,36 +32,36 @@ pub(super) const HELP: &str = "\
 Ctrl-C ends an answer. A line that ends with \\ goes on in the next; lines between \"\"\" and \"\"\" are one message,
 also one that begins with a slash.";
 
-impl Order {
-    /// What a line asks for, if it begins with a slash.
-    pub(super) fn parse(line: &str) -> Option<Result<Order, String>> {
+impl SlashCommand {
+    /// Parses a line that begins with a slash.
+    pub(super) fn parse(line: &str) -> Option<Result<SlashCommand, String>> {
         let line = line.trim().strip_prefix('/')?;
         let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-        Some(Order::named(name, rest.trim()))
+        Some(SlashCommand::named(name, rest.trim()))
     }
 
-    fn named(name: &str, rest: &str) -> Result<Order, String> {
+    fn named(name: &str, rest: &str) -> Result<SlashCommand, String> {
         let file = || match rest {
             "" => Err(format!("/{name} takes a file")),
             path => Ok(PathBuf::from(path)),
         };
-        let order = match name {
-            "save" => return file().map(Order::Save),
-            "load" => return file().map(Order::Load),
-            "system" => return Ok(Order::System((!rest.is_empty()).then(|| rest.to_string()))),
+        let command = match name {
+            "save" => return file().map(SlashCommand::Save),
+            "load" => return file().map(SlashCommand::Load),
+            "system" => return Ok(SlashCommand::System((!rest.is_empty()).then(|| rest.to_string()))),
             "set" => {
                 let (name, value) = rest.split_once(char::is_whitespace).ok_or("/set takes a name and a value")?;
-                return Ok(Order::Set(name.to_string(), value.trim().to_string()));
+                return Ok(SlashCommand::Set(name.to_string(), value.trim().to_string()));
             }
-            "help" | "?" => Order::Help,
-            "clear" => Order::Clear,
-            "show" => Order::Show,
-            "retry" => Order::Retry,
-            "undo" => Order::Undo,
-            "quit" | "exit" | "bye" => Order::Quit,
+            "help" | "?" => SlashCommand::Help,
+            "clear" => SlashCommand::Clear,
+            "show" => SlashCommand::Show,
+            "retry" => SlashCommand::Retry,
+            "undo" => SlashCommand::Undo,
+            "quit" | "exit" | "bye" => SlashCommand::Quit,
             _ => return Err(format!("there is no /{name}; /help lists what there is")),
         };
-        if rest.is_empty() { Ok(order) } else { Err(format!("/{name} takes nothing behind it")) }
+        if rest.is_empty() { Ok(command) } else { Err(format!("/{name} takes nothing behind it")) }
     }
 }
 
@@ -71,11 +71,11 @@ mod tests {
 
     #[test]
     fn every_order_is_read_and_told_and_others_are_refused() {
-        let parse = |line: &str| Order::parse(line).unwrap();
-        assert_eq!(parse("/set  stop  a b "), Ok(Order::Set("stop".into(), "a b".into())));
-        assert_eq!(parse("/system Be brief."), Ok(Order::System(Some("Be brief.".into()))));
-        assert_eq!(parse("/system"), Ok(Order::System(None)));
-        assert_eq!(parse(" /save a b.json"), Ok(Order::Save("a b.json".into())));
+        let parse = |line: &str| SlashCommand::parse(line).unwrap();
+        assert_eq!(parse("/set  stop  a b "), Ok(SlashCommand::Set("stop".into(), "a b".into())));
+        assert_eq!(parse("/system Be brief."), Ok(SlashCommand::System(Some("Be brief.".into()))));
+        assert_eq!(parse("/system"), Ok(SlashCommand::System(None)));
+        assert_eq!(parse(" /save a b.json"), Ok(SlashCommand::Save("a b.json".into())));
         for name in ["help", "clear", "show", "retry", "undo", "quit"] {
             assert!(parse(&format!("/{name}")).is_ok() && parse(&format!("/{name} x")).is_err(), "{name}");
         }
@@ -85,6 +85,6 @@ mod tests {
         for line in ["/nothing", "/save", "/load", "/set temperature", "/"] {
             assert!(parse(line).is_err(), "{line}");
         }
-        assert_eq!(Order::parse("no slash"), None);
+        assert_eq!(SlashCommand::parse("no slash"), None);
     }
 }

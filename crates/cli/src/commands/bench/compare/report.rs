@@ -1,13 +1,13 @@
-//! What was found, as tables for a person and as JSON.
+//! The comparison as tables and as JSON.
 
-use super::{Engine, Found};
+use super::{Comparison, Engine};
 use crate::commands::table;
 use serde_json::{Value, json};
 
-/// An engine's seconds of something.
+/// A time of an engine in seconds.
 type Time = Box<dyn Fn(&Engine) -> f64>;
 
-/// Of an even number, the mean of the two in the middle.
+/// The median; for an even number, the mean of the two in the middle.
 pub(super) fn median(all: &[f64]) -> f64 {
     let mut all = all.to_vec();
     all.sort_by(f64::total_cmp);
@@ -17,8 +17,8 @@ pub(super) fn median(all: &[f64]) -> f64 {
     }
 }
 
-/// The least cosine between vectors of the same texts.
-pub(super) fn least(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
+/// The lowest cosine similarity between vectors of the same texts.
+pub(super) fn min_cosine(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
     let cosine = |(a, b): (&Vec<f32>, &Vec<f32>)| {
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
         if a.len() == b.len() { dot(a, b) / (dot(a, a) * dot(b, b)).sqrt() } else { f64::NAN }
@@ -26,7 +26,7 @@ pub(super) fn least(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
     if a.len() != b.len() {
         return f64::NAN;
     }
-    // NaN is less than anything: it must not be overlooked.
+    // NaN counts as lowest, so that it is not overlooked.
     a.iter().zip(b).map(cosine).fold(1.0, |least, c| if c.is_nan() || c < least { c } else { least })
 }
 
@@ -40,9 +40,10 @@ impl Engine {
     }
 }
 
-/// Of a row: our fastest engine and the fastest peer among those that `counts` admits, and how many times faster ours is.
-fn ahead(
-    found: &Found,
+/// For a row: our fastest engine, the fastest peer among those that `counts` admits, and the ratio
+/// of their times.
+fn speedup(
+    found: &Comparison,
     time: impl Fn(&Engine) -> f64,
     counts: impl Fn(&Engine) -> bool,
 ) -> Option<(&Engine, &Engine, f64)> {
@@ -62,8 +63,8 @@ fn milliseconds(seconds: f64) -> String {
     }
 }
 
-/// A column for each row that was timed, and one for the start.
-fn columns(found: &Found) -> Vec<(String, Time)> {
+/// One column per row, and one for the first vector.
+fn columns(found: &Comparison) -> Vec<(String, Time)> {
     let mut columns: Vec<(String, Time)> = Vec::new();
     for (i, row) in found.rows.iter().enumerate() {
         columns.push((row.name.clone(), Box::new(move |engine: &Engine| engine.median(i))));
@@ -72,7 +73,7 @@ fn columns(found: &Found) -> Vec<(String, Time)> {
     columns
 }
 
-pub(super) fn as_text(found: &Found) -> String {
+pub(super) fn as_text(found: &Comparison) -> String {
     let columns = columns(found);
     let names = || columns.iter().map(|(name, _)| name.clone());
     let mut times = vec![std::iter::once("engine".to_string()).chain(names()).chain(["cosine".into()]).collect()];
@@ -84,12 +85,12 @@ pub(super) fn as_text(found: &Found) -> String {
     let mut ratios: Vec<Vec<String>> = vec![std::iter::once("ahead of".to_string()).chain(names()).collect()];
     for (name, is_f32) in [("the best f32 peer, in f32", true), ("the best peer, in any format", false)] {
         let cell = |(_, time): &(String, Time)| {
-            let found = ahead(found, time, |engine| !is_f32 || engine.is_f32());
+            let found = speedup(found, time, |engine| !is_f32 || engine.is_f32());
             found.map_or_else(|| "-".into(), |(_, theirs, ratio)| format!("{ratio:.2} × {}", theirs.name))
         };
         ratios.push(std::iter::once(name.to_string()).chain(columns.iter().map(cell)).collect());
     }
-    let Found { model, threads, .. } = found;
+    let Comparison { model, threads, .. } = found;
     let s = if *threads == 1 { "" } else { "s" };
     let mut parts =
         vec![format!("{model}, {threads} thread{s}; medians, texts × tokens"), table(&times), table(&ratios)];
@@ -103,7 +104,7 @@ pub(super) fn as_text(found: &Found) -> String {
     parts.join("\n\n")
 }
 
-pub(super) fn as_json(found: &Found) -> Value {
+pub(super) fn as_json(found: &Comparison) -> Value {
     let engine = |engine: &Engine| {
         let rows = found.rows.iter().enumerate().map(|(i, row)| {
             let seconds = engine.median(i);
@@ -115,7 +116,7 @@ pub(super) fn as_json(found: &Found) -> Value {
     };
     let ratio = |(name, time): &(String, Time)| {
         let of = |is_f32: bool| {
-            ahead(found, time, |engine| !is_f32 || engine.is_f32())
+            speedup(found, time, |engine| !is_f32 || engine.is_f32())
                 .map(|(ours, theirs, ratio)| json!({"ours": ours.name, "peer": theirs.name, "ratio": ratio}))
         };
         json!({"row": name, "f32": of(true), "any": of(false)})
@@ -144,10 +145,12 @@ mod tests {
         assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0])), (2.0, 2.5));
         assert!(median(&[]).is_nan());
         let (a, b) = (vec![vec![1.0, 0.0]], vec![vec![2.0, 0.0]]);
-        assert_eq!(least(&a, &b), 1.0);
-        assert_eq!(least(&[a.clone(), a.clone()].concat(), &[b, vec![vec![0.0, 1.0]]].concat()), 0.0);
+        assert_eq!(min_cosine(&a, &b), 1.0);
+        assert_eq!(min_cosine(&[a.clone(), a.clone()].concat(), &[b, vec![vec![0.0, 1.0]]].concat()), 0.0);
         assert!(
-            least(&a, &[vec![f32::NAN, 0.0]]).is_nan() && least(&a, &[]).is_nan() && least(&a, &[vec![1.0]]).is_nan()
+            min_cosine(&a, &[vec![f32::NAN, 0.0]]).is_nan()
+                && min_cosine(&a, &[]).is_nan()
+                && min_cosine(&a, &[vec![1.0]]).is_nan()
         );
     }
 }

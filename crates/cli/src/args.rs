@@ -81,7 +81,7 @@ impl FromStr for Format {
             let names: Vec<String> = Quant::all().filter(|q| q.quantizes()).map(|q| q.to_string()).collect();
             let names = names.join(", ");
             format!(
-                "unknown format `{s}`; one of auto, f32, bf16 and f16, for encoders int8, and for language models {names}"
+                "unknown format `{s}`; formats: auto, f32, bf16, f16; for encoders also int8; for language models also {names}"
             )
         })
     }
@@ -167,7 +167,7 @@ impl RunArgs {
     pub(crate) fn options(&self) -> Result<LoadOptions, Failure> {
         match self.dtype {
             Some(Format::Blocks(blocks)) => {
-                Err(format!("--dtype {blocks} is for language models; take auto, f32, bf16, f16 or int8").into())
+                Err(format!("--dtype {blocks} is for language models; use auto, f32, bf16, f16 or int8").into())
             }
             _ => self.language_options(),
         }

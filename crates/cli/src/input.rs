@@ -121,7 +121,7 @@ impl Lines {
     pub(crate) fn open(path: &Path) -> Result<Lines, Failure> {
         if path == Path::new("-") {
             if std::io::stdin().is_terminal() {
-                eprintln!("reading texts from the terminal, one a line; end with Ctrl-D");
+                eprintln!("reading texts from the terminal, one per line; end with Ctrl-D");
             }
             let reader = Box::new(BufReader::new(std::io::stdin()));
             return Ok(Lines { reader, name: "stdin".into(), number: 0, broken: false });

@@ -100,7 +100,7 @@ impl Output {
     /// Rejects a format that cannot hold the results, before a model is loaded.
     pub(crate) fn check(&self, is_array: bool) -> Result<(), Failure> {
         if !is_array && matches!(self.format(), Format::Npy | Format::Bin) {
-            return Err("--format npy and bin are for one vector a text; take text, json or jsonl".into());
+            return Err("--format npy and bin need one vector per text; use text, json or jsonl".into());
         }
         Ok(())
     }
@@ -172,7 +172,7 @@ impl Writer {
         let taken = |field: &&str| text.object.as_ref().is_some_and(|o| o.contains_key(*field));
         match self.names.one.into_iter().chain(["tokens", "truncated"]).find(taken) {
             Some(field) => {
-                Err(format!("{}: the object has a field `{field}` already; rename it first", text.origin).into())
+                Err(format!("{}: the object already has a field `{field}`; rename it first", text.origin).into())
             }
             None => Ok(()),
         }

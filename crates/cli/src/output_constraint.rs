@@ -30,7 +30,7 @@ impl OutputConstraint {
             }
             Some(("regex", pattern)) => Ok(OutputConstraint::Regex(pattern.into())),
             Some(("grammar", path)) => file(path).map(OutputConstraint::Grammar),
-            _ => Err("`json`, `schema:FILE`, `regex:PATTERN` or `grammar:FILE`".into()),
+            _ => Err("expected `json`, `schema:FILE`, `regex:PATTERN` or `grammar:FILE`".into()),
         }
     }
 

@@ -92,7 +92,7 @@ impl Sampling {
     /// Sets a parameter by name from text; `default` resets it.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let Value::Object(mut all) = serde_json::to_value(&*self).map_err(|e| e.to_string())? else {
-            return Err("settings are an object".into());
+            return Err("settings are not an object".into());
         };
         // A bare word is a string. So is every value of `stop`, which must not become a number.
         let read = || match name {
@@ -165,7 +165,7 @@ fn any_seed() -> u64 {
 
 fn bias(s: &str) -> Result<(u32, f32), String> {
     let parsed = s.split_once('=').and_then(|(id, value)| Some((id.trim().parse().ok()?, value.trim().parse().ok()?)));
-    parsed.ok_or_else(|| "a token's id, `=` and a number, as in 42=-100".into())
+    parsed.ok_or_else(|| "expected ID=VALUE, such as 42=-100".into())
 }
 
 fn one_or_many<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
@@ -221,7 +221,7 @@ mod tests {
             ("temperature", "-1", "0 (the most likely token) or above"),
             ("max_tokens", "0", "at least one"),
             ("top_k", "0", "keeps no token"),
-            ("constrain", "yaml", "constrain: `json`"),
+            ("constrain", "yaml", "constrain: expected `json`"),
         ] {
             let e = s.set(name, value).unwrap_err();
             assert!(e.contains(why), "{e}");

@@ -97,7 +97,7 @@ impl PrintedAnswer {
         let line = speed_line(self.prompt_tokens, self.picks.len(), self.first, self.took);
         let how = match &self.ending {
             Ending::Interrupted => ", interrupted",
-            Ending::Finished(Finish::Length) => ", cut at its longest",
+            Ending::Finished(Finish::Length) => ", cut at the token limit",
             Ending::Finished(_) => "",
         };
         let is_terminal = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();

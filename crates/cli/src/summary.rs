@@ -59,7 +59,7 @@ impl Summary {
             ));
         }
         if *blank > 0 {
-            report.warn(&format!("{blank} of {texts} texts are blank; the answer is that to an empty text"));
+            report.warn(&format!("{blank} of {texts} texts are blank; they were processed as empty texts"));
         }
         let (s, seconds) = (if *texts == 1 { "" } else { "s" }, self.started.elapsed().as_secs_f64());
         report.info(&format!("{texts} text{s}, {tokens} tokens in {seconds:.2} s on {}", run_line(model)));

@@ -29,7 +29,7 @@ pub(crate) struct Texts {
     bytes: Option<u64>,
 }
 
-const BUG_MESSAGE: &str = "this is a bug of ours; please report it";
+const BUG_MESSAGE: &str = "this is a bug in sconce; please report it";
 
 type TextIterator = Peekable<Box<dyn Iterator<Item = Result<Text, Failure>> + Send>>;
 

@@ -1,4 +1,4 @@
-//! Commands on GGUF files that are no chat models.
+//! Commands on GGUF files that are not chat models.
 
 mod common;
 

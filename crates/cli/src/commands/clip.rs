@@ -58,7 +58,7 @@ impl Clip {
         let is_scored = !self.text.is_empty();
         self.output.check(!is_scored)?;
         if self.images.iter().filter(|path| is_stdin(path)).count() > 1 {
-            return Err("standard input holds one image; `-` was given more than once".into());
+            return Err("`-` was given more than once, but standard input is one image".into());
         }
         // A misspelled name must not surface after the model and the other images are loaded.
         self.images.iter().filter(|path| !is_stdin(path)).try_for_each(|path| check_readable(path))?;

@@ -73,10 +73,10 @@ impl Embed {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         self.output.check(!self.sparse && !self.multi)?;
         if self.base64 && !self.output.is_json() {
-            return Err("--base64 is for --format json and jsonl; for bytes alone take --format bin".into());
+            return Err("--base64 is for --format json and jsonl; for raw bytes use --format bin".into());
         }
         if self.ranges.is_some() && !self.is_ranged() {
-            return Err("--ranges are for --precision int8 and uint8; nothing else reads them".into());
+            return Err("--ranges is for --precision int8 and uint8 only".into());
         }
         let texts = Texts::open(&self.input)?;
         match () {
@@ -233,6 +233,6 @@ fn read_ranges(path: &Path) -> Result<Ranges, Failure> {
     let fail = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
     let text = std::fs::read_to_string(path).map_err(|e| fail(&e))?;
     let file: RangesFile = serde_json::from_str(&text)
-        .map_err(|e| fail(&format!("not an object of two lists, low and high, of numbers: {e}")))?;
+        .map_err(|e| fail(&format!("expected an object with two lists of numbers, low and high: {e}")))?;
     Ok(Ranges::new(file.low, file.high).map_err(|e| fail(&e))?)
 }

@@ -51,8 +51,7 @@ impl Plan {
         }
         if task == Task::Seq2Seq && self.kv_cache.context.is_some() {
             return Err(
-                "--context is for language models; this one reads a text, of its own longest, and writes another"
-                    .into(),
+                "--context is for language models; the input length of a sequence-to-sequence model is fixed".into()
             );
         }
         let options = self.kv_cache.apply_to(options, LlmOptions::default().sequences);
@@ -67,7 +66,7 @@ impl Plan {
         let (mut chosen, mut verdict) = model.planned(devices[0])?;
         for next in &devices[1..] {
             let Err(why) = &verdict else { break };
-            report.info(&format!("{} cannot serve: {why}; falling back to {next}, as was allowed", chosen.device));
+            report.info(&format!("{} cannot serve: {why}; falling back to {next} (--fallback)", chosen.device));
             (chosen, verdict) = model.planned(*next)?;
         }
         print(&if self.json {

@@ -146,9 +146,10 @@ impl FromStr for Bytes {
             "kib" => 1 << 10,
             "mib" => 1 << 20,
             "gib" => 1 << 30,
-            _ => return Err("a number of bytes is written as in 2000000, 2MB or 8GiB".into()),
+            _ => return Err("expected a number of bytes, such as 2000000, 2MB or 8GiB".into()),
         };
-        let number: f64 = s[..digits].parse().map_err(|_| "a number of bytes begins with a number".to_string())?;
+        let number: f64 =
+            s[..digits].parse().map_err(|_| "expected a number of bytes, such as 2000000, 2MB or 8GiB".to_string())?;
         Ok(Bytes((number * unit as f64) as u64))
     }
 }
@@ -166,7 +167,7 @@ impl Http {
     pub(crate) fn config(&self) -> Result<Config, Failure> {
         let api_keys: Vec<Secret> = self.api_key.iter().filter_map(|key| Secret::new(key)).collect();
         if api_keys.len() < self.api_key.len() {
-            return Err("an empty --api-key would let nobody in, or everybody; give one, or none".into());
+            return Err("--api-key is empty; give a key, or leave the option out".into());
         }
         let default_prompt = match (&self.default_prompt, &self.default_prompt_name) {
             (Some(words), _) => Prompt::Text(words.clone()),
@@ -218,7 +219,7 @@ impl Serve {
             (!self.served_model_name.is_empty(), "--served-model-name"),
         ] {
             if given && !one {
-                return Err(format!("{flag} is for one model, and there are {}", self.models.len()).into());
+                return Err(format!("{flag} is for a single model, but {} were given", self.models.len()).into());
             }
         }
         let options = self.kv_cache.apply_to(self.run_args.language_options()?, LlmOptions::default().sequences);
@@ -242,7 +243,7 @@ impl Serve {
 fn at_revision(reference: &str, revision: &str) -> Result<String, Failure> {
     let local = std::path::Path::new(reference).exists() || reference.starts_with("pip:") || !reference.contains('/');
     if local || reference.contains('@') {
-        return Err(format!("--revision is for a hub id that has none yet, and the model is `{reference}`").into());
+        return Err(format!("--revision is for a hub id without a revision, not for `{reference}`").into());
     }
     Ok(match reference.split_once(':') {
         Some((repo, tag)) => format!("{repo}@{revision}:{tag}"),

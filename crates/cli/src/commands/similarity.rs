@@ -28,7 +28,7 @@ impl Similarity {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         let texts = self.input.texts()?.collect::<Result<Vec<Text>, _>>()?;
         if texts.len() < 2 {
-            return Err("two texts at least are needed to compare".into());
+            return Err("at least two texts are needed".into());
         }
         let embedder = self.model.load(report, Embedder::load)?;
         let words: Vec<&str> = texts.iter().map(|t| t.text.as_str()).collect();

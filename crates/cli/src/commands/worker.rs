@@ -42,7 +42,7 @@ impl Worker {
         logs::start(self.json_output, report.is_quiet())?;
         let url = &self.launch.callback_url;
         if !url.starts_with("http://") {
-            return Err(format!("--callback-url {url}: it must begin with http://, and be on this host").into());
+            return Err(format!("--callback-url {url}: it must begin with http://").into());
         }
         let (mut config, spec) = (self.config()?, self.spec()?);
         let threads = config.max_concurrent.clamp(1, 4_096) + 16;
@@ -62,7 +62,10 @@ impl Worker {
     }
 
     fn config(&self) -> Result<Config, Failure> {
-        let key = self.api_key.as_deref().map(|key| Secret::new(key).ok_or("an empty --api-key would let nobody in"));
+        let key = self
+            .api_key
+            .as_deref()
+            .map(|key| Secret::new(key).ok_or("--api-key is empty; give a key, or leave the option out"));
         let mut config = Config {
             listen: Listen::Tcp { host: self.launch.hostname.clone(), port: self.launch.port },
             api_keys: key.transpose()?.into_iter().collect(),

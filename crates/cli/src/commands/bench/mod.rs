@@ -76,7 +76,7 @@ impl Bench {
         match Task::detect(files.root())? {
             Task::Generate | Task::Seq2Seq if self.compare.compare => Err("--compare is for embedding models".into()),
             Task::Generate => self.time_language(&files, &options, report),
-            Task::Seq2Seq => Err("there is no benchmark of models that read a text and write another yet".into()),
+            Task::Seq2Seq => Err("sequence-to-sequence models cannot be benchmarked yet".into()),
             _ if self.compare.compare => self.compare(report),
             _ => self.time_model(report),
         }

@@ -10,8 +10,8 @@ impl ContextBudget {
         match context.checked_sub(prompt) {
             Some(left @ 1..) => Ok(ContextBudget(left)),
             _ => Err(format!(
-                "the conversation would have {prompt} tokens, and the context holds {context}: the message was not sent, and \
-                 nothing is lost; /undo takes the last answer back, /clear begins anew, --context makes more room"
+                "the conversation would have {prompt} tokens, but the context holds {context}; the message was not sent: use \
+                 /undo to remove the last message and its answer, /clear to start over, or a larger --context"
             )),
         }
     }
@@ -25,8 +25,8 @@ impl ContextBudget {
 /// Warning for an answer that ended because the context is full.
 pub(super) fn full(context: usize) -> String {
     format!(
-        "the context of {context} tokens is full; nothing is lost: /undo takes the last answer back, /save keeps the \
-         conversation, /clear begins anew, --context makes more room"
+        "the context of {context} tokens is full: use /undo to remove the last message and its answer, /save to keep the \
+         conversation, /clear to start over, or a larger --context"
     )
 }
 

@@ -86,7 +86,7 @@ impl Conversation {
         let failed = |what: String| format!("{}: {what}", path.display());
         let size = std::fs::metadata(path).map_err(|e| failed(e.to_string()))?.len();
         if size > MAX_FILE_BYTES {
-            return Err(failed(format!("{size} bytes are no conversation")).into());
+            return Err(failed(format!("{size} bytes; too large for a conversation")).into());
         }
         let text = std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
         let all: Value = serde_json::from_str(&text).map_err(|e| failed(e.to_string()))?;

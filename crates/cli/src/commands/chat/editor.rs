@@ -25,7 +25,7 @@ pub(super) fn converse(session: &mut Session, model: &str, history: &Path) -> Re
     let mut editor = DefaultEditor::new()?;
     // There is no history file the first time.
     let _ = editor.load_history(history);
-    session.report.info(&format!("{model}; /help tells what can be done, Ctrl-D leaves"));
+    session.report.info(&format!("{model}; /help lists the commands, Ctrl-D leaves"));
     let mut pressed = false;
     loop {
         let entered = enter(&mut |prompt| editor.readline(prompt))?;
@@ -140,7 +140,7 @@ fn run_command(session: &mut Session, command: SlashCommand) -> Result<(), Failu
             session.report.info(&format!("{} messages", session.conversation.len()));
         }
         SlashCommand::Undo if session.conversation.undo() => {}
-        SlashCommand::Undo | SlashCommand::Retry => return Err("nothing was said yet".into()),
+        SlashCommand::Undo | SlashCommand::Retry => return Err("there is no message yet".into()),
         SlashCommand::Show => show(session)?,
         // The caller handles it.
         SlashCommand::Quit => {}

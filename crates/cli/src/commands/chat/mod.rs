@@ -63,7 +63,7 @@ impl Chat {
             None => Some(read_stdin()?),
         };
         if message.is_none() && self.json {
-            return Err("--json is for one answer: give a message, or one on standard input".into());
+            return Err("--json needs a message: give MESSAGE, or a message on standard input".into());
         }
         let llm = &self.model.load(report, 1)?;
         let conversation = Conversation::new(self.system);
@@ -157,7 +157,7 @@ fn read_stdin() -> Result<String, Failure> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text).map_err(|e| format!("stdin: {e}"))?;
     match text.trim_end() {
-        "" => Err("standard input holds no message".into()),
+        "" => Err("standard input is empty; a message was expected".into()),
         message => Ok(message.to_string()),
     }
 }

@@ -19,18 +19,18 @@ pub(super) enum SlashCommand {
 }
 
 pub(super) const HELP: &str = "\
-/clear            begin anew; /system stays
-/system [TEXT]    say how the model should behave; without a text, leave that to the model
-/set NAME VALUE   max_tokens, temperature, top_k, top_p, seed, stop, constrain, …; `default` takes it back
-/show             what is set, and how full the context is
-/save FILE        keep the conversation
-/load FILE        go on with one that was kept
+/clear            start over; the system prompt stays
+/system [TEXT]    set the system prompt; without TEXT, remove it
+/set NAME VALUE   max_tokens, temperature, top_k, top_p, seed, stop, constrain, …; `default` resets it
+/show             show what is set, and how full the context is
+/save FILE        save the conversation
+/load FILE        load a saved conversation
 /retry            answer the last message again
-/undo             take the last message and its answer back
+/undo             remove the last message and its answer
 /quit             leave; so does Ctrl-D
 
-Ctrl-C ends an answer. A line that ends with \\ goes on in the next; lines between \"\"\" and \"\"\" are one message,
-also one that begins with a slash.";
+Ctrl-C ends an answer. A line that ends with \\ continues on the next; lines between \"\"\" and \"\"\" are one message,
+which may begin with a slash.";
 
 impl SlashCommand {
     /// Parses a line that begins with a slash.
@@ -59,9 +59,9 @@ impl SlashCommand {
             "retry" => SlashCommand::Retry,
             "undo" => SlashCommand::Undo,
             "quit" | "exit" | "bye" => SlashCommand::Quit,
-            _ => return Err(format!("there is no /{name}; /help lists what there is")),
+            _ => return Err(format!("unknown command /{name}; /help lists the commands")),
         };
-        if rest.is_empty() { Ok(command) } else { Err(format!("/{name} takes nothing behind it")) }
+        if rest.is_empty() { Ok(command) } else { Err(format!("/{name} takes no argument")) }
     }
 }
 

@@ -159,5 +159,5 @@ fn send(what: &CheckMessage) -> Result<(), Failure> {
 /// Message of a panic.
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    format!("panicked: {}", text.unwrap_or("without a word"))
+    format!("panicked: {}", text.unwrap_or("without a message"))
 }

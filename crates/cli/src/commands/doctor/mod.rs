@@ -138,7 +138,7 @@ impl Doctor {
             let mut all = cases_on(device);
             all.retain(|c| self.op.as_deref().is_none_or(|op| op == c.op));
             match (&self.op, all.is_empty()) {
-                (Some(op), true) => Err(format!("no op is called `{op}`; see --support").into()),
+                (Some(op), true) => Err(format!("no op `{op}`; --support lists the ops").into()),
                 _ => Ok(all),
             }
         };
@@ -182,7 +182,7 @@ impl Doctor {
         }
         for device in &all.devices {
             if let Some(why) = &device.closed {
-                report.error(&format!("{} could not be examined: {why}", device.info.device));
+                report.error(&format!("cannot check {}: {why}", device.info.device));
             }
         }
         self.keep(&all, report)?;

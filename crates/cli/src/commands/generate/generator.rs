@@ -61,8 +61,7 @@ impl Generator {
         reject_unsupported(&flags.sampling, flags.options)?;
         if flags.model.kv_cache.context.is_some() {
             return Err(
-                "--context is for language models; this one reads a text, of its own longest, and writes another"
-                    .into(),
+                "--context is for language models; the input length of a sequence-to-sequence model is fixed".into()
             );
         }
         let usual = Seq2SeqLimits::default();
@@ -143,7 +142,7 @@ fn seq2seq_request<'a>(
     let PromptOptions { sampling, generate_options } = prompt_options;
     reject_unsupported(sampling, *generate_options)?;
     let PromptInput::Text(text) = &prompt.input else {
-        return Err("this model reads a text and writes another, and knows no chats; give it a `prompt`".into());
+        return Err("sequence-to-sequence models have no chat template; give a `prompt` instead of `messages`".into());
     };
     let search = search(model.search(), sampling, *generate_options);
     let seed = match &search {
@@ -185,7 +184,7 @@ fn sampling_names(sampling: &Sampling) -> Vec<String> {
 fn reject_beams(generate_options: GenerateOptions) -> Result<(), Failure> {
     match generate_options.beams {
         None => Ok(()),
-        Some(_) => Err("beams are for models that read a text and write another, such as T5".into()),
+        Some(_) => Err("beam search is for sequence-to-sequence models such as T5".into()),
     }
 }
 
@@ -198,12 +197,11 @@ fn reject_unsupported(sampling: &Sampling, generate_options: GenerateOptions) ->
         ("stop", sampling_names.iter().any(|c| c == "stop")),
     ];
     if let Some((name, _)) = prompt_options.into_iter().find(|(_, prompt_options)| *prompt_options) {
-        return Err(format!("{name} is for language models; this one reads a text and writes another").into());
+        return Err(format!("{name} is for language models; this is a sequence-to-sequence model").into());
     }
     match (generate_options.beams, sampling_names.first()) {
         (Some(_), Some(name)) => {
-            Err(format!("a beam search looks for the likeliest answers, and {name} has no say in it; leave out one")
-                .into())
+            Err(format!("beam search does not sample, so {name} has no effect; leave out one of them").into())
         }
         _ => Ok(()),
     }

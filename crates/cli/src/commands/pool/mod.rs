@@ -91,7 +91,7 @@ impl Serve {
         file.state = self.state.or(file.state);
         let mut config = Config::new(file, std::env::current_exe()?, default_state_dir)?;
         if self.api_key.as_deref().is_some_and(|key| key.trim().is_empty()) {
-            return Err("an empty --api-key would let everybody in; give one, or none".into());
+            return Err("--api-key is empty; give a key, or leave the option out".into());
         }
         (config.api_key, config.keep_workers) = (self.api_key, self.keep_workers);
         runtime::serve(64, async {

@@ -58,24 +58,23 @@ impl Status {
 }
 
 fn format_state(state: &Everything) -> String {
-    let mut devices = vec![["device", "promised", "room", "total", "what it is"].map(String::from).to_vec()];
+    let mut devices = vec![["device", "reserved", "available", "total", "description"].map(String::from).to_vec()];
     devices.extend(state.devices.iter().map(|d| {
-        let [promised, room, total] = [d.allocated_bytes, d.room_bytes, d.total_bytes].map(bytes);
-        vec![d.id.clone(), promised, room, total, d.name.clone()]
+        let [reserved, available, total] = [d.allocated_bytes, d.room_bytes, d.total_bytes].map(bytes);
+        vec![d.id.clone(), reserved, available, total, d.name.clone()]
     }));
-    let heads =
-        ["worker", "model", "device", "state", "requests", "tokens", "memory", "restarts", "pid", "what happened"];
+    let heads = ["worker", "model", "device", "state", "requests", "tokens", "memory", "restarts", "pid", "last event"];
     let mut workers = vec![heads.map(String::from).to_vec()];
     workers.extend(state.workers.iter().map(row));
     let mut text = format!("{}\n\n{}", table(&devices), table(&workers));
-    if let Some(trouble) = &state.disk_error {
-        text += &format!("\n\n{trouble}");
+    if let Some(error) = &state.disk_error {
+        text += &format!("\n\n{error}");
     }
     text
 }
 
 fn row(w: &Worker) -> Vec<String> {
-    let again = w.again_in_seconds.map(|s| format!("; again in {s} s")).unwrap_or_default();
+    let again = w.again_in_seconds.map(|s| format!("; next attempt in {s} s")).unwrap_or_default();
     let why = w.why.as_deref().map(|why| format!("{why}{again}")).unwrap_or_default();
     vec![
         w.id.clone(),
@@ -131,9 +130,9 @@ mod tests {
             disk_error: Some("no room on disk".into()),
         });
         for part in [
-            "cuda:0  1.00 GiB  2.00 GiB  4.00 GiB  a GPU",
+            "cuda:0  1.00 GiB  2.00 GiB   4.00 GiB  a GPU",
             "chat-1  chat   cuda:0  busy",
-            "it ended; again in 4 s",
+            "it ended; next attempt in 4 s",
             "no room on disk",
         ] {
             assert!(text.contains(part), "{part:?} is missing in\n{text}");

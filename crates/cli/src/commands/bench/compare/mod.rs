@@ -83,7 +83,7 @@ impl Bench {
         let python = Python::new(&self.compare.python, self.compare.peer_script.as_deref(), scratch.path())?;
         let (peers, missing) = self.chosen(python.peers()?)?;
         let ours = OurEngine::load_all(&self.model, report)?;
-        let Some(one) = ours.first() else { return Err("there is nothing to compare with".into()) };
+        let Some(one) = ours.first() else { return Err("no format to compare".into()) };
         let rows = rows::all(&one.embedder)?;
         let check = rows::check(&one.embedder)?;
         let expected = one.vectors(&check)?;
@@ -101,7 +101,7 @@ impl Bench {
         if peers.iter().any(|peer| !peer.starts_with("sentence-transformers")) {
             report.info("exporting the model to ONNX");
             if let Err(why) = python.export() {
-                report.warn(&format!("no ONNX file could be made: {why}"));
+                report.warn(&format!("cannot export the model to ONNX: {why}"));
             }
         }
         let mut found = Comparison {
@@ -153,7 +153,7 @@ impl Bench {
         let wanted = &self.compare.peers;
         if let Some(unknown) = wanted.iter().find(|w| !all.iter().any(|(name, _)| name.starts_with(w.as_str()))) {
             let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
-            return Err(format!("--peers {unknown}: there are {}", names.join(", ")).into());
+            return Err(format!("--peers {unknown}: no such engine; engines: {}", names.join(", ")).into());
         }
         let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.starts_with(w.as_str()));
         let (here, missing): (Vec<_>, Vec<_>) =

@@ -73,7 +73,7 @@ impl OurEngine {
         let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
         match status.success() {
             true => Ok(begun.elapsed().as_secs_f64()),
-            false => Err(format!("sconce embed ended with {status}").into()),
+            false => Err(format!("sconce embed failed: {status}").into()),
         }
     }
 }

@@ -68,24 +68,29 @@ impl Python {
             all.push((message.peer, message.missing));
         }
         match all.is_empty() {
-            true => {
-                Err(format!("{} lists no engine; does it run? name another with --python", self.python.display())
-                    .into())
-            }
+            true => Err(format!(
+                "{} lists no engines; check that it runs, or name another with --python",
+                self.python.display()
+            )
+            .into()),
             false => Ok(all),
         }
     }
 
     pub(super) fn export(&self) -> Result<(), Failure> {
         let message = self.start(&["export"])?.answer()?;
-        if message.exported { Ok(()) } else { Err("the script said something else".into()) }
+        if message.exported { Ok(()) } else { Err("unexpected answer of the script".into()) }
     }
 
     /// Loads a peer and returns its vectors of the check texts.
     pub(super) fn serve(&self, name: &str) -> Result<(Peer, Vec<Vec<f32>>), Failure> {
         let mut peer = self.start(&["serve", name])?;
         let message = peer.answer()?;
-        if message.ready { Ok((peer, message.vectors)) } else { Err("it did not get ready".into()) }
+        if message.ready {
+            Ok((peer, message.vectors))
+        } else {
+            Err("unexpected answer of the script while loading".into())
+        }
     }
 
     /// Seconds from the start of a process to its first vector.
@@ -94,7 +99,7 @@ impl Python {
         let mut peer = self.start(&["first", name])?;
         let message = peer.answer().map_err(|e| format!("{name}: {e}"))?;
         let seconds = begun.elapsed().as_secs_f64();
-        message.first.map(|_| seconds).ok_or_else(|| format!("{name} gave no vector").into())
+        message.first.map(|_| seconds).ok_or_else(|| format!("{name} returned no vector").into())
     }
 
     fn start(&self, task: &[&str]) -> Result<Peer, Failure> {
@@ -116,18 +121,18 @@ impl Python {
 impl Peer {
     /// Median seconds of every row.
     pub(super) fn round(&mut self, rows: &[Row]) -> Result<Vec<f64>, Failure> {
-        let requests = self.requests.as_mut().ok_or("it takes no orders")?;
+        let requests = self.requests.as_mut().ok_or("its standard input is closed")?;
         requests.write_all(b"round\n")?;
         requests.flush()?;
         let message = self.answer()?;
         let of = |row: &Row| {
-            message.seconds.get(&row.name).copied().ok_or_else(|| format!("no time of {}", row.name).into())
+            message.seconds.get(&row.name).copied().ok_or_else(|| format!("no time for {}", row.name).into())
         };
         rows.iter().map(of).collect()
     }
 
     fn answer(&mut self) -> Result<PeerMessage, Failure> {
-        self.next()?.ok_or_else(|| "it ended without a word".into())
+        self.next()?.ok_or_else(|| "it exited without an answer".into())
     }
 
     fn next(&mut self) -> Result<Option<PeerMessage>, Failure> {
@@ -136,7 +141,7 @@ impl Peer {
             return Ok(None);
         }
         let message: PeerMessage =
-            serde_json::from_str(&line).map_err(|e| format!("it said {:?}: {e}", line.trim()))?;
+            serde_json::from_str(&line).map_err(|e| format!("invalid answer {:?}: {e}", line.trim()))?;
         match message.failed {
             Some(why) => Err(why.into()),
             None => Ok(Some(message)),

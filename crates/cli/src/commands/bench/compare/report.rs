@@ -95,7 +95,7 @@ pub(super) fn as_text(found: &Comparison) -> String {
     let mut parts =
         vec![format!("{model}, {threads} thread{s}; medians, texts × tokens"), table(&times), table(&ratios)];
     let missing =
-        found.missing.iter().map(|(name, what)| format!("{name} is not here: pip install {}", what.join(" ")));
+        found.missing.iter().map(|(name, what)| format!("{name} is not installed: pip install {}", what.join(" ")));
     let failed = found.failed.iter().map(|(name, why)| format!("{name} failed: {why}"));
     let notes: Vec<String> = missing.chain(failed).collect();
     if !notes.is_empty() {

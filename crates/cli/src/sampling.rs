@@ -70,7 +70,7 @@ pub(crate) struct Sampling {
 
 impl Sampling {
     /// These parameters, with missing ones taken from `base`.
-    pub(crate) fn over(self, base: &Sampling) -> Sampling {
+    pub(crate) fn with_defaults(self, base: &Sampling) -> Sampling {
         let list = |own: Vec<String>, base: &[String]| if own.is_empty() { base.to_vec() } else { own };
         Sampling {
             max_tokens: self.max_tokens.or(base.max_tokens),
@@ -114,7 +114,7 @@ impl Sampling {
     }
 
     /// The parameters that are set.
-    pub(crate) fn given(&self) -> Map<String, Value> {
+    pub(crate) fn explicit(&self) -> Map<String, Value> {
         match serde_json::to_value(self) {
             Ok(Value::Object(all)) => all,
             _ => Map::new(),
@@ -213,7 +213,7 @@ mod tests {
             s.set(name, value).unwrap();
         }
         let want = json!({"temperature": 0.7f32, "max_tokens": 12, "stop": ["42"], "logit_bias": {"3": -1.0}, "constrain": {"regex": "a|b"}});
-        let got = s.given();
+        let got = s.explicit();
         assert!(want.as_object().unwrap().iter().all(|(k, v)| got[k] == *v) && got.len() == 5, "{got:?}");
         for (name, value, why) in [
             ("warmth", "1", "unknown field `warmth`"),
@@ -238,7 +238,7 @@ mod tests {
             serde_json::from_value(json!({"temperature": 0.5, "stop": ["a", "b"], "seed": 7})).unwrap();
         let line: Sampling = serde_json::from_value(json!({"temperature": 0.25, "top_k": 3})).unwrap();
         let model = GenerationParams { top_p: 0.75, top_k: Some(50), temperature: 0.0, ..GenerationParams::default() };
-        let request = line.over(&flags).request(&model);
+        let request = line.with_defaults(&flags).request(&model);
         let params = request.params.unwrap();
         assert_eq!((params.temperature, params.top_k, params.top_p, params.seed), (0.25, Some(3), 0.75, 7));
         assert_eq!(request.stop, ["a", "b"]);

@@ -151,9 +151,9 @@ impl Texts {
 /// Reads a window on request, on a thread of its own, so that a slow pipe does not delay the
 /// output. The thread is not joined; it ends when `more` is dropped.
 fn read<A: Send + 'static>(mut texts: TextIterator, sender: Sender<RunnerEvent<A>>) -> Sender<()> {
-    let (more, asked) = channel();
+    let (more, requests) = channel();
     thread::spawn(move || {
-        for () in asked {
+        for () in requests {
             let next = || texts.by_ref().take(WINDOW).collect::<Result<Vec<Text>, _>>();
             // The panic hook has printed the cause.
             let window = catch_unwind(AssertUnwindSafe(next)).unwrap_or_else(|_| Err(BUG_MESSAGE.into()));
@@ -175,7 +175,8 @@ fn run_in_order<A>(
     mut handle: impl FnMut(A, Vec<Text>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut open: VecDeque<WindowState<A>> = VecDeque::new();
-    let (mut first, mut is_reading, mut is_over) = (0, false, false); // the number of the first that is open
+    // `first` is the number of the first open window.
+    let (mut first, mut is_reading, mut is_over) = (0, false, false);
     loop {
         if !is_over && !is_reading && open.len() < MAX_OPEN_WINDOWS {
             is_reading = more.send(()).is_ok();

@@ -47,7 +47,7 @@ fn plan() -> BTreeMap<&'static str, Vec<&'static str>> {
 }
 
 #[test]
-fn rooms_use_only_the_rooms_that_the_plan_allows() {
+fn crates_use_only_the_crates_that_the_plan_allows() {
     let plan = plan();
     for package in packages() {
         let allowed = plan.get(name(&package)).unwrap_or_else(|| panic!("{} is not in the plan", name(&package)));

@@ -141,11 +141,11 @@ fn a_device_that_cannot_serve_is_an_error_never_the_cpu() {
 fn a_plan_says_which_format_was_chosen_why_and_what_it_is_held_to() {
     let (dir, ..) = model();
     let plan = |rest: &[&str]| out(&[&["plan", &dir, "-d", "cpu"][..], rest].concat(), b"");
-    let told = |rest: &[&str]| parse(&plan(&[rest, &["--json"]].concat()));
-    let auto = told(&["--dtype", "auto", "--isa", "scalar"]);
+    let plan_json = |rest: &[&str]| parse(&plan(&[rest, &["--json"]].concat()));
+    let auto = plan_json(&["--dtype", "auto", "--isa", "scalar"]);
     assert_eq!((&auto["dtype"], &auto["least_cosine"]), (&"f32".into(), &Value::Null));
     assert!(auto["chosen"].as_str().unwrap().contains("0.999"), "{auto}");
-    let (int8, bf16) = (told(&["--dtype", "int8"]), told(&["--dtype", "bf16"]));
+    let (int8, bf16) = (plan_json(&["--dtype", "int8"]), plan_json(&["--dtype", "bf16"]));
     assert_eq!((&int8["dtype"], &int8["least_cosine"], &int8["chosen"]), (&"int8".into(), &0.995.into(), &Value::Null));
     assert_eq!((&bf16["dtype"], &bf16["least_cosine"]), (&"bf16".into(), &0.9998.into()));
     let shown = plan(&["--dtype", "auto", "--isa", "scalar"]);

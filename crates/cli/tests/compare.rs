@@ -84,12 +84,12 @@ fn peers_stand_beside_us_with_ratios_and_those_that_are_not_here_are_named() {
     // All engines get the same tokens.
     let job = parse(&std::fs::read_to_string(format!("{script}.job")).unwrap());
     assert_eq!(job["threads"], 2);
-    for (row, told) in rows(0).iter().zip(job["rows"].as_array().unwrap()) {
-        let texts = || told["batches"].as_array().unwrap().iter().flat_map(|batch| batch.as_array().unwrap());
+    for (row, job_row) in rows(0).iter().zip(job["rows"].as_array().unwrap()) {
+        let texts = || job_row["batches"].as_array().unwrap().iter().flat_map(|batch| batch.as_array().unwrap());
         let tokens: usize = texts().map(|ids| ids.as_array().unwrap().len()).sum();
         assert_eq!(
             (&row["row"], &row["texts"], &row["tokens"]),
-            (&told["name"], &texts().count().into(), &tokens.into())
+            (&job_row["name"], &texts().count().into(), &tokens.into())
         );
     }
 
@@ -117,8 +117,8 @@ fn peers_stand_beside_us_with_ratios_and_those_that_are_not_here_are_named() {
     let text = out(&[&args[..], &["--peers", "slow b"]].concat(), b"");
     assert!(text.contains("slow bf16") && !text.contains("slow f32"), "{text}");
     assert!(text.contains("100000.0 ms") && text.contains("first vector"), "{text}");
-    let strange = err(&[&args[..], &["--peers", "fast"]].concat(), b"");
-    assert!(strange.contains("engines: slow f32, slow bf16"), "{strange}");
+    let unknown = err(&[&args[..], &["--peers", "fast"]].concat(), b"");
+    assert!(unknown.contains("engines: slow f32, slow bf16"), "{unknown}");
     let nowhere = err(&["bench", "--compare", "-m", model, "--python", "/nowhere/python"], b"");
     assert!(nowhere.contains("--python"), "{nowhere}");
 }

@@ -135,10 +135,10 @@ fn options_do_what_they_say() {
     assert_eq!(seeded("7"), seeded("7"));
     assert_ne!(seeded("7"), seeded("8"));
     assert_ne!(first(&warm)["tokens"], first(&warm)["tokens"]);
-    let told = first(&["--max-tokens", "2", "--logprobs", "3"]);
-    let logprobs = told["logprobs"].as_array().unwrap();
+    let with_logprobs = first(&["--max-tokens", "2", "--logprobs", "3"]);
+    let logprobs = with_logprobs["logprobs"].as_array().unwrap();
     assert_eq!(logprobs.len(), 2);
-    for (pick, id) in logprobs.iter().zip(told["tokens"].as_array().unwrap()) {
+    for (pick, id) in logprobs.iter().zip(with_logprobs["tokens"].as_array().unwrap()) {
         // The most likely token was sampled.
         assert_eq!((&pick["id"], &pick["top"][0]["id"]), (id, id));
         assert_eq!((&pick["logprob"], pick["top"].as_array().unwrap().len()), (&pick["top"][0]["logprob"], 3));
@@ -146,7 +146,7 @@ fn options_do_what_they_say() {
     }
     let named = first(&["--logit-bias", "350=100", "--max-tokens", "1", "--logprobs", "0"])["logprobs"][0].clone();
     assert_eq!((&named["token"], &named["bytes"]), (&json!(" query,"), &json!(b" query,")));
-    assert!(told.get("logprobs").is_some() && forced.get("logprobs").is_none());
+    assert!(with_logprobs.get("logprobs").is_some() && forced.get("logprobs").is_none());
     let beyond = err(&args(&dir, &["generate", "--context", "8", "one two three four five six seven"]), b"");
     assert!(beyond.contains("the context is 8") && beyond.contains("--context"), "{beyond}");
 }

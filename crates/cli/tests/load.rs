@@ -21,7 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Longest time to an answer, however long the queue.
-const PATIENCE: Duration = Duration::from_secs(150);
+const TIMEOUT: Duration = Duration::from_secs(150);
 
 struct Server {
     child: Child,
@@ -186,7 +186,7 @@ impl Question {
             stream.read_to_end(&mut all).await?;
             Ok::<_, std::io::Error>(all)
         };
-        let all = tokio::time::timeout(PATIENCE, asked).await.map_err(|_| "no answer".to_string())?;
+        let all = tokio::time::timeout(TIMEOUT, asked).await.map_err(|_| "no answer".to_string())?;
         let all = all.map_err(|e| e.to_string())?;
         Reply::of(&all).ok_or_else(|| format!("a torn answer: {}", String::from_utf8_lossy(&all)))
     }
@@ -275,9 +275,13 @@ fn crowd(clients: usize, time: Duration, health: Duration) {
                 let outcome = match q.ask(&address).await {
                     Err(why) => Err(format!("{}: {why}", q.path)),
                     Ok(r) if r.status == 429 || r.status == 503 => {
-                        let told = r.head.contains("retry-after: ");
+                        let has_retry_after = r.head.contains("retry-after: ");
                         tokio::time::sleep(Duration::from_millis(300 + roll(900))).await;
-                        if told { Ok("turned away, told when to come again") } else { Err("turned away".into()) }
+                        if has_retry_after {
+                            Ok("turned away, told when to come again")
+                        } else {
+                            Err("turned away".into())
+                        }
                     }
                     Ok(r) if r.status != 200 => Err(format!("{}: {} {}", q.path, r.status, r.body)),
                     Ok(r) if !alike(&(q.read)(&r.body), &expected[i]) => {

@@ -90,8 +90,8 @@ impl Server {
     }
 
     fn signal(&self) {
-        let told = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
-        assert!(told.success());
+        let status = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
     }
 
     fn ended(&mut self, within: Duration) -> ExitStatus {

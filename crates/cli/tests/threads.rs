@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const WINDOW: usize = 512;
 
 /// Longest wait for a vector, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// `sconce embed` reading from a pipe.
 struct Embed {
@@ -55,7 +55,7 @@ impl Embed {
     /// Waits for so many vectors.
     fn expect(&self, vectors: usize) {
         for i in 0..vectors {
-            assert!(self.vectors.recv_timeout(PATIENCE).is_ok(), "vector {i} of {vectors} has not come");
+            assert!(self.vectors.recv_timeout(TIMEOUT).is_ok(), "vector {i} of {vectors} has not come");
         }
     }
 
@@ -83,7 +83,7 @@ impl Embed {
     /// Closes the input.
     fn end(mut self) {
         drop(self.texts.take());
-        assert!(self.vectors.recv_timeout(PATIENCE).is_err(), "one line a text");
+        assert!(self.vectors.recv_timeout(TIMEOUT).is_err(), "one line a text");
         assert!(self.child.wait().unwrap().success());
     }
 }
@@ -125,9 +125,9 @@ fn threads_that_compute_are_bound_and_no_others() {
     embed.until(|all| {
         let bound: Vec<_> = all.iter().filter(|(_, cores)| cores.parse::<usize>().is_ok()).cloned().collect();
         let apart: HashSet<&String> = bound.iter().map(|(_, core)| core).collect();
-        let told = (named(&bound, "sconce-cpu-"), named(&bound, "sconce cpu"), bound.len(), apart.len());
+        let counts = (named(&bound, "sconce-cpu-"), named(&bound, "sconce cpu"), bound.len(), apart.len());
         // With a single core every thread is allowed on it.
-        cores == 1 || told == (cores - 1, 1, cores, cores)
+        cores == 1 || counts == (cores - 1, 1, cores, cores)
     });
     embed.end();
 }

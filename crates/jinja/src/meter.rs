@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 /// Most evaluations. The largest chats take some hundred thousand; this many take a second.
 const MAX_STEPS: u64 = 10_000_000;
-/// Most bytes of strings and lists created or scanned, plus [`PER_INPUT_BYTE`] for every byte of the
-/// messages.
+/// Most bytes of strings and lists created or scanned, plus [`PER_INPUT_BYTE`] for every byte of
+/// the messages.
 const MAX_BYTES: u64 = 64 << 20;
 const PER_INPUT_BYTE: u64 = 256;
 /// Deepest nesting of evaluations.

@@ -38,7 +38,7 @@ pub(crate) fn last_line(log: &Path) -> Option<String> {
 
 /// Truncates logs that are too long and deletes those of ended workers. What fails is retried at
 /// the next call.
-pub(crate) fn tidy(dir: &Path, workers: &BTreeSet<String>, now: SystemTime) {
+pub(crate) fn clean_up(dir: &Path, workers: &BTreeSet<String>, now: SystemTime) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     for path in entries.flatten().map(|e| e.path()) {
         let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
@@ -79,15 +79,15 @@ mod tests {
         fs::write(at("b.log.1"), "and more of it").unwrap();
         fs::write(at("c"), "no log").unwrap();
         let workers = BTreeSet::from(["a".to_string()]);
-        tidy(dir.path(), &workers, SystemTime::now());
+        clean_up(dir.path(), &workers, SystemTime::now());
         assert_eq!(fs::metadata(at("a.log")).unwrap().len(), MAX_BYTES, "not too long yet");
         long.write_all(b"y\n").unwrap();
-        tidy(dir.path(), &workers, SystemTime::now());
+        clean_up(dir.path(), &workers, SystemTime::now());
         long.write_all(b"z\n").unwrap();
         assert_eq!(fs::read(at("a.log")).unwrap(), b"z\n", "it is written on");
         assert_eq!(fs::metadata(at("a.log.1")).unwrap().len(), MAX_BYTES + 2);
         assert!(at("b.log").exists() && at("b.log.1").exists(), "they can still be read");
-        tidy(dir.path(), &workers, SystemTime::now() + RETENTION + Duration::from_secs(60));
+        clean_up(dir.path(), &workers, SystemTime::now() + RETENTION + Duration::from_secs(60));
         let left: BTreeSet<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(left, ["a.log", "a.log.1", "c"].map(Into::into).into(), "the worker's own and what is no log stay");
     }
@@ -98,7 +98,7 @@ mod tests {
         let path = dir.path().join("a.log");
         fs::write(&path, vec![b'x'; MAX_BYTES as usize + 1]).unwrap();
         fs::create_dir(dir.path().join("a.log.1")).unwrap();
-        tidy(dir.path(), &BTreeSet::from(["a".to_string()]), SystemTime::now());
+        clean_up(dir.path(), &BTreeSet::from(["a".to_string()]), SystemTime::now());
         assert_eq!(fs::metadata(&path).unwrap().len(), 0);
         assert!(open(&path).is_ok());
         assert!(open(&dir.path().join("no/such/place.log")).is_ok(), "without a log");

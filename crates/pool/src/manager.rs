@@ -184,8 +184,8 @@ impl Manager {
                 Err(why) => tracing::warn!("{}", why.message),
             }
             let (dir, ids) = (self.logs(), BTreeSet::from_iter(self.core().ids()));
-            let tidied = tokio::task::spawn_blocking(move || logs::tidy(&dir, &ids, SystemTime::now())).await;
-            if let Err(e) = tidied {
+            let cleaned = tokio::task::spawn_blocking(move || logs::clean_up(&dir, &ids, SystemTime::now())).await;
+            if let Err(e) = cleaned {
                 tracing::warn!("cannot clean up the logs: {e}");
             }
             tokio::time::sleep(INSPECT_INTERVAL).await;

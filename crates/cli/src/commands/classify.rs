@@ -49,8 +49,8 @@ impl Classify {
         let texts = Texts::open(&self.input)?;
         let context = RequestContext::default();
         let classifier = self.model.load(report, Classifier::load)?.with_context(&context);
-        let ask = |window: &[Text]| {
-            let pairs = window.iter().map(|t| Ok(TextOrPair { text: &t.text, pair: self.second(t)? }));
+        let run = |window: &[Text]| {
+            let pairs = window.iter().map(|t| Ok(TextOrPair { text: &t.text, pair: self.pair_text(t)? }));
             let pairs = pairs.collect::<Result<Vec<_>, Failure>>()?;
             Ok(classifier.classify(&pairs, self.raw)?)
         };
@@ -63,7 +63,7 @@ impl Classify {
         texts.write_results(
             report,
             result_output,
-            ModelCall { context: &context, run: ask },
+            ModelCall { context: &context, run },
             |writer, text, mut labels, info| {
                 labels.retain(|l| self.threshold.is_none_or(|x| l.score >= x));
                 labels.truncate(self.top_k.unwrap_or(usize::MAX));
@@ -72,7 +72,7 @@ impl Classify {
         )
     }
 
-    fn second<'a>(&'a self, text: &'a Text) -> Result<Option<&'a str>, Failure> {
+    fn pair_text<'a>(&'a self, text: &'a Text) -> Result<Option<&'a str>, Failure> {
         match &self.pair_field {
             Some(field) => text.field(field).map(Some),
             None => Ok(self.pair.as_deref()),

@@ -98,7 +98,7 @@ impl Embed {
         };
         // Empty, but of the right dimension: options that cannot work fail before the work.
         let empty = Embeddings { dimension: embedder.plan().dimension, ..Embeddings::default() };
-        let mut collected = self.cut(empty)?;
+        let mut collected = self.truncate_dimensions(empty)?;
         let needs_ranges = self.is_ranged() && ranges.is_none();
         let (descr, numbers) = match self.precision {
             Precision::Float32 => ("<f4", collected.dimension),
@@ -115,7 +115,7 @@ impl Embed {
             report,
             ModelCall { context: &context, run: |window: &[Text]| Ok(embedder.embed(&strings(window), &prompt)?) },
             |e, window| {
-                let e = self.cut(e)?;
+                let e = self.truncate_dimensions(e)?;
                 if !needs_ranges {
                     return self.write(&mut writer, &e, &window, ranges.as_ref());
                 }
@@ -142,7 +142,7 @@ impl Embed {
         matches!(self.precision, Precision::Int8 | Precision::Uint8)
     }
 
-    fn cut(&self, e: Embeddings) -> Result<Embeddings, Failure> {
+    fn truncate_dimensions(&self, e: Embeddings) -> Result<Embeddings, Failure> {
         Ok(match self.dimensions {
             Some(n) => e.cut(n)?,
             None => e,
@@ -176,12 +176,12 @@ impl Embed {
     fn sparse(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
         let context = RequestContext::default();
         let sparse = self.model.load(report, SparseEncoder::load)?.with_context(&context);
-        let ask = |window: &[Text]| Ok(sparse.embed(&strings(window))?);
+        let run = |window: &[Text]| Ok(sparse.embed(&strings(window))?);
         let result_output = self.result_output(&sparse, json!({"vocabulary": sparse.plan().dimension}));
         texts.write_results(
             report,
             result_output,
-            ModelCall { context: &context, run: ask },
+            ModelCall { context: &context, run },
             |writer, text, vector, info| writer.write(text, &SparseWeights::new(&vector, |id| sparse.token(id)), info),
         )
     }
@@ -189,7 +189,7 @@ impl Embed {
     fn multi(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
         let context = RequestContext::default();
         let multi = self.model.load(report, MultiVectorEncoder::load)?.with_context(&context);
-        let ask = |window: &[Text]| match self.query {
+        let run = |window: &[Text]| match self.query {
             true => Ok(multi.queries(&strings(window))?),
             false => Ok(multi.documents(&strings(window))?),
         };
@@ -198,7 +198,7 @@ impl Embed {
         texts.write_results(
             report,
             result_output,
-            ModelCall { context: &context, run: ask },
+            ModelCall { context: &context, run },
             |writer, text, vectors, info| writer.write(text, &MultiVectorRows(&vectors), info),
         )
     }
@@ -206,14 +206,11 @@ impl Embed {
     fn m3(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
         let context = RequestContext::default();
         let m3 = self.model.load(report, M3::load)?.with_context(&context);
-        let ask = |window: &[Text]| Ok(m3.embed(&strings(window))?);
+        let run = |window: &[Text]| Ok(m3.embed(&strings(window))?);
         let result_output = self.result_output(&m3, json!({"dimension": m3.plan().dimension}));
-        texts.write_results(
-            report,
-            result_output,
-            ModelCall { context: &context, run: ask },
-            |writer, text, row, info| writer.write(text, &M3Rows::new(&row, |id| m3.token(id)), info),
-        )
+        texts.write_results(report, result_output, ModelCall { context: &context, run }, |writer, text, row, info| {
+            writer.write(text, &M3Rows::new(&row, |id| m3.token(id)), info)
+        })
     }
 
     fn result_output<'a>(&'a self, model: &'a dyn Loaded, about: Value) -> ResultOutput<'a> {

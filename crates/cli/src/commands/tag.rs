@@ -64,7 +64,7 @@ impl Tag {
             Aggregation::Max => Strategy::Max,
         };
         let show_origin = !self.input.is_one();
-        let ask = |window: &[Text]| Ok(tagger.tag(&strings(window), strategy, self.threshold)?);
+        let run = |window: &[Text]| Ok(tagger.tag(&strings(window), strategy, self.threshold)?);
         let result_output = ResultOutput {
             output: &self.output,
             names: ResultNames { many: "results", one: Some("entities"), array: None },
@@ -74,7 +74,7 @@ impl Tag {
         texts.write_results(
             report,
             result_output,
-            ModelCall { context: &context, run: ask },
+            ModelCall { context: &context, run },
             |writer, text, entities, info| {
                 let found = entities.iter().map(|e| TaggedText { entity: e, text: slice(&text.text, e) }).collect();
                 writer.write(text, &Entities { found, show_origin }, info)

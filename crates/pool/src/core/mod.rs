@@ -1,5 +1,5 @@
-//! Decisions about workers. Pure: events and the time come in, actions come out. The core touches no
-//! process, socket, file or clock.
+//! Decisions about workers. Pure: events and the time come in, actions come out. The core touches
+//! no process, socket, file or clock.
 //!
 //! ```text
 //!            plan          spawn            callback

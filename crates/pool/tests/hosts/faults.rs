@@ -21,10 +21,10 @@ fn workers_start_serve_and_stop() {
     let workers = pool.ready(2);
     assert!(workers.iter().all(|w| w["model"] == "chat" && w["device"] == "cpu" && w["task"] == "generate"));
     // Prompts with the same prefix go to the same worker; others take turns.
-    let who = |text: &str| pool.chat("chat", text).1["worker"].as_str().unwrap().to_string();
-    let first = who("one");
-    assert!((0..5).all(|_| who("one") == first));
-    assert_ne!(who("another"), first);
+    let worker_of = |text: &str| pool.chat("chat", text).1["worker"].as_str().unwrap().to_string();
+    let first = worker_of("one");
+    assert!((0..5).all(|_| worker_of("one") == first));
+    assert_ne!(worker_of("another"), first);
     // By the model reference too; an unknown model is an error in the client's dialect.
     assert_eq!(pool.chat("ok", "one").0, StatusCode::OK);
     let (status, body) = pool.chat("gpt", "one");
@@ -39,7 +39,7 @@ fn workers_start_serve_and_stop() {
     // A drained worker gets no more requests.
     let (status, _) = pool.post(&format!("/v2/workers/{first}/drain"), json!({}));
     assert_eq!(status, StatusCode::ACCEPTED);
-    assert_ne!(who("one"), first);
+    assert_ne!(worker_of("one"), first);
     let pid = pool.worker(&first).unwrap()["pid"].as_u64().unwrap();
     let (status, _) = pool.post("/v2/workers/stop", json!({"worker_id": first}));
     assert_eq!(status, StatusCode::ACCEPTED);
@@ -130,8 +130,8 @@ fn what_cannot_be_started_is_told_and_the_others_serve() {
         (json!({"model_ref": "ok", "device": "cuda:0"}), 409, "GPU_UNAVAILABLE"),
         (json!({"modelref": "ok"}), 400, "INVALID_REQUEST"),
     ] {
-        let (status, told, body) = refused(start);
-        assert_eq!((status, told.as_str()), (want, code), "{body}");
+        let (status, response, body) = refused(start);
+        assert_eq!((status, response.as_str()), (want, code), "{body}");
         assert!(body["retriable"].is_boolean() && body["details"].is_object(), "{body}");
     }
     assert!(pool.workers().iter().all(|w| w["model"] != "mute"), "it was killed and is no more");
@@ -294,8 +294,8 @@ fn a_client_that_goes_takes_its_request_along_and_a_slow_one_holds_up_nobody() {
     // Cancelled by its job id through the manager, whatever content type the client sends.
     let body = json!({"job_id": "b"}).to_string();
     let head = format!("POST /cancel HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\nconnection: close\r\n");
-    let told = raw(pool.address, &format!("{head}content-length: {}\r\n\r\n{body}", body.len()));
-    assert!(told.starts_with("HTTP/1.1 202"), "{told}");
+    let response = raw(pool.address, &format!("{head}content-length: {}\r\n\r\n{body}", body.len()));
+    assert!(response.starts_with("HTTP/1.1 202"), "{response}");
     let text = slow.rest();
     assert!(text.contains("CANCELLED") && !text.contains("\"i\":199"), "{text}");
     assert_eq!(pool.post("/cancel", json!({"job_id": "nobody's"})).0, StatusCode::ACCEPTED);
@@ -321,8 +321,8 @@ fn odd_requests_are_refused_and_nothing_else_happens() {
     }
     // Too large.
     let big = json!({"model": "ok", "messages": [{"role": "user", "content": "x".repeat(3_000_000)}]});
-    let told = Stream::open(pool.address, "/v1/chat/completions", &big).rest();
-    assert!(told.starts_with("HTTP/1.1 413"), "{}", &told[..told.len().min(200)]);
+    let response = Stream::open(pool.address, "/v1/chat/completions", &big).rest();
+    assert!(response.starts_with("HTTP/1.1 413"), "{}", &response[..response.len().min(200)]);
     // Deeply nested JSON does not harm the manager; the worker refuses it.
     let mut socket = TcpStream::connect(pool.address).unwrap();
     let deep = "[".repeat(500_000);

@@ -100,11 +100,11 @@ impl Bench {
             ..Request::default()
         };
         let requests: Vec<Request> = (0..self.parallel).map(request).collect();
-        let begun = Instant::now();
+        let started = Instant::now();
         for generation in llm.generate(&requests) {
             generation?;
         }
-        Ok(begun.elapsed().as_secs_f64())
+        Ok(started.elapsed().as_secs_f64())
     }
 }
 

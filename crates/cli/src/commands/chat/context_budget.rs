@@ -17,7 +17,7 @@ impl ContextBudget {
     }
 
     /// Most tokens of an answer for which `wanted` were requested.
-    pub(super) fn most(self, wanted: Option<usize>) -> usize {
+    pub(super) fn max_answer_tokens(self, wanted: Option<usize>) -> usize {
         wanted.map_or(self.0, |n| n.min(self.0))
     }
 }
@@ -37,7 +37,10 @@ mod tests {
     #[test]
     fn an_answer_never_asks_for_more_than_there_is() {
         let budget = ContextBudget::new(100, 90).unwrap();
-        assert_eq!((budget.most(None), budget.most(Some(4)), budget.most(Some(11))), (10, 4, 10));
+        assert_eq!(
+            (budget.max_answer_tokens(None), budget.max_answer_tokens(Some(4)), budget.max_answer_tokens(Some(11))),
+            (10, 4, 10)
+        );
         for prompt in [100, 101] {
             let e = ContextBudget::new(100, prompt).unwrap_err();
             assert!(e.contains("holds 100") && e.contains("/clear"), "{e}");

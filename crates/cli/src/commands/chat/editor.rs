@@ -28,10 +28,10 @@ pub(super) fn converse(session: &mut Session, model: &str, history: &Path) -> Re
     session.report.info(&format!("{model}; /help lists the commands, Ctrl-D leaves"));
     let mut pressed = false;
     loop {
-        let entered = enter(&mut |prompt| editor.readline(prompt))?;
-        let again = std::mem::replace(&mut pressed, entered == UserInput::Interrupted);
+        let input = read_input(&mut |prompt| editor.readline(prompt))?;
+        let again = std::mem::replace(&mut pressed, input == UserInput::Interrupted);
         let before = session.conversation.clone();
-        let text = match entered {
+        let text = match input {
             UserInput::End => break,
             UserInput::Interrupted if again => break,
             UserInput::Interrupted => {
@@ -80,7 +80,7 @@ pub(super) fn converse(session: &mut Session, model: &str, history: &Path) -> Re
 
 /// Adds a line to the history, in memory and on disk.
 fn add_history(editor: &mut DefaultEditor, text: &str, history: &Path, session: &Session) {
-    let kept = editor.add_history_entry(text).and_then(|is_new| match is_new {
+    let saved = editor.add_history_entry(text).and_then(|is_new| match is_new {
         true => {
             if let Some(dir) = history.parent() {
                 std::fs::create_dir_all(dir)?;
@@ -89,13 +89,13 @@ fn add_history(editor: &mut DefaultEditor, text: &str, history: &Path, session: 
         }
         false => Ok(()),
     });
-    if let Err(e) = kept {
+    if let Err(e) = saved {
         session.report.warn(&format!("{}: {e}", history.display()));
     }
 }
 
 /// Reads a message, which may have several lines.
-fn enter(read: &mut dyn FnMut(&str) -> rustyline::Result<String>) -> Result<UserInput, Failure> {
+fn read_input(read: &mut dyn FnMut(&str) -> rustyline::Result<String>) -> Result<UserInput, Failure> {
     let mut line = |prompt: &str| match read(prompt) {
         Ok(line) => Ok(Ok(line)),
         Err(ReadlineError::Interrupted) => Ok(Err(UserInput::Interrupted)),
@@ -151,7 +151,7 @@ fn run_command(session: &mut Session, command: SlashCommand) -> Result<(), Failu
 fn show(session: &Session) -> Result<(), Failure> {
     let system = session.conversation.system.as_deref().unwrap_or("(none)");
     super::print(&format!("system: {system}"))?;
-    for (name, value) in session.sampling.given() {
+    for (name, value) in session.sampling.explicit() {
         super::print(&format!("{name}: {value}"))?;
     }
     let tokens = match session.conversation.len() {
@@ -166,27 +166,27 @@ fn show(session: &Session) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    fn entered(lines: &[&str]) -> UserInput {
+    fn input(lines: &[&str]) -> UserInput {
         let mut lines = lines.iter();
         let mut read = |_: &str| match lines.next() {
             Some(&"^C") => Err(ReadlineError::Interrupted),
             Some(line) => Ok(line.to_string()),
             None => Err(ReadlineError::Eof),
         };
-        enter(&mut read).unwrap()
+        read_input(&mut read).unwrap()
     }
 
     #[test]
     fn a_message_may_have_several_lines() {
         let line = |text: &str| UserInput::Line(text.into());
         let block = |text: &str| UserInput::Block(text.into());
-        assert_eq!(entered(&["one"]), line("one"));
-        assert_eq!(entered(&["one\\", "two\\", "three"]), line("one\ntwo\nthree"));
-        assert_eq!(entered(&["\"\"\"", "/one", "", "two", "\"\"\""]), block("/one\n\ntwo"));
-        assert_eq!(entered(&["\"\"\"one\"\"\""]), block("one"));
-        assert_eq!(entered(&["\"\"\"one", "two\"\"\"  "]), block("one\ntwo"));
-        assert_eq!(entered(&["one\\", "^C"]), UserInput::Interrupted);
-        assert_eq!(entered(&["\"\"\"", "one"]), UserInput::End);
-        assert_eq!(entered(&[]), UserInput::End);
+        assert_eq!(input(&["one"]), line("one"));
+        assert_eq!(input(&["one\\", "two\\", "three"]), line("one\ntwo\nthree"));
+        assert_eq!(input(&["\"\"\"", "/one", "", "two", "\"\"\""]), block("/one\n\ntwo"));
+        assert_eq!(input(&["\"\"\"one\"\"\""]), block("one"));
+        assert_eq!(input(&["\"\"\"one", "two\"\"\"  "]), block("one\ntwo"));
+        assert_eq!(input(&["one\\", "^C"]), UserInput::Interrupted);
+        assert_eq!(input(&["\"\"\"", "one"]), UserInput::End);
+        assert_eq!(input(&[]), UserInput::End);
     }
 }

@@ -102,7 +102,7 @@ impl Session<'_> {
         let (start, tokens) = self.prompt(&self.conversation)?;
         let budget = ContextBudget::new(self.llm.context(), tokens)?;
         let mut request = self.sampling.request(self.llm.params());
-        request.max_tokens = Some(budget.most(request.max_tokens));
+        request.max_tokens = Some(budget.max_answer_tokens(request.max_tokens));
         request.start = start;
         let answer = print_stream(self.llm.stream(&request)?, &self.interrupt, to)?;
         self.conversation.add_assistant(&answer.text);

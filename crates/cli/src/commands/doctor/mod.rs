@@ -147,7 +147,7 @@ impl Doctor {
             return Ok(ExitCode::SUCCESS);
         }
         let timeout = Duration::try_from_secs_f64(self.patience).map_err(|e| format!("--patience: {e}"))?;
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut all = DoctorReport {
             machine: machine::machine(),
             build: machine::build(),
@@ -163,7 +163,7 @@ impl Doctor {
             all.rows.extend(rows(device, &cases, &results));
             all.devices.push(CheckedDevice { info, closed: results.closed });
         }
-        all.seconds = begun.elapsed().as_secs_f64();
+        all.seconds = started.elapsed().as_secs_f64();
         if self.json {
             print(&report::as_json(&all).to_string())?;
         } else {
@@ -185,12 +185,12 @@ impl Doctor {
                 report.error(&format!("cannot check {}: {why}", device.info.device));
             }
         }
-        self.keep(&all, report)?;
+        self.save_verdict(&all, report)?;
         Ok(if all.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
     /// Writes the verdict on what was checked; the verdict on the rest stays.
-    fn keep(&self, all: &DoctorReport, report: &Report) -> Result<(), Failure> {
+    fn save_verdict(&self, all: &DoctorReport, report: &Report) -> Result<(), Failure> {
         for row in all.withdrawn() {
             let (device, rung) = (row.device, row.variant.rung);
             report.warn(&format!("{} in {} on {device} ({rung}) is withdrawn", row.op, row.dtype));

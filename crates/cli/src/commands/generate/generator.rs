@@ -35,8 +35,8 @@ struct PromptOptions {
 impl PromptOptions {
     fn new(prompt: &Prompt, flags: &Generate) -> PromptOptions {
         PromptOptions {
-            sampling: prompt.sampling.clone().over(&flags.sampling),
-            generate_options: prompt.generate_options.over(flags.options),
+            sampling: prompt.sampling.clone().with_defaults(&flags.sampling),
+            generate_options: prompt.generate_options.with_defaults(flags.options),
         }
     }
 
@@ -178,7 +178,7 @@ fn search(advised: &Search, sampling: &Sampling, generate_options: GenerateOptio
 
 /// Names of the sampling parameters that were given.
 fn sampling_names(sampling: &Sampling) -> Vec<String> {
-    sampling.given().into_iter().map(|(name, _)| name).filter(|name| name != "max_tokens").collect()
+    sampling.explicit().into_iter().map(|(name, _)| name).filter(|name| name != "max_tokens").collect()
 }
 
 fn reject_beams(generate_options: GenerateOptions) -> Result<(), Failure> {

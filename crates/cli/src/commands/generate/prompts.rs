@@ -160,7 +160,7 @@ impl PromptInput {
 
 impl GenerateOptions {
     /// These options, with missing ones taken from `base`.
-    pub(super) fn over(self, base: GenerateOptions) -> GenerateOptions {
+    pub(super) fn with_defaults(self, base: GenerateOptions) -> GenerateOptions {
         GenerateOptions {
             n: self.n.or(base.n),
             beams: self.beams.or(base.beams),

@@ -104,7 +104,7 @@ impl Bench {
                 report.warn(&format!("cannot export the model to ONNX: {why}"));
             }
         }
-        let mut found = Comparison {
+        let mut comparison = Comparison {
             model: self.model.model.clone(),
             threads: threads::count(),
             rows,
@@ -114,7 +114,7 @@ impl Bench {
         };
         let mut running: Vec<Option<Peer>> = Vec::new();
         for mine in &ours {
-            found.add_engine(
+            comparison.add_engine(
                 &format!("sconce {}", mine.format),
                 true,
                 report::min_cosine(&expected, &mine.vectors(&check)?),
@@ -125,15 +125,15 @@ impl Bench {
             report.info(&format!("loading {name}"));
             match python.serve(name) {
                 Ok((peer, vectors)) => {
-                    found.add_engine(name, false, report::min_cosine(&expected, &vectors));
+                    comparison.add_engine(name, false, report::min_cosine(&expected, &vectors));
                     running.push(Some(peer));
                 }
-                Err(why) => found.failed.push((name.clone(), why.to_string())),
+                Err(why) => comparison.failed.push((name.clone(), why.to_string())),
             }
         }
-        self.rounds(&ours, &mut running, &mut found, report)?;
+        self.rounds(&ours, &mut running, &mut comparison, report)?;
         drop(running);
-        for (i, engine) in found.engines.iter_mut().enumerate() {
+        for (i, engine) in comparison.engines.iter_mut().enumerate() {
             report.info(&format!("starting {}", engine.name));
             let start = || match ours.get(i) {
                 Some(mine) => mine.start(FIRST_TEXT),
@@ -141,10 +141,10 @@ impl Bench {
             };
             match (0..STARTS).map(|_| start()).collect::<Result<Vec<f64>, _>>() {
                 Ok(times) => engine.first = times[1..].to_vec(),
-                Err(why) => found.failed.push((engine.name.clone(), why.to_string())),
+                Err(why) => comparison.failed.push((engine.name.clone(), why.to_string())),
             }
         }
-        print(&if self.json { report::as_json(&found).to_string() } else { report::as_text(&found) })?;
+        print(&if self.json { report::as_json(&comparison).to_string() } else { report::as_text(&comparison) })?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -166,19 +166,21 @@ impl Bench {
         &self,
         ours: &[OurEngine],
         running: &mut [Option<Peer>],
-        found: &mut Comparison,
+        comparison: &mut Comparison,
         report: &Report,
     ) -> Result<(), Failure> {
         let bar = report.bar("{msg} [{bar:30}] {pos}/{len}", Some((self.reps * running.len()) as u64));
         for round in 0..self.reps {
             for turn in 0..running.len() {
                 let i = (round + turn) % running.len();
-                bar.set_message(found.engines[i].name.clone());
+                bar.set_message(comparison.engines[i].name.clone());
                 let seconds = match &mut running[i] {
-                    None => ours[i].round(&found.rows, self.seconds / self.reps as f64)?,
-                    Some(peer) => peer.round(&found.rows).map_err(|e| format!("{}: {e}", found.engines[i].name))?,
+                    None => ours[i].round(&comparison.rows, self.seconds / self.reps as f64)?,
+                    Some(peer) => {
+                        peer.round(&comparison.rows).map_err(|e| format!("{}: {e}", comparison.engines[i].name))?
+                    }
                 };
-                found.engines[i].rounds.iter_mut().zip(seconds).for_each(|(all, s)| all.push(s));
+                comparison.engines[i].rounds.iter_mut().zip(seconds).for_each(|(all, s)| all.push(s));
                 bar.inc(1);
             }
         }

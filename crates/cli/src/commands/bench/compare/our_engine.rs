@@ -53,13 +53,13 @@ impl OurEngine {
     fn time(&self, row: &Row, seconds: f64) -> Result<f64, Failure> {
         let inputs: Vec<TextOrTokens<'_>> = row.texts.iter().map(|ids| TextOrTokens::Tokens(ids)).collect();
         let once = || -> Result<f64, Failure> {
-            let begun = Instant::now();
+            let started = Instant::now();
             self.embedder.embed_with(&inputs, &EmbedOptions::default())?;
-            Ok(begun.elapsed().as_secs_f64())
+            Ok(started.elapsed().as_secs_f64())
         };
         once()?;
-        let (begun, mut times) = (Instant::now(), Vec::new());
-        while times.is_empty() || begun.elapsed().as_secs_f64() < seconds {
+        let (started, mut times) = (Instant::now(), Vec::new());
+        while times.is_empty() || started.elapsed().as_secs_f64() < seconds {
             times.push(once()?);
         }
         Ok(super::report::median(&times))
@@ -69,10 +69,10 @@ impl OurEngine {
     pub(super) fn start(&self, text: &str) -> Result<f64, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(&self.flags).arg(text);
-        let begun = Instant::now();
+        let started = Instant::now();
         let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
         match status.success() {
-            true => Ok(begun.elapsed().as_secs_f64()),
+            true => Ok(started.elapsed().as_secs_f64()),
             false => Err(format!("sconce embed failed: {status}").into()),
         }
     }

@@ -95,10 +95,10 @@ impl Python {
 
     /// Seconds from the start of a process to its first vector.
     pub(super) fn first(&self, name: &str) -> Result<f64, Failure> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut peer = self.start(&["first", name])?;
         let message = peer.answer().map_err(|e| format!("{name}: {e}"))?;
-        let seconds = begun.elapsed().as_secs_f64();
+        let seconds = started.elapsed().as_secs_f64();
         message.first.map(|_| seconds).ok_or_else(|| format!("{name} returned no vector").into())
     }
 

@@ -43,12 +43,12 @@ impl Engine {
 /// For a row: our fastest engine, the fastest peer among those that `counts` admits, and the ratio
 /// of their times.
 fn speedup(
-    found: &Comparison,
+    comparison: &Comparison,
     time: impl Fn(&Engine) -> f64,
     counts: impl Fn(&Engine) -> bool,
 ) -> Option<(&Engine, &Engine, f64)> {
     let fastest = |is_ours: bool| {
-        let all = found.engines.iter().filter(|e| e.is_ours == is_ours && counts(e) && time(e).is_finite());
+        let all = comparison.engines.iter().filter(|e| e.is_ours == is_ours && counts(e) && time(e).is_finite());
         all.min_by(|a, b| time(a).total_cmp(&time(b)))
     };
     let (ours, theirs) = (fastest(true)?, fastest(false)?);
@@ -64,20 +64,20 @@ fn milliseconds(seconds: f64) -> String {
 }
 
 /// One column per row, and one for the first vector.
-fn columns(found: &Comparison) -> Vec<(String, Time)> {
+fn columns(comparison: &Comparison) -> Vec<(String, Time)> {
     let mut columns: Vec<(String, Time)> = Vec::new();
-    for (i, row) in found.rows.iter().enumerate() {
+    for (i, row) in comparison.rows.iter().enumerate() {
         columns.push((row.name.clone(), Box::new(move |engine: &Engine| engine.median(i))));
     }
     columns.push(("first vector".into(), Box::new(|engine: &Engine| median(&engine.first))));
     columns
 }
 
-pub(super) fn as_text(found: &Comparison) -> String {
-    let columns = columns(found);
+pub(super) fn as_text(comparison: &Comparison) -> String {
+    let columns = columns(comparison);
     let names = || columns.iter().map(|(name, _)| name.clone());
     let mut times = vec![std::iter::once("engine".to_string()).chain(names()).chain(["cosine".into()]).collect()];
-    for engine in &found.engines {
+    for engine in &comparison.engines {
         let cells = columns.iter().map(|(_, time)| milliseconds(time(engine)));
         let cosine = format!("{:.5}", engine.cosine);
         times.push(std::iter::once(engine.name.clone()).chain(cells).chain([cosine]).collect());
@@ -85,18 +85,20 @@ pub(super) fn as_text(found: &Comparison) -> String {
     let mut ratios: Vec<Vec<String>> = vec![std::iter::once("ahead of".to_string()).chain(names()).collect()];
     for (name, is_f32) in [("the best f32 peer, in f32", true), ("the best peer, in any format", false)] {
         let cell = |(_, time): &(String, Time)| {
-            let found = speedup(found, time, |engine| !is_f32 || engine.is_f32());
-            found.map_or_else(|| "-".into(), |(_, theirs, ratio)| format!("{ratio:.2} × {}", theirs.name))
+            let best = speedup(comparison, time, |engine| !is_f32 || engine.is_f32());
+            best.map_or_else(|| "-".into(), |(_, theirs, ratio)| format!("{ratio:.2} × {}", theirs.name))
         };
         ratios.push(std::iter::once(name.to_string()).chain(columns.iter().map(cell)).collect());
     }
-    let Comparison { model, threads, .. } = found;
+    let Comparison { model, threads, .. } = comparison;
     let s = if *threads == 1 { "" } else { "s" };
     let mut parts =
         vec![format!("{model}, {threads} thread{s}; medians, texts × tokens"), table(&times), table(&ratios)];
-    let missing =
-        found.missing.iter().map(|(name, what)| format!("{name} is not installed: pip install {}", what.join(" ")));
-    let failed = found.failed.iter().map(|(name, why)| format!("{name} failed: {why}"));
+    let missing = comparison
+        .missing
+        .iter()
+        .map(|(name, what)| format!("{name} is not installed: pip install {}", what.join(" ")));
+    let failed = comparison.failed.iter().map(|(name, why)| format!("{name} failed: {why}"));
     let notes: Vec<String> = missing.chain(failed).collect();
     if !notes.is_empty() {
         parts.push(notes.join("\n"));
@@ -104,9 +106,9 @@ pub(super) fn as_text(found: &Comparison) -> String {
     parts.join("\n\n")
 }
 
-pub(super) fn as_json(found: &Comparison) -> Value {
+pub(super) fn as_json(comparison: &Comparison) -> Value {
     let engine = |engine: &Engine| {
-        let rows = found.rows.iter().enumerate().map(|(i, row)| {
+        let rows = comparison.rows.iter().enumerate().map(|(i, row)| {
             let seconds = engine.median(i);
             json!({"row": row.name, "texts": row.texts.len(), "tokens": row.tokens(), "median_seconds": seconds,
                 "texts_per_second": row.texts.len() as f64 / seconds, "rounds": engine.rounds[i]})
@@ -116,21 +118,21 @@ pub(super) fn as_json(found: &Comparison) -> Value {
     };
     let ratio = |(name, time): &(String, Time)| {
         let of = |is_f32: bool| {
-            speedup(found, time, |engine| !is_f32 || engine.is_f32())
+            speedup(comparison, time, |engine| !is_f32 || engine.is_f32())
                 .map(|(ours, theirs, ratio)| json!({"ours": ours.name, "peer": theirs.name, "ratio": ratio}))
         };
         json!({"row": name, "f32": of(true), "any": of(false)})
     };
-    let missing = found
+    let missing = comparison
         .missing
         .iter()
         .map(|(name, what)| json!({"peer": name, "install": format!("pip install {}", what.join(" "))}));
-    let failed = found.failed.iter().map(|(name, why)| json!({"peer": name, "why": why}));
+    let failed = comparison.failed.iter().map(|(name, why)| json!({"peer": name, "why": why}));
     json!({
-        "model": found.model,
-        "threads": found.threads,
-        "engines": found.engines.iter().map(engine).collect::<Vec<_>>(),
-        "ratios": columns(found).iter().map(ratio).collect::<Vec<_>>(),
+        "model": comparison.model,
+        "threads": comparison.threads,
+        "engines": comparison.engines.iter().map(engine).collect::<Vec<_>>(),
+        "ratios": columns(comparison).iter().map(ratio).collect::<Vec<_>>(),
         "missing": missing.collect::<Vec<_>>(),
         "failed": failed.collect::<Vec<_>>(),
     })

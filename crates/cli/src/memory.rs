@@ -7,7 +7,7 @@
 /// Call before other threads start.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[allow(unsafe_code, reason = "a call into the C library")]
-pub(crate) fn keep_freed_memory() {
+pub(crate) fn keep_freed() {
     unsafe extern "C" {
         fn mallopt(what: i32, value: i32) -> i32;
     }
@@ -22,4 +22,4 @@ pub(crate) fn keep_freed_memory() {
 
 /// Other allocators need no tuning.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-pub(crate) fn keep_freed_memory() {}
+pub(crate) fn keep_freed() {}

@@ -1,4 +1,5 @@
-//! Where texts come from: arguments, files, standard input; a text a line, or a field of a JSON object a line.
+//! Input texts: from arguments, files or standard input; one per line, or a field of one JSON
+//! object per line.
 
 use crate::Failure;
 use clap::Args;
@@ -9,31 +10,32 @@ use std::path::{Path, PathBuf};
 
 #[derive(Args, Clone)]
 pub(crate) struct Input {
-    /// Texts. Without any, and without --file, standard input is read, a text a line.
+    /// Texts. Without TEXT and --file, standard input is read, one text per line.
     #[arg(value_name = "TEXT")]
     texts: Vec<String>,
-    /// Read texts from this file, one a line (`-` is standard input). May be given more than once.
+    /// Read texts from this file, one per line (`-` is standard input). May be repeated.
     #[arg(short, long, value_name = "FILE", conflicts_with = "texts")]
     file: Vec<PathBuf>,
-    /// Each line is a JSON object; take the text from this field, and keep the object for JSONL output.
+    /// Each line is a JSON object: take the text from field NAME, and keep the other fields in
+    /// JSONL output.
     #[arg(long, value_name = "NAME", conflicts_with = "texts")]
     field: Option<String>,
 }
 
-/// One text and where it came from.
+/// A text and its origin.
 #[derive(Debug)]
 pub(crate) struct Text {
     pub(crate) text: String,
-    /// The JSON object it was a field of.
+    /// The JSON object that contains it.
     pub(crate) object: Option<Map<String, Value>>,
-    /// As `file:line`, or `argument N`.
+    /// `file:line` or `argument N`.
     pub(crate) origin: String,
-    /// Bytes of input it took.
+    /// Input bytes, for the progress bar.
     pub(crate) bytes: u64,
 }
 
 impl Text {
-    /// A string of the object that the text was a field of.
+    /// A string field of the JSON object.
     pub(crate) fn field(&self, name: &str) -> Result<&str, Failure> {
         match self.object.as_ref().and_then(|object| object.get(name)) {
             Some(Value::String(text)) => Ok(text),
@@ -42,25 +44,25 @@ impl Text {
         }
     }
 
-    /// The beginning of the text, on one line.
+    /// The first characters of the text, on one line.
     pub(crate) fn preview(&self) -> String {
         preview(&self.text)
     }
 }
 
-/// The beginning of a text, on one line.
+/// The first characters of a text, on one line.
 pub(crate) fn preview(text: &str) -> String {
     let head: String = text.chars().take(48).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().nth(48).is_some() { format!("{head}…") } else { head }
 }
 
 impl Input {
-    /// Whether there is one text alone, given on the command line: nobody need be told which it was.
+    /// Whether the input is a single argument, so that answers need not name their text.
     pub(crate) fn is_one(&self) -> bool {
         self.texts.len() == 1
     }
 
-    /// Texts one by one, read as they are asked for.
+    /// The texts, read lazily.
     pub(crate) fn texts(&self) -> Result<Box<dyn Iterator<Item = Result<Text, Failure>> + Send>, Failure> {
         if !self.texts.is_empty() {
             let text = |(i, text): (usize, String)| {
@@ -71,13 +73,14 @@ impl Input {
         }
         let stdin = [PathBuf::from("-")];
         let files = if self.file.is_empty() { &stdin[..] } else { &self.file };
-        // All are opened first: a name spelled wrong must not come to light after an hour's work on the others.
+        // Opens all files first: a misspelled name must not surface after an hour's work on the
+        // others.
         let open = files.iter().map(|path| Lines::open(path)).collect::<Result<Vec<_>, _>>()?;
         let field = self.field.clone();
         Ok(Box::new(open.into_iter().flatten().map(move |line| parse(line?, field.as_deref()))))
     }
 
-    /// Bytes that will be read, where that is known.
+    /// Bytes of input, if known.
     pub(crate) fn bytes(&self) -> Option<u64> {
         if !self.texts.is_empty() {
             return Some(self.texts.iter().map(|t| t.len() as u64).sum());
@@ -87,7 +90,7 @@ impl Input {
     }
 }
 
-/// The line, or a field of the object in it.
+/// The line, or a field of its JSON object.
 fn parse(line: Line, field: Option<&str>) -> Result<Text, Failure> {
     let Line { text, origin, bytes } = line;
     let Some(field) = field else { return Ok(Text { text, object: None, origin, bytes }) };
@@ -98,14 +101,15 @@ fn parse(line: Line, field: Option<&str>) -> Result<Text, Failure> {
     Ok(text)
 }
 
-/// One line, and where it stands.
+/// A line and its origin.
 pub(crate) struct Line {
     pub(crate) text: String,
     pub(crate) origin: String,
     pub(crate) bytes: u64,
 }
 
-/// Lines of a file, which must be UTF-8. One that is not is an error by itself; what cannot be read is the end.
+/// Lines of a UTF-8 file. A line that is not UTF-8 is an error and reading continues; an I/O error
+/// ends it.
 pub(crate) struct Lines {
     reader: Box<dyn BufRead + Send>,
     name: String,
@@ -117,7 +121,7 @@ impl Lines {
     pub(crate) fn open(path: &Path) -> Result<Lines, Failure> {
         if path == Path::new("-") {
             if std::io::stdin().is_terminal() {
-                eprintln!("reading texts from the terminal, one a line; end with Ctrl-D");
+                eprintln!("reading texts from the terminal, one per line; end with Ctrl-D");
             }
             let reader = Box::new(BufReader::new(std::io::stdin()));
             return Ok(Lines { reader, name: "stdin".into(), number: 0, broken: false });

@@ -1,31 +1,33 @@
-//! The `sconce` command. One file a command; this one only parses, dispatches and turns errors into exit codes.
+//! The `sconce` command, one file per command. This file parses arguments, dispatches, and turns
+//! errors into exit codes.
 
 mod args;
-mod cells;
 mod commands;
-mod constrain;
 mod input;
 mod logs;
 mod memory;
 mod output;
+mod output_constraint;
+mod output_file;
 mod report;
 mod runtime;
 mod sampling;
-mod sink;
-mod tally;
-mod told;
-mod work;
+mod stream_printer;
+mod summary;
+mod vector_output;
+mod window_runner;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Run transformer models on the machine you have: on CPU, CUDA and Metal, planned, proven and counted.
+/// Run transformer models on CPU, CUDA and Metal: embeddings, reranking, classification, tagging,
+/// image–text embeddings, text generation and serving.
 #[derive(Parser)]
 #[command(name = "sconce", version, max_term_width = 100, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Say nothing on standard error but errors.
+    /// Print only errors to standard error.
     #[arg(short, long, global = true)]
     quiet: bool,
 }
@@ -52,11 +54,11 @@ enum Command {
     Man(commands::manual::Man),
 }
 
-/// Anything that ends a command, already worded for the user.
+/// An error that ends a command, worded for the user.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> ExitCode {
-    memory::keep();
+    memory::keep_freed();
     let cli = Cli::parse();
     let report = report::Report::new(cli.quiet);
     let result = match cli.command {
@@ -89,7 +91,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The reader has seen enough (`| head`); that is not a failure.
+/// The reader of the output has gone (`| head`), which is not a failure.
 fn is_broken_pipe(e: &(dyn std::error::Error + 'static)) -> bool {
     e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -1,12 +1,13 @@
-//! Memory that a pass has used stays with the process for the next one.
+//! Keeps freed memory in the process.
 //!
-//! Every op makes its result anew. The C library gives such large pieces back to the system at once, and gets them again page
-//! by page, zeroed: a fifth of the time of reading a prompt. The command is the process, so it may decide that; a library may not.
+//! Every op allocates its result. By default glibc returns such large blocks to the system at once
+//! and gets them back page by page, zeroed, which cost a fifth of the prefill time. This is a
+//! decision for a whole process, so a library must not make it.
 
-/// Before other threads are there.
+/// Call before other threads start.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[allow(unsafe_code, reason = "a call into the C library")]
-pub(crate) fn keep() {
+pub(crate) fn keep_freed() {
     unsafe extern "C" {
         fn mallopt(what: i32, value: i32) -> i32;
     }
@@ -14,11 +15,11 @@ pub(crate) fn keep() {
     const MMAP_THRESHOLD: i32 = -3;
     const ARENA_MAX: i32 = -8;
     for (what, value) in [(TRIM_THRESHOLD, i32::MAX), (MMAP_THRESHOLD, 1 << 30), (ARENA_MAX, 1)] {
-        // SAFETY: takes two numbers; what it does not understand it leaves as it is.
+        // SAFETY: takes two numbers; unknown parameters are ignored.
         unsafe { mallopt(what, value) };
     }
 }
 
-/// Other allocators keep what they have.
+/// Other allocators need no tuning.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-pub(crate) fn keep() {}
+pub(crate) fn keep_freed() {}

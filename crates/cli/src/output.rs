@@ -1,8 +1,9 @@
-//! Where answers go: text, JSON, JSONL, and for vectors .npy or raw little-endian bytes; to standard output or to a file.
+//! Output of results: text, JSON, JSONL, and for vectors .npy or raw little-endian bytes; to
+//! standard output or a file.
 
 use crate::Failure;
 use crate::input::Text;
-use crate::sink::{Sink, remove_on_ctrl_c};
+use crate::output_file::{OutputFile, remove_on_ctrl_c};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
@@ -15,101 +16,101 @@ pub(crate) struct Output {
     /// Write to this file instead of standard output.
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// By default what the file's ending says (.json, .jsonl, .npy, .bin), else text.
+    /// Output format. Default: by the extension of --out (.json, .jsonl, .npy, .bin), else text.
     #[arg(long, value_enum, value_name = "FORMAT")]
     format: Option<Format>,
-    /// The same as --format json.
+    /// Same as --format json.
     #[arg(long, conflicts_with = "format")]
     json: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// For a person, or a tool that reads lines: of vectors, numbers with spaces between.
+    /// Lines for people and line-based tools; vectors as numbers separated by spaces.
     Text,
-    /// One object: the answers, their `tokens`, which were `truncated`, and what ran.
+    /// One object: the results, their `tokens`, the indices of `truncated` texts, and what ran.
     Json,
-    /// One object a text, with the input object's fields where there is one.
+    /// One object per text, with the fields of the input object if there is one.
     Jsonl,
-    /// A numpy array, of vectors only.
+    /// A numpy array; vectors only.
     Npy,
-    /// The numbers of vectors, little-endian, nothing else.
+    /// Raw little-endian numbers; vectors only.
     Bin,
 }
 
-/// What the model says of one text, in each of the formats.
-pub(crate) trait Cell: Serialize {
-    /// Lines for a person, each with its end; none where there is nothing to tell.
+/// The result for one text in each output format.
+pub(crate) trait ResultRow: Serialize {
+    /// Lines of text, each with its newline; empty if there is nothing to print.
     fn lines(&self, of: &Text) -> String;
-    /// The numbers, little-endian, where they make a row of an array.
+    /// The numbers as little-endian bytes, if they are a row of an array.
     fn bytes(&self) -> Vec<u8> {
         Vec::new()
     }
 }
 
-/// How the model saw a text.
+/// How a text was tokenized.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct TokenInfo {
     pub(crate) tokens: usize,
     pub(crate) truncated: bool,
 }
 
-/// What answers are called, and whether they are rows of an array.
+/// Names of the results in the output, and their array type.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Answers {
-    /// All of them, in JSON.
+pub(crate) struct ResultNames {
+    /// JSON field with all results.
     pub(crate) many: &'static str,
-    /// One of them, in JSONL; none where an answer is an object by itself.
+    /// JSONL field with one result; `None` if the result is an object itself.
     pub(crate) one: Option<&'static str>,
-    /// What numpy calls the numbers, and how many there are in a row.
+    /// Numpy type and numbers per row.
     pub(crate) array: Option<(&'static str, usize)>,
 }
 
-/// An output that is open.
+/// An open output.
 pub(crate) struct Writer {
-    sink: Sink,
+    file: OutputFile,
     name: String,
     format: Format,
-    answers: Answers,
+    names: ResultNames,
     rows: usize,
     tokens: Vec<usize>,
     truncated: Vec<usize>,
 }
 
 impl Output {
-    /// Opens the output. Ctrl-C removes what is half written.
-    pub(crate) fn open(&self, answers: Answers) -> Result<Writer, Failure> {
-        self.check(answers.array.is_some())?;
+    /// Opens the output. Ctrl-C removes a partial file.
+    pub(crate) fn open(&self, names: ResultNames) -> Result<Writer, Failure> {
+        self.check(names.array.is_some())?;
         let format = self.format();
         let name = self.out.as_ref().map_or_else(|| "standard output".into(), |path| path.display().to_string());
-        // The header of an array counts the rows, which are not known before the end.
-        let sink = Sink::open(self.out.as_deref(), format == Format::Npy).map_err(|e| named(&name, e))?;
-        remove_on_ctrl_c(sink.scratch())?;
+        // The .npy header contains the number of rows, which is known only at the end.
+        let file = OutputFile::open(self.out.as_deref(), format == Format::Npy).map_err(|e| name_error(&name, e))?;
+        remove_on_ctrl_c(file.temporary_path())?;
         let (tokens, truncated) = (Vec::new(), Vec::new());
-        let mut writer = Writer { sink, name, format, answers, rows: 0, tokens, truncated };
+        let mut writer = Writer { file, name, format, names, rows: 0, tokens, truncated };
         let begun = match format {
             Format::Npy => writer.npy_header(),
-            Format::Json => write!(writer.sink, "{{\"{}\":[", answers.many),
+            Format::Json => write!(writer.file, "{{\"{}\":[", names.many),
             Format::Text | Format::Jsonl | Format::Bin => Ok(()),
         };
-        begun.map_err(|e| named(&writer.name, e))?;
+        begun.map_err(|e| name_error(&writer.name, e))?;
         Ok(writer)
     }
 
-    /// Refuses a format that cannot hold the answers: worth knowing before a model is loaded.
+    /// Rejects a format that cannot hold the results, before a model is loaded.
     pub(crate) fn check(&self, is_array: bool) -> Result<(), Failure> {
         if !is_array && matches!(self.format(), Format::Npy | Format::Bin) {
-            return Err("--format npy and bin are for one vector a text; take text, json or jsonl".into());
+            return Err("--format npy and bin need one vector per text; use text, json or jsonl".into());
         }
         Ok(())
     }
 
-    /// Whether a text could be shown as it comes.
-    pub(crate) fn is_shown(&self) -> bool {
+    /// Whether a text could be streamed to standard output.
+    pub(crate) fn can_stream(&self) -> bool {
         self.format() == Format::Text && self.out.is_none()
     }
 
-    /// Whether numbers could be given as a string.
+    /// Whether vectors could be written as base64 strings.
     pub(crate) fn is_json(&self) -> bool {
         matches!(self.format(), Format::Json | Format::Jsonl)
     }
@@ -128,94 +129,95 @@ impl Output {
 }
 
 impl Writer {
-    /// Writes the answer to `text`, or to an image, which has no tokens.
-    pub(crate) fn write(&mut self, text: &Text, cell: &impl Cell, seen: Option<Seen>) -> Result<(), Failure> {
+    /// Writes the result for `text`, or for an image, which has no tokens.
+    pub(crate) fn write(&mut self, text: &Text, cell: &impl ResultRow, info: Option<TokenInfo>) -> Result<(), Failure> {
         if self.format == Format::Jsonl {
-            self.free_of_ours(text)?;
+            self.check_fields(text)?;
         }
-        self.row(text, cell, seen).map_err(|e| named(&self.name, e))?;
-        if let Some(seen) = seen {
-            self.tokens.push(seen.tokens);
-            self.truncated.extend(seen.truncated.then_some(self.rows));
+        self.row(text, cell, info).map_err(|e| name_error(&self.name, e))?;
+        if let Some(info) = info {
+            self.tokens.push(info.tokens);
+            self.truncated.extend(info.truncated.then_some(self.rows));
         }
         self.rows += 1;
         Ok(())
     }
 
-    /// Lets a reader at the other end see what there is.
-    pub(crate) fn show(&mut self) -> Result<(), Failure> {
-        self.sink.show().map_err(|e| named(&self.name, e))
+    /// Flushes, so that the reader of a pipe sees the results so far.
+    pub(crate) fn flush_stream(&mut self) -> Result<(), Failure> {
+        self.file.flush_stream().map_err(|e| name_error(&self.name, e))
     }
 
-    fn row(&mut self, text: &Text, cell: &impl Cell, seen: Option<Seen>) -> io::Result<()> {
-        let (one, sink) = (self.answers.one, &mut self.sink);
+    fn row(&mut self, text: &Text, cell: &impl ResultRow, info: Option<TokenInfo>) -> io::Result<()> {
+        let (one, file) = (self.names.one, &mut self.file);
         match self.format {
-            Format::Text => sink.write_all(cell.lines(text).as_bytes()),
+            Format::Text => file.write_all(cell.lines(text).as_bytes()),
             Format::Json => {
-                sink.write_all(if self.rows == 0 { b"\n" } else { b",\n" })?;
-                Ok(serde_json::to_writer(sink, cell)?)
+                file.write_all(if self.rows == 0 { b"\n" } else { b",\n" })?;
+                Ok(serde_json::to_writer(file, cell)?)
             }
             Format::Jsonl => {
                 match one {
-                    Some(one) => line(sink, text.object.as_ref(), one, cell, seen)?,
-                    None => serde_json::to_writer(&mut *sink, cell)?,
+                    Some(one) => line(file, text.object.as_ref(), one, cell, info)?,
+                    None => serde_json::to_writer(&mut *file, cell)?,
                 }
-                sink.write_all(b"\n")
+                file.write_all(b"\n")
             }
-            Format::Npy | Format::Bin => sink.write_all(&cell.bytes()),
+            Format::Npy | Format::Bin => file.write_all(&cell.bytes()),
         }
     }
 
-    /// None of our fields may be in the input's object already: nothing is overwritten.
-    fn free_of_ours(&self, text: &Text) -> Result<(), Failure> {
+    /// The input object must not contain our fields already, because nothing is overwritten.
+    fn check_fields(&self, text: &Text) -> Result<(), Failure> {
         let taken = |field: &&str| text.object.as_ref().is_some_and(|o| o.contains_key(*field));
-        match self.answers.one.into_iter().chain(["tokens", "truncated"]).find(taken) {
+        match self.names.one.into_iter().chain(["tokens", "truncated"]).find(taken) {
             Some(field) => {
-                Err(format!("{}: the object has a field `{field}` already; rename it first", text.origin).into())
+                Err(format!("{}: the object already has a field `{field}`; rename it first", text.origin).into())
             }
             None => Ok(()),
         }
     }
 
-    /// Completes the output and puts it under its name. `about`, an object, is what JSON output says besides.
+    /// Completes the output and renames it to its final name. `about` is an object with further
+    /// fields for JSON.
     pub(crate) fn finish(mut self, about: &Value) -> Result<(), Failure> {
         let name = self.name.clone();
         let end = move || -> io::Result<()> {
             match self.format {
                 Format::Json => {
-                    write!(self.sink, "\n],")?;
+                    write!(self.file, "\n],")?;
                     if self.tokens.len() == self.rows {
                         let rest = json!({"tokens": self.tokens, "truncated": self.truncated}).to_string();
-                        write!(self.sink, "{},", &rest[1..rest.len() - 1])?;
+                        write!(self.file, "{},", &rest[1..rest.len() - 1])?;
                     }
-                    writeln!(self.sink, "{}", &about.to_string()[1..])?;
+                    writeln!(self.file, "{}", &about.to_string()[1..])?;
                 }
                 Format::Npy => self.npy_header()?,
                 Format::Text | Format::Jsonl | Format::Bin => {}
             }
-            self.sink.finish()
+            self.file.finish()
         };
-        end().map_err(|e| named(&name, e))
+        end().map_err(|e| name_error(&name, e))
     }
 
-    /// Always 128 bytes, so that it can be written again when the rows have been counted.
+    /// Always 128 bytes, so that it can be rewritten once the rows are counted.
     fn npy_header(&mut self) -> io::Result<()> {
-        let (descr, dimension) = self.answers.array.ok_or(ErrorKind::Unsupported)?;
+        let (descr, dimension) = self.names.array.ok_or(ErrorKind::Unsupported)?;
         let shape = format!("({}, {dimension})", self.rows);
         let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
-        self.sink.rewind()?;
-        self.sink.write_all(b"\x93NUMPY\x01\x00\x76\x00")?;
-        writeln!(self.sink, "{header:<117}")
+        self.file.rewind()?;
+        self.file.write_all(b"\x93NUMPY\x01\x00\x76\x00")?;
+        writeln!(self.file, "{header:<117}")
     }
 }
 
-/// One object: the input's fields, then ours.
+/// One object: the fields of the input, then ours.
 fn line(
-    to: &mut Sink,
+    to: &mut OutputFile,
     object: Option<&Map<String, Value>>,
     one: &str,
-    cell: &impl Cell,
-    seen: Option<Seen>,
+    cell: &impl ResultRow,
+    info: Option<TokenInfo>,
 ) -> serde_json::Result<()> {
     let mut to = serde_json::Serializer::new(to);
     let mut map = to.serialize_map(None)?;
@@ -223,14 +225,14 @@ fn line(
         map.serialize_entry(field, value)?;
     }
     map.serialize_entry(one, cell)?;
-    if let Some(seen) = seen {
-        map.serialize_entry("tokens", &seen.tokens)?;
-        map.serialize_entry("truncated", &seen.truncated)?;
+    if let Some(info) = info {
+        map.serialize_entry("tokens", &info.tokens)?;
+        map.serialize_entry("truncated", &info.truncated)?;
     }
     map.end()
 }
 
-/// An error that says where; a reader that has gone stays what it is, for it is no failure.
-fn named(name: &str, e: io::Error) -> Failure {
+/// An error that names the file. A broken pipe stays an `io::Error`, because it is not a failure.
+fn name_error(name: &str, e: io::Error) -> Failure {
     if e.kind() == ErrorKind::BrokenPipe { e.into() } else { format!("cannot write {name}: {e}").into() }
 }

@@ -1,4 +1,4 @@
-//! What the user sees on standard error while work goes on: notes, warnings, bars.
+//! Standard error: notes, warnings and progress bars.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use sconce_engine::hub::Progress;
@@ -29,13 +29,14 @@ impl Report {
         }
     }
 
-    pub(crate) fn say(&self, line: &str) {
+    pub(crate) fn info(&self, line: &str) {
         if !self.quiet {
             self.line(line);
         }
     }
 
-    /// A bar over `length` steps, or a spinner if that is not known. Hidden unless a person is watching.
+    /// A progress bar over `length` steps, or a spinner if the length is unknown. Hidden unless
+    /// standard error is a terminal.
     pub(crate) fn bar(&self, template: &str, length: Option<u64>) -> ProgressBar {
         if self.quiet || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
@@ -48,7 +49,7 @@ impl Report {
         bar
     }
 
-    /// Above the bar, if there is one.
+    /// Prints above the bar, if there is one.
     fn line(&self, line: &str) {
         match self.bar.lock().ok().as_deref() {
             Some(Some(bar)) if !bar.is_hidden() => bar.println(line),
@@ -65,7 +66,7 @@ impl Report {
 
 impl Progress for Report {
     fn note(&self, line: &str) {
-        self.say(line);
+        self.info(line);
     }
 
     fn begin(&self, what: &str, bytes: u64) {

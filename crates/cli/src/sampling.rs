@@ -1,75 +1,76 @@
-//! How answers are made: flags of the command line, fields of a JSON line, and what `/set` sets; one list for all three.
+//! Sampling parameters: command-line flags, fields of a JSON line, and `/set` in a chat share one
+//! definition.
 
-use crate::constrain::Constrain;
+use crate::output_constraint::OutputConstraint;
 use clap::Args;
 use sconce_engine::{GenerationParams, Request};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::hash::{BuildHasher, RandomState};
 
-/// How tokens are chosen and where an answer ends. What is not given is as the model's own files recommend.
+/// Sampling and stop criteria. Parameters that are not given have the model's recommended values.
 #[derive(Args, Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Sampling {
-    /// The most tokens of an answer; by default as many as the context has room for.
+    /// Most tokens of an answer. Default: as many as fit into the context.
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_tokens: Option<usize>,
-    /// How freely to choose: 0 takes the most likely token, 1 the model's own probabilities.
+    /// Sampling temperature: 0 is greedy, 1 samples from the model's own probabilities.
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f32>,
-    /// Choose from the K most likely tokens.
+    /// Sample from the K most likely tokens.
     #[arg(long, value_name = "K")]
     #[serde(skip_serializing_if = "Option::is_none")]
     top_k: Option<u32>,
-    /// Choose from the fewest tokens that have this much of the probability.
+    /// Nucleus sampling: sample from the smallest set of tokens with total probability P.
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     top_p: Option<f32>,
-    /// Choose from tokens with this much of the probability of the most likely one.
+    /// Sample from tokens at least P times as likely as the most likely one.
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     min_p: Option<f32>,
-    /// Above 1, make tokens of prompt and answer less likely; 1 is none.
+    /// Values above 1 make tokens of the prompt and the answer less likely; 1 is off.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     repetition_penalty: Option<f32>,
-    /// Take this from a token's logit for every time it is in the answer: -2 to 2.
+    /// Subtract X from a token's logit for each of its occurrences in the answer: -2 to 2.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     frequency_penalty: Option<f32>,
-    /// Take this from a token's logit if it is in the answer: -2 to 2.
+    /// Subtract X from a token's logit if it occurs in the answer: -2 to 2.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     presence_penalty: Option<f32>,
-    /// How many tokens the penalties look back; by default all.
+    /// Number of recent tokens that the penalties consider. Default: all.
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     penalty_window: Option<usize>,
-    /// The same seed gives the same answer; by default another each time.
+    /// Seed of the random numbers: the same seed gives the same answer. Default: random.
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) seed: Option<u64>,
-    /// End the answer before this text. May be given more than once.
+    /// Stop string: end the answer before this text. May be repeated.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     #[serde(deserialize_with = "one_or_many", skip_serializing_if = "Vec::is_empty")]
     stop: Vec<String>,
-    /// Add VALUE, -100 to 100, to the logit of token ID. May be given more than once.
+    /// Add VALUE, -100 to 100, to the logit of token ID. May be repeated.
     #[arg(long, value_name = "ID=VALUE", value_parser = bias)]
     #[serde(with = "biases", skip_serializing_if = "Vec::is_empty")]
     logit_bias: Vec<(u32, f32)>,
-    /// What the answer must be: `json` (an object), `schema:FILE` (JSON of a JSON schema), `regex:PATTERN` (a text that it matches
-    /// as a whole) or `grammar:FILE` (a text of a Lark grammar). In a JSON line "json", or an object with `schema`, `regex` or
-    /// `grammar`.
-    #[arg(long, value_name = "FORM", value_parser = Constrain::parse)]
+    /// Constrain the answer to a format: `json` (an object), `schema:FILE` (JSON of a JSON schema),
+    /// `regex:PATTERN` (a text that matches it as a whole) or `grammar:FILE` (a text of a Lark
+    /// grammar). In a JSON line: "json", or an object with `schema`, `regex` or `grammar`.
+    #[arg(long, value_name = "FORM", value_parser = OutputConstraint::parse)]
     #[serde(skip_serializing_if = "Option::is_none")]
-    constrain: Option<Constrain>,
+    constrain: Option<OutputConstraint>,
 }
 
 impl Sampling {
-    /// The same, and where something is not given, what `base` has.
-    pub(crate) fn over(self, base: &Sampling) -> Sampling {
+    /// These parameters, with missing ones taken from `base`.
+    pub(crate) fn with_defaults(self, base: &Sampling) -> Sampling {
         let list = |own: Vec<String>, base: &[String]| if own.is_empty() { base.to_vec() } else { own };
         Sampling {
             max_tokens: self.max_tokens.or(base.max_tokens),
@@ -88,15 +89,17 @@ impl Sampling {
         }
     }
 
-    /// Sets one by its name to what stands in a line of text; `default` is as if it had not been given.
+    /// Sets a parameter by name from text; `default` resets it.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let Value::Object(mut all) = serde_json::to_value(&*self).map_err(|e| e.to_string())? else {
-            return Err("settings are an object".into());
+            return Err("settings are not an object".into());
         };
-        // A bare word is a text; so is whatever `stop` is given, which must not turn into a number.
+        // A bare word is a string. So is every value of `stop`, which must not become a number.
         let read = || match name {
             "stop" => Ok(Value::from(value)),
-            "constrain" => Constrain::parse(value).and_then(|c| serde_json::to_value(c).map_err(|e| e.to_string())),
+            "constrain" => {
+                OutputConstraint::parse(value).and_then(|c| serde_json::to_value(c).map_err(|e| e.to_string()))
+            }
             _ => Ok(serde_json::from_str(value).unwrap_or_else(|_| Value::from(value))),
         };
         let new = if value == "default" { Value::Null } else { read().map_err(|e| format!("{name}: {e}"))? };
@@ -110,15 +113,15 @@ impl Sampling {
         Ok(())
     }
 
-    /// As NAME VALUE, those that were given.
-    pub(crate) fn given(&self) -> Map<String, Value> {
+    /// The parameters that are set.
+    pub(crate) fn explicit(&self) -> Map<String, Value> {
         match serde_json::to_value(self) {
             Ok(Value::Object(all)) => all,
             _ => Map::new(),
         }
     }
 
-    /// Refuses what makes no sense with any model: worth knowing before one is loaded.
+    /// Rejects values that no model accepts, before one is loaded.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.max_tokens == Some(0) {
             return Err("max_tokens is 0; an answer has at least one".into());
@@ -126,13 +129,13 @@ impl Sampling {
         self.params(&GenerationParams::default()).check(usize::MAX).map_err(|e| e.to_string())
     }
 
-    /// A request for it, with nothing to start from yet.
+    /// A request with these parameters and no prompt yet.
     pub(crate) fn request(&self, recommended: &GenerationParams) -> Request {
         Request {
             params: Some(self.params(recommended)),
             max_tokens: self.max_tokens,
             stop: self.stop.clone(),
-            format: self.constrain.as_ref().map(Constrain::format),
+            format: self.constrain.as_ref().map(OutputConstraint::format),
             ..Request::default()
         }
     }
@@ -155,14 +158,14 @@ impl Sampling {
     }
 }
 
-/// Another each time. It stays below 2^53, so that whatever reads it back from JSON reads the same number.
+/// A random seed, below 2^53 so that JSON readers get the same number.
 fn any_seed() -> u64 {
     RandomState::new().hash_one(std::time::SystemTime::now()) >> 11
 }
 
 fn bias(s: &str) -> Result<(u32, f32), String> {
     let parsed = s.split_once('=').and_then(|(id, value)| Some((id.trim().parse().ok()?, value.trim().parse().ok()?)));
-    parsed.ok_or_else(|| "a token's id, `=` and a number, as in 42=-100".into())
+    parsed.ok_or_else(|| "expected ID=VALUE, such as 42=-100".into())
 }
 
 fn one_or_many<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
@@ -178,7 +181,7 @@ fn one_or_many<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<String>, D:
     })
 }
 
-/// In JSON, an object from ids to numbers.
+/// In JSON, an object from token ids to numbers.
 mod biases {
     use serde::{Deserialize, Deserializer, Serializer};
     use std::collections::BTreeMap;
@@ -210,7 +213,7 @@ mod tests {
             s.set(name, value).unwrap();
         }
         let want = json!({"temperature": 0.7f32, "max_tokens": 12, "stop": ["42"], "logit_bias": {"3": -1.0}, "constrain": {"regex": "a|b"}});
-        let got = s.given();
+        let got = s.explicit();
         assert!(want.as_object().unwrap().iter().all(|(k, v)| got[k] == *v) && got.len() == 5, "{got:?}");
         for (name, value, why) in [
             ("warmth", "1", "unknown field `warmth`"),
@@ -218,7 +221,7 @@ mod tests {
             ("temperature", "-1", "0 (the most likely token) or above"),
             ("max_tokens", "0", "at least one"),
             ("top_k", "0", "keeps no token"),
-            ("constrain", "yaml", "constrain: `json`"),
+            ("constrain", "yaml", "constrain: expected `json`"),
         ] {
             let e = s.set(name, value).unwrap_err();
             assert!(e.contains(why), "{e}");
@@ -235,7 +238,7 @@ mod tests {
             serde_json::from_value(json!({"temperature": 0.5, "stop": ["a", "b"], "seed": 7})).unwrap();
         let line: Sampling = serde_json::from_value(json!({"temperature": 0.25, "top_k": 3})).unwrap();
         let model = GenerationParams { top_p: 0.75, top_k: Some(50), temperature: 0.0, ..GenerationParams::default() };
-        let request = line.over(&flags).request(&model);
+        let request = line.with_defaults(&flags).request(&model);
         let params = request.params.unwrap();
         assert_eq!((params.temperature, params.top_k, params.top_p, params.seed), (0.25, Some(3), 0.75, 7));
         assert_eq!(request.stop, ["a", "b"]);

@@ -1,4 +1,5 @@
-//! Which crates may use which, kept by asking cargo; and which folders of a crate use which, kept by reading imports.
+//! Dependencies between crates, checked with `cargo metadata`, and between the folders of a crate,
+//! checked by reading imports.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +28,7 @@ fn dependencies(package: &Value) -> Vec<&str> {
     all.iter().filter(|d| d["kind"] != "dev").map(name).collect()
 }
 
-/// Which rooms of ours each room may use. A room that is not here has no place in the house yet.
+/// The crates of ours that each crate may use. A crate that is missing here fails the test.
 fn plan() -> BTreeMap<&'static str, Vec<&'static str>> {
     BTreeMap::from([
         ("sconce-ops", vec![]),
@@ -46,7 +47,7 @@ fn plan() -> BTreeMap<&'static str, Vec<&'static str>> {
 }
 
 #[test]
-fn rooms_use_only_the_rooms_that_the_plan_allows() {
+fn crates_use_only_the_crates_that_the_plan_allows() {
     let plan = plan();
     for package in packages() {
         let allowed = plan.get(name(&package)).unwrap_or_else(|| panic!("{} is not in the plan", name(&package)));
@@ -56,7 +57,8 @@ fn rooms_use_only_the_rooms_that_the_plan_allows() {
     }
 }
 
-/// A manager must outlive whatever a driver or a kernel does to a process, so nothing of the engine is in it, by whatever way.
+/// A manager must survive whatever a driver or kernel does to a process, so it must not link the
+/// engine, directly or indirectly.
 #[test]
 fn nothing_of_the_engine_is_in_the_pool() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -100,7 +102,8 @@ fn candle_is_named_in_ops_alone_and_pinned() {
     }
 }
 
-/// A device's feature must reach every crate beneath the one it is set on, or half a build comes out.
+/// A device's feature must reach every crate beneath the one it is set on; otherwise only half of
+/// the build supports the device.
 #[test]
 fn a_devices_feature_turns_on_everything_beneath() {
     let chain = [
@@ -121,7 +124,7 @@ fn a_devices_feature_turns_on_everything_beneath() {
             assert!(turns_on.iter().any(|f| f == &wanted), "{crate_name}: {device} does not turn on {wanted}");
         }
     }
-    // Whatever optional crate of Candle's is there belongs to a device's feature.
+    // Every optional Candle crate belongs to a device's feature.
     let ops = packages.iter().find(|p| name(p) == "sconce-ops").expect("ops");
     for d in ops["dependencies"].as_array().expect("dependencies").iter().filter(|d| d["optional"] == true) {
         let wanted = format!("dep:{}", name(d));
@@ -134,11 +137,11 @@ fn a_devices_feature_turns_on_everything_beneath() {
     assert!(mac["features"].as_array().expect("features").iter().any(|f| f == "metal"));
 }
 
-/// Folders that are one layer: they may use each other. In `ops` these are what all ops stand on.
+/// Folders that form one layer and may use each other. In `ops` all ops build on them.
 const MACHINERY: [&str; 6] = ["case", "cpu", "ladder", "launch", "quant", "replay"];
 
-/// What a folder may use although it is used by it: products of quantised weights on a GPU end in linear's kernels, and a word table
-/// that is tied to the last product is linear's weight.
+/// Cycles that are allowed: products of quantized weights on a GPU end in linear's kernels, and an
+/// embedding table tied to the output layer is linear's weight.
 const EXCEPTIONS: [(&str, &str, &str); 2] = [("ops", "machinery", "linear"), ("ops", "linear", "embed")];
 
 fn rust_files(dir: &Path, all: &mut Vec<PathBuf>) {
@@ -152,7 +155,7 @@ fn rust_files(dir: &Path, all: &mut Vec<PathBuf>) {
     }
 }
 
-/// Source without comments and without what follows the first inline test module.
+/// Source without comments and without the first inline test module and what follows it.
 fn code(path: &Path) -> String {
     let text = std::fs::read_to_string(path).expect("a source file");
     let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
@@ -188,7 +191,7 @@ fn first_names(code: &str) -> BTreeSet<String> {
     names
 }
 
-/// Of names that `lib.rs` re-exports, the module each is from.
+/// The module of each name that `lib.rs` re-exports.
 fn re_exports(lib: &str) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for statement in lib.split(';').filter_map(|s| s.split_once("pub use ").or(s.split_once("pub(crate) use "))) {
@@ -243,7 +246,7 @@ fn folders_of_a_crate_import_each_other_one_way_only() {
     }
 }
 
-/// The engine's `lib.rs` only re-exports, and nothing in it is imported back through it.
+/// The engine's `lib.rs` only re-exports, and no module imports through it.
 #[test]
 fn the_engines_lib_only_re_exports() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/src");

@@ -1,4 +1,4 @@
-//! The `sconce` command as a person or a script would use it, on tiny models.
+//! The `sconce` command as a person or a script uses it, on tiny models.
 
 mod common;
 
@@ -126,7 +126,7 @@ fn a_device_that_cannot_serve_is_an_error_never_the_cpu() {
     for device in ["cuda:63", "metal:63"] {
         let e = err(&["embed", "-m", &dir, "-d", device, "x"], b"");
         assert!(e.contains(device), "{e}");
-        // The plan needs no such device, and says that it is not here.
+        // A plan does not need the device, but says that it is not here.
         let o = sconce(&["plan", &dir, "-d", device, "--json"], b"");
         let plan = parse(&String::from_utf8(o.stdout).unwrap());
         assert_eq!((plan["runs"].as_bool(), o.status.code()), (Some(false), Some(1)));
@@ -141,11 +141,11 @@ fn a_device_that_cannot_serve_is_an_error_never_the_cpu() {
 fn a_plan_says_which_format_was_chosen_why_and_what_it_is_held_to() {
     let (dir, ..) = model();
     let plan = |rest: &[&str]| out(&[&["plan", &dir, "-d", "cpu"][..], rest].concat(), b"");
-    let told = |rest: &[&str]| parse(&plan(&[rest, &["--json"]].concat()));
-    let auto = told(&["--dtype", "auto", "--isa", "scalar"]);
+    let plan_json = |rest: &[&str]| parse(&plan(&[rest, &["--json"]].concat()));
+    let auto = plan_json(&["--dtype", "auto", "--isa", "scalar"]);
     assert_eq!((&auto["dtype"], &auto["least_cosine"]), (&"f32".into(), &Value::Null));
     assert!(auto["chosen"].as_str().unwrap().contains("0.999"), "{auto}");
-    let (int8, bf16) = (told(&["--dtype", "int8"]), told(&["--dtype", "bf16"]));
+    let (int8, bf16) = (plan_json(&["--dtype", "int8"]), plan_json(&["--dtype", "bf16"]));
     assert_eq!((&int8["dtype"], &int8["least_cosine"], &int8["chosen"]), (&"int8".into(), &0.995.into(), &Value::Null));
     assert_eq!((&bf16["dtype"], &bf16["least_cosine"]), (&"bf16".into(), &0.9998.into()));
     let shown = plan(&["--dtype", "auto", "--isa", "scalar"]);
@@ -166,7 +166,8 @@ fn a_plan_names_every_op_its_rung_and_the_memory() {
         assert!(steps.iter().any(|s| s["op"] == op), "{op}");
     }
     assert!(plan["weights_bytes"].as_u64() > Some(10_000) && plan["workspace_bytes"].as_u64() > Some(0));
-    // It can be made for a device that is not there. What another rung takes says why the better ones do not.
+    // A plan can be made for a device that is not here. A step on a lower rung says why the better
+    // ones do not take it.
     let o = sconce(&["plan", &dir, "-d", "cuda", "--json"], b"");
     let plan = parse(&String::from_utf8(o.stdout).unwrap());
     assert!(plan["steps"].as_array().unwrap().iter().all(|s| s["rung"] == "fused"));
@@ -206,7 +207,7 @@ fn devices_pull_and_bench_speak_json() {
     );
     let pulled = parse(&out(&["pull", &dir, "--json"], b""));
     assert_eq!((&pulled["directory"], &pulled["gguf"]), (&dir.clone().into(), &Value::Null));
-    // Of a GGUF, the file: its directory may hold others.
+    // For a GGUF it prints the file, because its directory may hold others.
     let tmp = tempfile::tempdir().unwrap();
     let parts = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"].map(|name| tmp.path().join(name));
     parts.iter().for_each(|part| std::fs::write(part, [0; 1024]).unwrap());

@@ -7,7 +7,7 @@ use common::{err, out, parse};
 use sconce_testkit::materialize;
 use serde_json::{Value, json};
 
-/// It keeps a log of what it was asked, and the job.
+/// It logs its arguments and keeps the job file.
 const SCRIPT: &str = r#"
 for threads in "$OMP_NUM_THREADS" "$MKL_NUM_THREADS" "$OPENBLAS_NUM_THREADS" "$RAYON_NUM_THREADS"; do
     if [ "$threads" != 2 ]; then
@@ -50,7 +50,7 @@ first)
 esac
 "#;
 
-/// Of three.
+/// The median of three.
 fn middle(seconds: &Value) -> f64 {
     let mut all: Vec<f64> = seconds.as_array().unwrap().iter().map(|s| s.as_f64().unwrap()).collect();
     all.sort_by(f64::total_cmp);
@@ -75,20 +75,21 @@ fn peers_stand_beside_us_with_ratios_and_those_that_are_not_here_are_named() {
     assert_eq!((rows(1).len(), rows(1)[4]["texts"].as_u64()), (5, Some(256)));
     assert!(rows(1).iter().all(|row| middle(&row["rounds"]) == 200.0 && row["median_seconds"] == 200.0));
     assert!(rows(0).iter().all(|row| row["median_seconds"] == middle(&row["rounds"])));
-    // By turns, each time another one first: of the third round that is the last peer.
+    // In turns, each round beginning with another engine: the third round begins with the last
+    // peer.
     let log = std::fs::read_to_string(format!("{script}.log")).unwrap();
     let (f32s, bf16s) = ("slow f32", "slow bf16");
     let rounds: Vec<&str> = log.lines().filter_map(|line| line.strip_prefix("round ")).collect();
     assert_eq!(rounds, [f32s, bf16s, f32s, bf16s, bf16s, f32s]);
-    // All have the same tokens.
+    // All engines get the same tokens.
     let job = parse(&std::fs::read_to_string(format!("{script}.job")).unwrap());
     assert_eq!(job["threads"], 2);
-    for (row, told) in rows(0).iter().zip(job["rows"].as_array().unwrap()) {
-        let texts = || told["batches"].as_array().unwrap().iter().flat_map(|batch| batch.as_array().unwrap());
+    for (row, job_row) in rows(0).iter().zip(job["rows"].as_array().unwrap()) {
+        let texts = || job_row["batches"].as_array().unwrap().iter().flat_map(|batch| batch.as_array().unwrap());
         let tokens: usize = texts().map(|ids| ids.as_array().unwrap().len()).sum();
         assert_eq!(
             (&row["row"], &row["texts"], &row["tokens"]),
-            (&told["name"], &texts().count().into(), &tokens.into())
+            (&job_row["name"], &texts().count().into(), &tokens.into())
         );
     }
 
@@ -98,11 +99,11 @@ fn peers_stand_beside_us_with_ratios_and_those_that_are_not_here_are_named() {
     let (ours, ratio) = (middle(&rows(0)[3]["rounds"]), &found["ratios"][3]);
     for (kind, peer, seconds) in [("f32", f32s, 200.0), ("any", bf16s, 100.0)] {
         assert_eq!((&ratio[kind]["ours"], &ratio[kind]["peer"]), (&"sconce f32".into(), &peer.into()));
-        // Numbers lose their last digit between here and there.
+        // JSON numbers lose their last digit.
         let off = ratio[kind]["ratio"].as_f64().unwrap() * ours / seconds - 1.0;
         assert!(off.abs() < 1e-9, "{ratio}");
     }
-    // Processes are started four times, and the first does not count.
+    // Processes are started four times, and the first start does not count.
     for engine in found["engines"].as_array().unwrap() {
         assert!(
             engine["first_vector_seconds"] == middle(&engine["starts"]) && engine["starts"][0].as_f64() > Some(0.0)
@@ -116,8 +117,8 @@ fn peers_stand_beside_us_with_ratios_and_those_that_are_not_here_are_named() {
     let text = out(&[&args[..], &["--peers", "slow b"]].concat(), b"");
     assert!(text.contains("slow bf16") && !text.contains("slow f32"), "{text}");
     assert!(text.contains("100000.0 ms") && text.contains("first vector"), "{text}");
-    let strange = err(&[&args[..], &["--peers", "fast"]].concat(), b"");
-    assert!(strange.contains("there are slow f32, slow bf16"), "{strange}");
+    let unknown = err(&[&args[..], &["--peers", "fast"]].concat(), b"");
+    assert!(unknown.contains("engines: slow f32, slow bf16"), "{unknown}");
     let nowhere = err(&["bench", "--compare", "-m", model, "--python", "/nowhere/python"], b"");
     assert!(nowhere.contains("--python"), "{nowhere}");
 }

@@ -1,4 +1,4 @@
-//! The manual pages in docs/man are what the command line says of itself.
+//! The manual pages in docs/man match the command line.
 
 use std::path::Path;
 use std::process::Command;

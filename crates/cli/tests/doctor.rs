@@ -1,11 +1,11 @@
-//! `sconce doctor`: what it finds, what it keeps, and what comes of it.
+//! `sconce doctor`: its results, its verdict file, and the effect on other commands.
 
 use sconce_testkit::{golden, json};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Runs the command with this cache, in which the verdict is kept.
+/// Runs the command with this cache directory, which holds the verdict.
 fn run(cache: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_sconce")).args(args).env("SCONCE_CACHE", cache).output().unwrap()
 }
@@ -28,7 +28,7 @@ fn doctor_holds_here_and_keeps_its_verdict() {
     let rows = report["rows"].as_array().unwrap();
     let failed: Vec<&Value> = rows.iter().filter(|r| r["holds"] != true).collect();
     assert_eq!((report["holds"].as_bool(), o.status.code()), (Some(true), Some(0)), "{failed:?}");
-    // Whoever reads it elsewhere learns on what it ran, and how every case went.
+    // The report says on what machine it ran, and how every case went.
     assert!(report["machine"]["os"].is_string() && report["machine"]["memory_bytes"].as_u64() > Some(0), "{report}");
     assert_eq!(report["sconce"]["version"], env!("CARGO_PKG_VERSION"));
     assert!(report["devices"].as_array().unwrap().iter().any(|d| d["device"] == "cpu" && d["closed"].is_null()));
@@ -45,7 +45,7 @@ fn doctor_holds_here_and_keeps_its_verdict() {
     let mut kept: Value = json(&verdict);
     assert_eq!(kept["devices"][0]["withdrawn"], serde_json::json!([]));
 
-    // A kernel that a verdict withdraws is not used, and that is said.
+    // A kernel withdrawn by a verdict is not used, and a warning says so.
     let failed = serde_json::json!([{"op": "attention", "dtype": "f32", "rung": "fused"}]);
     kept["devices"][0]["withdrawn"] = failed;
     std::fs::write(&verdict, kept.to_string()).unwrap();
@@ -56,13 +56,13 @@ fn doctor_holds_here_and_keeps_its_verdict() {
     assert_eq!((rung("attention"), rung("linear")), ("composed".into(), "fused".into()));
     assert!(String::from_utf8_lossy(&o.stderr).contains("withdrawn"));
     assert!(!run(&["doctor", "--op", "nothing"]).status.success());
-    // One that cannot be read might withdraw something, so it is not passed over.
+    // An unreadable verdict might withdraw something, so it is an error.
     std::fs::write(&verdict, "{").unwrap();
     let o = run(&["embed", "-m", &dir, "x"]);
     assert!(!o.status.success() && String::from_utf8_lossy(&o.stderr).contains("doctor.json"));
 }
 
-/// The rung that `op` took in a run of the model, and what was said meanwhile.
+/// The rung that ran `op` in a run of the model, and standard error.
 fn embedded(cache: &Path, op: &str) -> (Value, String) {
     let o = run(cache, &["embed", "-m", &model(), "-d", "cpu", "--json", "x"]);
     let said = String::from_utf8(o.stderr).unwrap();
@@ -94,7 +94,7 @@ fn a_kernel_that_is_wrong_panics_dies_or_hangs_is_withdrawn_and_the_model_still_
         let (failed, held): (Vec<&Value>, Vec<&Value>) = rows.iter().partition(|r| r["holds"] == false);
         assert_eq!(failed.len(), 3);
         assert!(failed.iter().all(|r| r["failures"][0]["why"].as_str().unwrap().contains(why)), "{how}: {failed:?}");
-        // Whatever it took along, the others were examined.
+        // The other checks ran, whatever the fault was.
         assert!(held.iter().any(|r| r["rung"] == "composed"));
         assert!(held.iter().all(|r| r["not_run"] == 0 && r["cases"].as_u64() > Some(0)));
         let ended = how == "abort" || how == "hang";
@@ -102,7 +102,8 @@ fn a_kernel_that_is_wrong_panics_dies_or_hangs_is_withdrawn_and_the_model_still_
 
         let (rung, said) = embedded(home.path(), op);
         assert!(rung == "composed" && said.contains("l2_norm in f32 on cpu (fused) failed its cases"), "{how}: {said}");
-        // A look at another op changes nothing; a look at this one, now that it holds, gives it back.
+        // Checking another op changes nothing; checking this one, now that it passes, reinstates
+        // it.
         assert!(run(home.path(), &["doctor", "-d", "cpu", "--op", "softmax", "-q"]).status.success());
         assert_eq!(embedded(home.path(), op).0, "composed");
         assert!(run(home.path(), &doctor).status.success());

@@ -1,4 +1,4 @@
-//! Commands on GGUF files that are no chat models.
+//! Commands on GGUF files that are not chat models.
 
 mod common;
 
@@ -32,8 +32,8 @@ fn rerank_asks_a_language_model_and_takes_an_instruction() {
         let score = |i: usize| got["results"][i]["score"].as_f64().unwrap();
         [score(0), score(1)]
     };
-    let (usual, told) = (ask(&[]), ask(&["--instruction", "Find a dog"]));
-    assert!(usual[0] >= usual[1] && usual.iter().all(|s| (0.0..=1.0).contains(s)) && usual != told);
+    let (usual, instructed) = (ask(&[]), ask(&["--instruction", "Find a dog"]));
+    assert!(usual[0] >= usual[1] && usual.iter().all(|s| (0.0..=1.0).contains(s)) && usual != instructed);
     let other = materialize("task-rerank");
     let other = other.path().to_str().unwrap();
     let said = err(&["rerank", "-m", other, "--query", "q", "--instruction", "i", "d"], b"");

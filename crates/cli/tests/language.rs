@@ -1,4 +1,4 @@
-//! `sconce generate`, `chat`, `bench` and `plan` with a tiny language model; and with a tiny T5.
+//! `sconce generate`, `chat`, `bench` and `plan` with a tiny language model and a tiny T5.
 
 mod common;
 
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:";
 
-/// A Llama that has words and a chat template, without what makes it an embedder.
+/// A Llama with a tokenizer and a chat template, without the files that make it an embedder.
 fn model() -> TempDir {
     let dir = materialize("task-embed-llama");
     for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
@@ -35,7 +35,7 @@ fn args<'a>(dir: &'a TempDir, rest: &[&'a str]) -> Vec<&'a str> {
     all
 }
 
-/// Answers of a call with --json.
+/// Results of a call with --json.
 fn results(dir: &TempDir, rest: &[&str]) -> Vec<Value> {
     let mut all = args(dir, rest);
     all.push("--json");
@@ -58,7 +58,7 @@ fn prompts_run_together_give_what_each_gives_alone() {
         );
         let alone = results(&dir, &["generate", "--max-tokens", "9", prompt]);
         assert_eq!(alone[0]["answers"], together[i]["answers"]);
-        // As it comes, from standard input, and from a file, it is the same text.
+        // The text is the same streamed, from standard input, and from a file.
         let text = answer["text"].as_str().unwrap().to_string() + "\n";
         let generate = args(&dir, &["generate", "--max-tokens", "9"]);
         assert_eq!(out(&generate, format!("{prompt}\n").as_bytes()), text);
@@ -100,7 +100,7 @@ fn a_bad_line_fails_alone_and_the_exit_code_says_so() {
         assert!(all[i].get("answers").is_none());
     }
     assert!(said.contains("4 of 6 prompts failed"), "{said}");
-    // What no model could do is said before one is loaded.
+    // Values that no model accepts are refused before one is loaded.
     assert!(err(&["generate", "-m", "./absent", "--top-p", "2", "x"], b"").contains("top_p is 2"));
     assert!(err(&["generate", "-m", "./absent", "-f", "absent.txt"], b"").contains("absent.txt"));
 }
@@ -111,12 +111,12 @@ fn options_do_what_they_say() {
     let first = |rest: &[&str]| results(&dir, &[&["generate", "the cat"][..], rest].concat())[0]["answers"][0].clone();
     let forced = first(&["--logit-bias", "300=100", "--max-tokens", "4"]);
     assert_eq!(forced["tokens"], json!([300, 300, 300, 300]));
-    // The stop text is what the second token adds.
+    // The stop string is the text that the second token adds.
     let word = first(&["--logit-bias", "300=100", "--max-tokens", "1"])["text"].as_str().unwrap().to_string();
     let stopped = first(&["--logit-bias", "300=100", "--stop", "never", "--stop", word.trim()]);
     assert_eq!((&stopped["finish_reason"], &stopped["stop"]), (&json!("stop"), &json!(word.trim())));
     assert!(!stopped["text"].as_str().unwrap().contains(word.trim()));
-    // An answer goes on from its prompt, with the space between; in a chat it is a text of its own.
+    // A completion begins with the space after its prompt; a chat answer does not.
     let word = ["--logit-bias", "350=100", "--max-tokens", "1"];
     assert_eq!(first(&word)["text"], " query,");
     assert_eq!(first(&[&word[..], &["--echo"]].concat())["text"], "the cat query,");
@@ -124,29 +124,29 @@ fn options_do_what_they_say() {
     let chat = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "logit_bias": {"350": 100}});
     let chat = parse(&out(&args(&dir, &["generate", "--jsonl", "--format", "jsonl"]), chat.to_string().as_bytes()));
     assert_eq!(chat["answers"][0]["text"], "query,");
-    // The model's own end, and beyond it.
+    // The model's end-of-sequence token, and generation beyond it.
     let ended = first(&["--logit-bias", "2=100", "--max-tokens", "4"]);
     assert_eq!((&ended["finish_reason"], &ended["tokens"], &ended["text"]), (&json!("stop"), &json!([]), &json!("")));
     let beyond = first(&["--logit-bias", "2=100", "--max-tokens", "4", "--ignore-eos"]);
     assert_eq!((&beyond["finish_reason"], &beyond["tokens"]), (&json!("length"), &json!([2, 2, 2, 2])));
-    // The same seed, the same answer; no seed, another.
+    // The same seed gives the same answer; without a seed it differs.
     let warm = ["--temperature", "1.5", "--max-tokens", "12"];
     let seeded = |seed: &str| first(&[&warm[..], &["--seed", seed]].concat())["tokens"].clone();
     assert_eq!(seeded("7"), seeded("7"));
     assert_ne!(seeded("7"), seeded("8"));
     assert_ne!(first(&warm)["tokens"], first(&warm)["tokens"]);
-    let told = first(&["--max-tokens", "2", "--logprobs", "3"]);
-    let logprobs = told["logprobs"].as_array().unwrap();
+    let with_logprobs = first(&["--max-tokens", "2", "--logprobs", "3"]);
+    let logprobs = with_logprobs["logprobs"].as_array().unwrap();
     assert_eq!(logprobs.len(), 2);
-    for (pick, id) in logprobs.iter().zip(told["tokens"].as_array().unwrap()) {
-        // The most likely token was taken.
+    for (pick, id) in logprobs.iter().zip(with_logprobs["tokens"].as_array().unwrap()) {
+        // The most likely token was sampled.
         assert_eq!((&pick["id"], &pick["top"][0]["id"]), (id, id));
         assert_eq!((&pick["logprob"], pick["top"].as_array().unwrap().len()), (&pick["top"][0]["logprob"], 3));
         assert!(pick["logprob"].as_f64() < Some(0.0) && pick["token"].is_string());
     }
     let named = first(&["--logit-bias", "350=100", "--max-tokens", "1", "--logprobs", "0"])["logprobs"][0].clone();
     assert_eq!((&named["token"], &named["bytes"]), (&json!(" query,"), &json!(b" query,")));
-    assert!(told.get("logprobs").is_some() && forced.get("logprobs").is_none());
+    assert!(with_logprobs.get("logprobs").is_some() && forced.get("logprobs").is_none());
     let beyond = err(&args(&dir, &["generate", "--context", "8", "one two three four five six seven"]), b"");
     assert!(beyond.contains("the context is 8") && beyond.contains("--context"), "{beyond}");
 }
@@ -166,7 +166,7 @@ fn answers_have_the_form_they_must_have() {
         let shown = out(&args(&dir, &[&[command, "--constrain", "regex:[ab]{3}"][..], &warm].concat()), b"");
         assert!(shown.len() == 4 && shown.trim_end().bytes().all(|b| b"ab".contains(&b)), "{shown}");
     }
-    // A line goes before the flag, and one that cannot be followed fails alone.
+    // A line overrides the flag, and a line that fails does not stop the others.
     let lines = [
         json!({"prompt": "the cat", "n": 2}),
         json!({"prompt": "the cat", "constrain": {"regex": "[cd]{3}"}}),
@@ -188,7 +188,7 @@ fn answers_have_the_form_they_must_have() {
     for (i, why) in [(2, "stdin:3: the regular expression"), (3, "stdin:4: the JSON schema"), (4, "stdin:5: ")] {
         assert!(all[i]["error"].as_str().unwrap().starts_with(why), "{}", all[i]);
     }
-    // Said before a model is loaded.
+    // Refused before a model is loaded.
     for (form, why) in [("yaml", "schema:FILE"), ("schema:absent.json", "absent.json: ")] {
         let o = sconce(&["generate", "-m", "./absent", "--constrain", form, "x"], b"");
         assert!(o.status.code() == Some(2) && String::from_utf8_lossy(&o.stderr).contains(why), "{o:?}");
@@ -205,15 +205,15 @@ fn a_chat_answers_once_and_tells_what_it_cost() {
     let text = all["message"]["content"].as_str().unwrap().to_string() + "\n";
     assert_eq!(out(&[&chat[..], &["hi"]].concat(), b""), text);
     assert_eq!(out(&chat, b"hi\n"), text, "standard input is one message");
-    // The template's text, as `generate` makes it of the same messages.
+    // The rendered template, as `generate` renders the same messages.
     let line = json!({"messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}], "max_tokens": 6});
     let same = parse(&out(&args(&dir, &["generate", "--jsonl", "--format", "jsonl"]), line.to_string().as_bytes()));
     assert_eq!((&same["answers"][0]["text"], &same["usage"]), (&all["message"]["content"], &all["usage"]));
     let o = sconce(&[&chat[..], &["hi"]].concat(), b"");
     let said = String::from_utf8(o.stderr).unwrap();
-    assert!(said.contains("answer of 6 at ") && said.contains("cut at its longest"), "{said}");
+    assert!(said.contains("answer of 6 at ") && said.contains("cut at the token limit"), "{said}");
     assert!(sconce(&[&chat[..], &["-q", "hi"]].concat(), b"").stderr.is_empty());
-    // More than there is room for is as much as there is.
+    // More tokens than fit are limited to those that fit.
     let full =
         parse(&out(&args(&dir, &["chat", "--json", "--max-tokens", "99999", "hi", "--logit-bias", "300=100"]), b""));
     assert_eq!(full["usage"]["total_tokens"], 128);
@@ -222,7 +222,7 @@ fn a_chat_answers_once_and_tells_what_it_cost() {
     let long = "cat ".repeat(200);
     let e = err(&args(&dir, &["chat", &long]), b"");
     assert!(e.contains("the context holds 128") && e.contains("/clear"), "{e}");
-    assert!(err(&args(&dir, &["chat"]), b" \n").contains("no message"));
+    assert!(err(&args(&dir, &["chat"]), b" \n").contains("standard input is empty"));
     edit(dir.path(), "tokenizer_config.json", |config| drop(config.as_object_mut().unwrap().remove("chat_template")));
     assert!(err(&args(&dir, &["chat", "hi"]), b"").contains("no chat template"));
 }
@@ -257,9 +257,9 @@ fn a_plan_tells_what_the_cache_takes() {
     let plan = |rest: &[&str]| parse(&out(&[&["plan", path, "-d", "cpu", "--json"][..], rest].concat(), b""));
     let whole = plan(&[]);
     assert_eq!((&whole["task"], &whole["max_tokens"], &whole["runs"]), (&json!("generate"), &json!(128), &json!(true)));
-    // Two layers, keys and values, two heads of eight numbers in four bytes.
+    // Two layers, keys and values, two heads of eight numbers of four bytes.
     assert_eq!(whole["cache_bytes_per_token"], 2 * 2 * 2 * 8 * 4);
-    // Sixty-four answers at once may all be of the longest: there is memory for these.
+    // Sixty-four answers at once may all have the full length: the cache holds these.
     assert_eq!((&whole["cache_tokens"], &whole["cache_bytes"]), (&json!(64 * 128), &json!(64 * 128 * 256)));
     assert_eq!(plan(&["--context", "64"])["cache_bytes"], 64 * 64 * 256);
     assert_eq!(plan(&["--kv-dtype", "f16"])["cache_bytes"], 64 * 128 * 128);
@@ -288,7 +288,7 @@ fn weights_in_blocks_are_for_language_models() {
     for name in ["q9_9", "iq1_s"] {
         let o = sconce(&["generate", "-m", path, "--dtype", name, "x"], b"");
         assert_eq!(o.status.code(), Some(2));
-        assert!(String::from_utf8_lossy(&o.stderr).contains("for language models q4_0, "), "{o:?}");
+        assert!(String::from_utf8_lossy(&o.stderr).contains("for language models also q4_0, "), "{o:?}");
     }
 }
 
@@ -305,7 +305,7 @@ fn ctrl_c_ends_the_answer_not_the_output() {
         .spawn()
         .unwrap();
     let mut shown = child.stdout.take().unwrap();
-    // The first of it is here, so the answer is under way.
+    // The first byte has arrived, so the answer is being generated.
     let mut first = [0; 1];
     shown.read_exact(&mut first).unwrap();
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
@@ -317,18 +317,18 @@ fn ctrl_c_ends_the_answer_not_the_output() {
     assert!(rest.ends_with('\n'));
 }
 
-/// A T5 of 67 words.
+/// A T5 with 67 words.
 fn t5() -> TempDir {
     let dir = materialize("t5-seq2seq");
     std::fs::write(dir.path().join("tokenizer.json"), plain_words(67).to_string()).unwrap();
     dir
 }
 
-/// What T5 is given in its golden, as texts.
+/// The inputs of T5's golden as texts.
 fn texts_of_t5() -> Vec<String> {
     let arrays = Arrays::open(&golden("t5-seq2seq").join("golden.safetensors"));
     let (ids, at) = (arrays.u32("ids").values, arrays.u32("cu_seqlens").values);
-    // All end with the token that ends every text.
+    // Every text ends with the end-of-sequence token.
     let text = |w: &[u32]| ids[w[0] as usize..w[1] as usize - 1].iter().map(|id| format!("w{id}")).collect::<Vec<_>>();
     at.windows(2).map(|w| text(w).join(" ")).collect()
 }
@@ -340,13 +340,13 @@ fn a_t5_writes_what_the_reference_writes() {
     let greedy = ["generate", "--max-tokens", "32", "--ignore-eos", &texts[1]];
     let answer = results(&dir, &greedy)[0]["answers"][0].clone();
     assert_eq!((&answer["tokens"], &answer["finish_reason"]), (&json!(wanted), &json!("length")));
-    // As it comes, from standard input and from a file.
+    // Streamed, from standard input and from a file.
     let text = answer["text"].as_str().unwrap().to_string() + "\n";
     assert_eq!(out(&args(&dir, &greedy), b""), text);
     assert_eq!(out(&args(&dir, &greedy[..4]), texts[1].as_bytes()), text);
     let lines = format!("{}\n{}\n", texts[1], texts[1]);
     assert_eq!(out(&args(&dir, &[&greedy[..4], &["-f", "-"]].concat()), lines.as_bytes()), text.repeat(2));
-    // The likeliest whole answers, of all texts together.
+    // Beam search over all texts together.
     let cases = json(&golden("t5-seq2seq").join("golden.json"))["beams"].as_array().unwrap().clone();
     let cases = cases.iter().filter(|c| c["length_penalty"] == 1.0 && c["early_stopping"] == false);
     let beams = ["generate", "--max-tokens", "24", "--beams", "4", "-n", "2"];
@@ -355,7 +355,7 @@ fn a_t5_writes_what_the_reference_writes() {
     for case in cases {
         let answers = &found[case["input"].as_u64().unwrap() as usize]["answers"];
         for (i, wanted) in case["sequences"].as_array().unwrap().iter().enumerate() {
-            // The reference's end with the token by which the model ends, and padding.
+            // The reference's answers end with the end-of-sequence token and padding.
             let wanted: Vec<&Value> = wanted.as_array().unwrap().iter().take_while(|id| **id != 1).collect();
             assert_eq!(answers[i]["tokens"].as_array().unwrap().iter().collect::<Vec<_>>(), wanted);
             assert!((answers[i]["score"].as_f64().unwrap() - case["scores"][i].as_f64().unwrap()).abs() < 1e-3);
@@ -383,8 +383,8 @@ fn a_t5_takes_what_makes_sense_for_it() {
     assert_eq!((all[3]["answers"].as_array().unwrap().len(), &all[3]["seed"]), (2, &Value::Null));
     assert_ne!(all[5]["answers"][0]["tokens"], all[5]["answers"][1]["tokens"]);
     for (i, why) in [
-        (1, "stdin:2: a beam search looks for the likeliest answers, and temperature"),
-        (2, "stdin:3: this model reads a text and writes another, and knows no chats"),
+        (1, "stdin:2: beam search does not sample, so temperature"),
+        (2, "stdin:3: sequence-to-sequence models have no chat template"),
         (4, "stdin:5: echo is for language models"),
     ] {
         assert!(all[i]["error"].as_str().unwrap().starts_with(why), "{}", all[i]);
@@ -394,7 +394,7 @@ fn a_t5_takes_what_makes_sense_for_it() {
     assert!(refused(&["--stop", "w9"]).contains("stop is for language models"));
     assert!(refused(&["--context", "9"]).contains("--context is for language models"));
     assert!(err(&args(&model(), &["generate", "--beams", "2", "a"]), b"").contains("such as T5"));
-    // What is too long is cut, and said to be.
+    // A text that is too long is truncated, with a warning.
     let long = "w5 ".repeat(600);
     let o = sconce(&args(&dir, &["generate", "--max-tokens", "2", "--json", &long]), b"");
     assert_eq!(parse(&String::from_utf8(o.stdout).unwrap())["results"][0]["truncated"], true);
@@ -411,8 +411,8 @@ fn a_t5_is_planned_as_what_it_is() {
     assert_eq!((&plan["task"], &plan["max_tokens"], &plan["runs"]), (&json!("seq2seq"), &json!(512), &json!(true)));
     assert!(plan["cache_bytes"].as_u64() > Some(0));
     assert!(out(&["plan", path, "-d", "cpu"], b"").contains("reads       texts up to 512 tokens"));
-    assert!(err(&args(&dir, &["bench"]), b"").contains("no benchmark"));
-    // Its encoder by itself is an embedder, and so is a folder that says how to pool.
+    assert!(err(&args(&dir, &["bench"]), b"").contains("cannot be benchmarked"));
+    // Its encoder alone is an embedder, as is a folder with a pooling configuration.
     edit(dir.path(), "config.json", |config| config["architectures"] = json!(["T5EncoderModel"]));
     assert_eq!(parse(&out(&["plan", path, "-d", "cpu", "--json"], b""))["task"], "embed");
     edit(dir.path(), "config.json", |config| config["architectures"] = json!(["T5ForConditionalGeneration"]));

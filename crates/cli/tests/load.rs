@@ -1,8 +1,10 @@
-//! A crowd at the door of `sconce serve`: many requests of all kinds at once, clients that leave in the middle, for a while.
+//! Load test of `sconce serve`: many concurrent requests of all kinds, and clients that disconnect
+//! in the middle.
 //!
-//! Nothing may be lost: every request that was taken is answered once, with what it would be answered alone. Nothing may be kept:
-//! memory is flat in the second half, and in the end no connection, request or page of the cache is anybody's. And whoever asks
-//! for its health is answered at once, however busy it is.
+//! Nothing may be lost: every accepted request is answered once, with the answer it would get
+//! alone. Nothing may leak: memory is flat in the second half, and at the end no connection,
+//! request or KV cache block is in use. And health checks are answered at once, however busy the
+//! server is.
 //!
 //! The long run is `cargo test --release -p sconce-cli --test load -- --ignored --nocapture`.
 
@@ -18,8 +20,8 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// No answer takes longer, however long the queue.
-const PATIENCE: Duration = Duration::from_secs(150);
+/// Longest time to an answer, however long the queue.
+const TIMEOUT: Duration = Duration::from_secs(150);
 
 struct Server {
     child: Child,
@@ -46,7 +48,7 @@ impl Server {
                     .to_string();
             }
         };
-        // A pipe that nobody reads would fill up and stop it.
+        // Without a reader the pipe would fill up and block the server.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         let server = Server { child, address };
         let begun = Instant::now();
@@ -66,14 +68,14 @@ impl Server {
         (reply.status, reply.body)
     }
 
-    /// A number of /proc/PID/status, in KiB or as it is.
+    /// A number of /proc/PID/status, in KiB or unitless.
     fn status(&self, key: &str) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("its status");
         let line = text.lines().find(|line| line.starts_with(key)).expect("a line");
         line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number")
     }
 
-    /// The sum of what a metric says.
+    /// The sum of a metric over its labels.
     fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").1;
         let of = |line: &&str| line.starts_with(name) && line[name.len()..].starts_with(['{', ' ']);
@@ -119,7 +121,7 @@ impl Reply {
     }
 }
 
-/// Something to ask, and what must come.
+/// A request and its expected answer.
 #[derive(Clone)]
 struct Question {
     path: &'static str,
@@ -184,12 +186,12 @@ impl Question {
             stream.read_to_end(&mut all).await?;
             Ok::<_, std::io::Error>(all)
         };
-        let all = tokio::time::timeout(PATIENCE, asked).await.map_err(|_| "no answer".to_string())?;
+        let all = tokio::time::timeout(TIMEOUT, asked).await.map_err(|_| "no answer".to_string())?;
         let all = all.map_err(|e| e.to_string())?;
         Reply::of(&all).ok_or_else(|| format!("a torn answer: {}", String::from_utf8_lossy(&all)))
     }
 
-    /// Asks, and leaves after a while.
+    /// Sends the request and disconnects after a while.
     async fn leave(&self, address: &str, after: Duration) {
         if let Ok(mut stream) = TcpStream::connect(address).await {
             let _ = stream.write_all(&self.bytes()).await;
@@ -198,7 +200,7 @@ impl Question {
     }
 }
 
-/// Numbers to the rounding of another batch, texts to the letter.
+/// Numbers match up to the rounding of another batch, texts exactly.
 fn alike(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| alike(a, b)),
@@ -226,7 +228,8 @@ fn crowd(clients: usize, time: Duration, health: Duration) {
 
     let over = Arc::new(AtomicBool::new(false));
     let waits = Arc::new(Mutex::new(Vec::new()));
-    // How much longer than asked the prober slept: what a machine that others use too adds to every wait.
+    // How much longer than requested the prober slept: the delay that other load on the machine
+    // adds to every wait.
     let lates = Arc::new(Mutex::new(Vec::new()));
     let prober = {
         let (over, waits, address) = (over.clone(), waits.clone(), server.address.clone());
@@ -272,9 +275,13 @@ fn crowd(clients: usize, time: Duration, health: Duration) {
                 let outcome = match q.ask(&address).await {
                     Err(why) => Err(format!("{}: {why}", q.path)),
                     Ok(r) if r.status == 429 || r.status == 503 => {
-                        let told = r.head.contains("retry-after: ");
+                        let has_retry_after = r.head.contains("retry-after: ");
                         tokio::time::sleep(Duration::from_millis(300 + roll(900))).await;
-                        if told { Ok("turned away, told when to come again") } else { Err("turned away".into()) }
+                        if has_retry_after {
+                            Ok("turned away, told when to come again")
+                        } else {
+                            Err("turned away".into())
+                        }
                     }
                     Ok(r) if r.status != 200 => Err(format!("{}: {} {}", q.path, r.status, r.body)),
                     Ok(r) if !alike(&(q.read)(&r.body), &expected[i]) => {
@@ -317,9 +324,9 @@ fn crowd(clients: usize, time: Duration, health: Duration) {
     assert!(wrong.is_empty(), "{} went wrong, such as {}", wrong.len(), wrong[0]);
     assert!(outcomes["answered"] > 0 && outcomes["left"] > 0);
     assert!(p99 < health + 4 * late, "/health took {p99:?}, and a pause {late:?} too long");
-    // At first caches fill.
+    // Caches fill at first.
     assert!(time < Duration::from_secs(60) || (most - least) * 20 <= *least, "memory grew");
-    // What those who left asked for is dropped soon, and nothing of it stays.
+    // Requests of disconnected clients are dropped soon and leave nothing behind.
     let begun = Instant::now();
     let busy = ["te_queue_size", "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"];
     while busy.iter().any(|name| server.metric(name) > 0.0) {
@@ -333,7 +340,8 @@ fn crowd(clients: usize, time: Duration, health: Duration) {
 
 #[test]
 fn a_crowd_is_served_and_leaves_nothing() {
-    // One in a hundred of so few is a matter of luck where others use the machine too; what is promised is what the long run asks.
+    // With so few samples the 99th percentile is a matter of luck on a shared machine; the long run
+    // checks the promised limit.
     crowd(200, Duration::from_secs(6), Duration::from_millis(40));
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A Llama without what makes it an embedder.
+/// A Llama without the files that make it an embedder.
 fn model() -> tempfile::TempDir {
     let dir = materialize("task-embed-llama");
     for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
@@ -37,13 +37,13 @@ fn command(home: &Path, args: &[&str]) -> Command {
 /// Where models come from.
 #[derive(Clone, Copy)]
 enum Models {
-    /// A directory of the test; nothing of this machine's settings leaks in.
+    /// A directory of the test, isolated from this machine's settings.
     Own,
-    /// By a short name, from the cache of whoever runs the tests, or from where it says.
+    /// By a short name, from the user's cache or its usual source.
     Known,
 }
 
-/// A manager that listens, and where. Port 0 takes any that is free; one that it had before, it waits for.
+/// Starts a manager and returns its port. Port 0 takes any free one; a former port is waited for.
 fn serve(home: &Path, port: u16, models: Models) -> (Child, u16) {
     let (toml, state, log) = (home.join("pool.toml"), home.join("state"), home.join("manager.log"));
     let text = port.to_string();
@@ -66,7 +66,7 @@ fn serve(home: &Path, port: u16, models: Models) -> (Child, u16) {
             let said = std::fs::read_to_string(&log).unwrap_or_default();
             let at = said.split_once("listening at http://127.0.0.1:").map(|(_, rest)| rest);
             let digits = at.map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
-            // A line may be there in part.
+            // The line may be incomplete.
             if let Some(port) = digits.filter(|d| at.is_some_and(|rest| rest.len() > d.len())) {
                 return (child, port.parse().unwrap());
             }
@@ -86,7 +86,7 @@ impl Manager {
         Manager::with(&format!("model = '{}'\nreplicas = 2\n", model.display()), Models::Own)
     }
 
-    /// With what the file says of one model, `chat`.
+    /// A manager whose file declares one model, `chat`.
     fn with(model: &str, models: Models) -> Manager {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join("pool.toml"), format!("[[model]]\nname = 'chat'\ndevice = 'cpu'\n{model}"))
@@ -95,14 +95,14 @@ impl Manager {
         Manager { child, home, port, models }
     }
 
-    /// Kills it and starts another in its place.
+    /// Kills the manager and starts another in its place.
     fn replace(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         (self.child, self.port) = serve(self.home.path(), self.port, self.models);
     }
 
-    /// Tells it to end, and waits for that.
+    /// Sends SIGTERM and waits for the exit.
     fn end(&mut self) -> ExitStatus {
         self.signal(u64::from(self.child.id()), "-TERM");
         let until = Instant::now() + Duration::from_secs(90);
@@ -115,7 +115,7 @@ impl Manager {
         }
     }
 
-    /// Waits until something is so of a worker.
+    /// Waits until a condition holds for a worker.
     #[track_caller]
     fn until(&self, id: &str, what: impl Fn(&Value) -> bool) -> Value {
         let until = Instant::now() + Duration::from_secs(90);
@@ -172,7 +172,7 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        // Whatever a failed test leaves is ended by its number.
+        // Workers that a failed test leaves are killed by pid.
         let pids: Vec<u64> = self.workers().iter().filter_map(|w| w["pid"].as_u64()).collect();
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -195,7 +195,7 @@ fn post(socket: &mut TcpStream, path: &str, body: &Value) {
     write!(socket, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
 }
 
-/// A stream of a chat, read as far as it was wanted.
+/// A chat stream that is read step by step.
 struct Chat {
     socket: TcpStream,
     seen: String,
@@ -205,14 +205,14 @@ impl Chat {
     fn begin(manager: &Manager, text: &str, tokens: u64) -> Chat {
         let mut socket = manager.socket();
         let messages = json!([{"role": "user", "content": text}]);
-        // However it might end: it goes on for so many tokens.
+        // It generates exactly so many tokens, even past the end-of-sequence token.
         let body = json!({"model": "chat", "messages": messages, "max_tokens": tokens, "temperature": 0, "stream": true,
             "ignore_eos": true});
         post(&mut socket, "/v1/chat/completions", &body);
         Chat { socket, seen: String::new() }
     }
 
-    /// Reads until there were so many events.
+    /// Reads until so many events have arrived.
     #[track_caller]
     fn events(&mut self, n: usize) {
         let mut buffer = [0; 4096];
@@ -228,7 +228,7 @@ impl Chat {
         line.trim().to_string()
     }
 
-    /// All of it, once it has ended.
+    /// The rest of the stream, to its end.
     fn rest(mut self) -> String {
         let mut rest = Vec::new();
         let _ = self.socket.read_to_end(&mut rest);
@@ -256,20 +256,20 @@ fn real_workers_serve_outlive_their_manager_and_end_with_the_next() {
         "{answer}"
     );
     let pids = |all: &[Value]| all.iter().map(|w| w["pid"].as_u64().unwrap()).collect::<Vec<u64>>();
-    // The manager is killed; its workers do not notice, and the next one has them.
+    // The manager is killed; its workers keep running, and the next manager adopts them.
     manager.replace();
     assert!(pids(&before).into_iter().all(lives));
     let after = manager.ready(2);
     assert_eq!(pids(&after), pids(&before));
     assert!(manager.execute(&job).contains("MAX_TOKENS"));
-    // One is killed, and comes back.
+    // A worker is killed, and restarted.
     manager.signal(pids(&after)[0], "-9");
     let until = Instant::now() + Duration::from_secs(60);
     while manager.workers().first().is_none_or(|w| w["state"] != "ready" || w["pid"] == after[0]["pid"]) {
         assert!(Instant::now() < until, "{:?}", manager.workers());
         std::thread::sleep(Duration::from_millis(100));
     }
-    // A table for people; a third worker by hand, stopped by hand; what cannot be is said so.
+    // The status table; a third worker started and stopped by hand; errors for impossible requests.
     let (well, table, _) = manager.sconce(&["status"]);
     assert!(well && table.contains("chat-") && table.contains("ready") && table.contains("cpu"), "{table}");
     let (well, out, err) =
@@ -282,13 +282,13 @@ fn real_workers_serve_outlive_their_manager_and_end_with_the_next() {
     assert!(!well && err.contains("MODEL_NOT_FOUND"), "{err}");
     let (well, _, err) = manager.sconce(&["start", model.path().to_str().unwrap(), "--device", "cuda:7"]);
     assert!(!well && err.contains("GPU_UNAVAILABLE"), "{err}");
-    // Told to end, it ends its workers first.
+    // On SIGTERM the manager stops its workers first.
     let last = pids(&manager.ready(2));
     assert!(manager.end().success());
     assert!(!last.into_iter().any(lives));
 }
 
-/// SmolLM2, twice: slow enough for something to happen in the middle of an answer.
+/// Two workers of SmolLM2: slow enough for something to happen in the middle of an answer.
 fn smollm() -> Manager {
     Manager::with("model = 'smollm'\nreplicas = 2\nflags = { context = 512 }\n", Models::Known)
 }
@@ -305,13 +305,13 @@ fn a_real_worker_killed_in_the_middle_of_a_stream_ends_it_cleanly_and_comes_back
     assert_ne!(victim, other, "the idler one");
     let before = manager.until(&victim, |_| true);
     manager.signal(before["pid"].as_u64().unwrap(), "-9");
-    // Whole events to the last, and the last says what happened.
+    // All events are complete, and the last one is the error.
     let text = first.rest();
     let events: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("data: ")).collect();
     let last: Value = serde_json::from_str(events.last().unwrap()).unwrap_or_else(|e| panic!("{e}: {text}"));
     assert!(last["error"]["message"].as_str().is_some_and(|m| m.contains(&victim)), "{last}");
     assert!(events.iter().all(|e| serde_json::from_str::<Value>(e).is_ok()), "no half of an event: {text}");
-    // The other goes on to its end.
+    // The other stream runs to its end.
     let text = second.rest();
     assert!(text.contains("\"finish_reason\":\"") && text.contains("data: [DONE]"), "{text}");
     let after = manager.until(&victim, |w| w["state"] == "ready" && w["pid"] != before["pid"]);
@@ -325,7 +325,8 @@ fn a_real_worker_that_is_stopped_is_replaced_and_its_request_answered_by_the_oth
     let all = manager.ready(2);
     let frozen = all[0].clone();
     manager.signal(frozen["pid"].as_u64().unwrap(), "-STOP");
-    // Some go to the one that hangs. Nothing of their answers came, so that the other has them when it is found out.
+    // Some requests go to the stopped worker. It has sent nothing of their answers, so the other
+    // worker gets them once it fails its probes.
     let asked: Vec<_> = (0..4).map(|n| Chat::begin(&manager, &format!("Number {n}."), 4)).collect();
     for chat in asked {
         let text = chat.rest();
@@ -343,7 +344,7 @@ fn a_manager_restarted_under_load_has_all_real_workers_and_fails_only_while_it_i
     let mut manager = Manager::new(model.path());
     let before = manager.ready(2);
     let (port, over) = (manager.port, Arc::new(AtomicBool::new(false)));
-    // How many requests each has made.
+    // Number of requests of each client.
     let made: [Arc<AtomicUsize>; 4] = Default::default();
     let load: Vec<_> = (0..4)
         .map(|n| {
@@ -369,7 +370,7 @@ fn a_manager_restarted_under_load_has_all_real_workers_and_fails_only_while_it_i
             })
         })
         .collect();
-    // Until every one has made so many more.
+    // Waits until each client has made `more` further requests.
     let busy = |more: usize| {
         let before: Vec<usize> = made.iter().map(|n| n.load(Ordering::Relaxed)).collect();
         while made.iter().zip(&before).any(|(n, before)| n.load(Ordering::Relaxed) < before + more) {
@@ -425,7 +426,7 @@ fn a_full_disk_under_its_log_is_nothing_to_a_worker() {
     let until = Instant::now() + Duration::from_secs(60);
     let job = json!({"job_id": "j", "prompt": "the cat", "max_tokens": 4});
     let answer = loop {
-        // Somebody may have taken the port before it did.
+        // Another program may have taken the port first.
         if child.try_wait().unwrap().is_some_and(|status| status.code() == Some(98)) {
             (child, port) = start();
         }

@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A Llama without what makes it an embedder, and with room for long answers.
+/// A Llama without the files that make it an embedder, with a context for long answers.
 fn model() -> TempDir {
     let dir = materialize("task-embed-llama");
     for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
@@ -75,7 +75,7 @@ impl Server {
         answer
     }
 
-    /// A stream of so many tokens, of which some have come.
+    /// A stream of so many tokens, some of which have arrived.
     fn stream(&self, tokens: usize) -> TcpStream {
         let body = json!({"prompt": "the cat", "max_tokens": tokens, "ignore_eos": true, "stream": true});
         let mut stream = self.open("POST", "/v1/completions", &body.to_string());
@@ -90,8 +90,8 @@ impl Server {
     }
 
     fn signal(&self) {
-        let told = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
-        assert!(told.success());
+        let status = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
     }
 
     fn ended(&mut self, within: Duration) -> ExitStatus {
@@ -143,7 +143,8 @@ fn a_port_that_is_taken_is_told() {
     assert!(!said.0 && said.1.contains(&format!("cannot listen at 127.0.0.1:{port}")), "{said:?}");
 }
 
-/// Wherever a request may nest, it may nest a hundred thousand times, and gets an answer that is no crash.
+/// Wherever a request may nest, it may nest a hundred thousand levels deep, and gets a response
+/// instead of a crash.
 #[test]
 fn depth_is_refused_wherever_it_may_be() {
     let mut server = Server::start();
@@ -177,7 +178,8 @@ fn depth_is_refused_wherever_it_may_be() {
     assert!(server.send("GET", "/health", "").starts_with("HTTP/1.1 200"));
 }
 
-/// A client that asks for much, over and over, and reads nothing: its answers may not pile up.
+/// A client that sends many large requests and reads nothing: its responses must not pile up in
+/// memory.
 #[test]
 fn what_nobody_reads_does_not_pile_up() {
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! The commands of each task against the reference's answers, on tiny models.
+//! The commands of each task compared with reference results, on tiny models.
 
 mod common;
 
@@ -7,7 +7,7 @@ use sconce_testkit::{Arrays, json, materialize, worst};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Scores are shares of one, and a few roundings apart.
+/// Scores are probabilities and may differ by a few roundings.
 const CLOSE: f64 = 2e-5;
 
 struct Model {
@@ -44,7 +44,7 @@ fn close(got: &Value, want: f64) {
     assert!((got - want).abs() < CLOSE, "{got} is not {want}");
 }
 
-/// What ran stands beside every answer.
+/// Every result says what ran.
 fn assert_ran(v: &Value) {
     assert_eq!((v["device"].as_str(), v["dtype"].as_str()), (Some("cpu"), Some("f32")), "{v}");
     assert!(list(&v["ops"]).iter().all(|o| o["rung"] == "fused" && o["calls"].as_u64() > Some(0)), "{v}");
@@ -102,7 +102,7 @@ fn rerank_shows_a_table_of_the_best_and_says_what_was_cut() {
     assert!(said.contains("of 7 texts are longer than 24 tokens") && said.contains("7 texts, "), "{said}");
     assert!(said.contains("1 of 7 texts are blank"), "{said}");
 
-    // More than one window, and equal documents: in the order given.
+    // More than one window, and equal documents, which stay in the given order.
     let many = "the cat\n".repeat(1200);
     let all = parse(&out(&["rerank", "-m", model.path(), "--query", "cat", "--json", "--top-n", "3"], many.as_bytes()));
     let order: Vec<&Value> = list(&all["results"]).iter().map(|r| &r["index"]).collect();
@@ -162,10 +162,10 @@ fn classify_can_be_raw_and_brief() {
     assert_eq!(run(&["--threshold", "0.1"]), "negative 0.8696  neutral 0.1021  | hello world\n");
     let e = err(&[&base[..], &["--format", "npy"]].concat(), b"");
     assert!(e.contains("json or jsonl"), "{e}");
-    // A reranker's model has one score; a classifier's is no reranker.
+    // A reranker has one score; a classifier cannot rerank.
     let e = err(&["rerank", "-m", model.path(), "--query", "q", "d"], b"");
     assert!(e.contains("3 scores") && e.contains("sconce classify"), "{e}");
-    // The model is not guessed.
+    // There is no default model.
     assert_eq!(sconce(&["classify", "hello"], b"").status.code(), Some(2));
 }
 
@@ -263,14 +263,15 @@ fn embed_cuts_vectors_and_makes_them_small() {
     let normalized = arrays.f32("normalized.20").values;
     for (precision, offset) in [("ubinary", 0.0), ("binary", 128.0)] {
         let (all, got) = run(&["--dimensions", "20", "--precision", precision]);
-        // By the definition: the sign of each number, the first the highest bit.
+        // By definition: the sign of each number, the first one in the highest bit.
         let bit = |(i, v): (usize, &f32)| if *v > 0.0 { f32::from(0x80u8 >> i) } else { 0.0 };
         let byte = |bits: &[f32]| bits.iter().enumerate().map(bit).sum::<f32>() - offset;
         let want: Vec<f32> = normalized.chunks(20).flat_map(|row| row.chunks(8).map(byte)).collect();
         assert_eq!(got, want, "{precision}");
         assert_eq!((&all["dimension"], &all["precision"]), (&json!(3), &json!(precision)));
     }
-    // Own ranges: the ends of each dimension become the ends of the bytes.
+    // Ranges of the vectors themselves: the ends of each dimension become the ends of the byte
+    // range.
     let (_, own) = run(&["--precision", "int8"]);
     for d in 0..32 {
         let column: Vec<f32> = own.iter().skip(d).step_by(32).copied().collect();
@@ -319,7 +320,7 @@ fn small_vectors_and_base64_are_read_by_others() {
     assert_eq!(parse(lines.lines().next().unwrap())["embedding"], coded["embeddings"][0]);
 }
 
-/// Base64 by its definition, so that the test does not believe the crate it tests.
+/// A base64 decoder of our own, independent of the crate under test.
 fn decoded(code: &str) -> Vec<u8> {
     let digit = |c: u8| match c {
         b'A'..=b'Z' => c - b'A',
@@ -353,7 +354,7 @@ fn what_makes_no_sense_is_refused_before_a_model_is_loaded() {
     usage(&["rerank", "-m", "x", "document"]);
     usage(&["clip", "-m", "x"]);
     usage(&["clip", "-m", "x", "a.png", "--cosine"]);
-    // The model does not exist: these are refused first.
+    // These are refused before the model, which does not exist, is loaded.
     let refused = |args: &[&str], why: &str| {
         let e = err(&[&["embed", "-m", "./absent", "x"], args].concat(), b"");
         assert!(e.contains(why), "{args:?}: {e}");
@@ -395,7 +396,8 @@ fn plans_tell_the_task_and_compare_devices() {
         assert_eq!(all["devices"][0]["runs"], true);
         let shown = out(&["plan", model.path(), "--all-devices"], b"");
         assert!(shown.starts_with(&format!("task {task}, f32")) && shown.lines().count() == 6, "{shown}");
-        // A rung that is not there is refused on some device, as the host's on the host, and the exit code says so.
+        // A rung that does not exist on some device is refused there, as the host rung on the CPU,
+        // and the exit code says so.
         let o = sconce(&["plan", model.path(), "--all-devices", "--rung", "host"], b"");
         assert_eq!(o.status.code(), Some(1));
     }
@@ -461,7 +463,7 @@ fn clip_scores_texts_for_images_as_the_reference_does() {
         let (vision, language) = (arrays.f32("image_embeds"), arrays.f32("text_embeds"));
         let cosines = run(&["--json", "--cosine"]);
         for (i, file) in files.iter().enumerate() {
-            // Decoders of JPEG may differ by a level of 255; PNG has one answer.
+            // JPEG decoders may differ by one level of 255; PNG is exact.
             let near = if file.ends_with(".jpg") { 5e-3 } else { 1e-4 };
             assert_eq!(all["images"][i], *file);
             let (scored, cosine) = (list(&all["results"][i]), list(&cosines["results"][i]));

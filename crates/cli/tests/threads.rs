@@ -1,4 +1,4 @@
-//! Threads that were asked for, and texts that come slowly.
+//! Thread options, and texts that arrive slowly.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -13,13 +13,13 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// A window of texts, as `embed` takes them.
+/// Texts per window of `embed`.
 const WINDOW: usize = 512;
 
-/// What comes may be waited for so long, also where the machine has more to do.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest wait for a vector, also on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// `sconce embed` with texts to come.
+/// `sconce embed` reading from a pipe.
 struct Embed {
     child: Child,
     texts: Option<ChildStdin>,
@@ -34,7 +34,7 @@ impl Embed {
             .args(flags)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            // There is no verdict of a doctor either.
+            // There is no doctor's verdict either.
             .env("HOME", model)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -55,11 +55,11 @@ impl Embed {
     /// Waits for so many vectors.
     fn expect(&self, vectors: usize) {
         for i in 0..vectors {
-            assert!(self.vectors.recv_timeout(PATIENCE).is_ok(), "vector {i} of {vectors} has not come");
+            assert!(self.vectors.recv_timeout(TIMEOUT).is_ok(), "vector {i} of {vectors} has not come");
         }
     }
 
-    /// Names of its threads, and the cores that each may use.
+    /// Names of its threads and the cores that each may use.
     fn threads(&self) -> Vec<(String, String)> {
         let read = |task: DirEntry| {
             let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
@@ -71,7 +71,7 @@ impl Embed {
         tasks.flatten().filter_map(read).collect()
     }
 
-    /// Waits until they are as they should be; a thread takes its name and its core when it first runs.
+    /// Waits until the threads match; a thread takes its name and its core when it first runs.
     fn until(&self, right: impl Fn(&[(String, String)]) -> bool) {
         let begun = Instant::now();
         while !right(&self.threads()) {
@@ -80,10 +80,10 @@ impl Embed {
         }
     }
 
-    /// There are no more texts.
+    /// Closes the input.
     fn end(mut self) {
         drop(self.texts.take());
-        assert!(self.vectors.recv_timeout(PATIENCE).is_err(), "one line a text");
+        assert!(self.vectors.recv_timeout(TIMEOUT).is_err(), "one line a text");
         assert!(self.child.wait().unwrap().success());
     }
 }
@@ -92,20 +92,20 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// How many have a name that begins so.
+/// Number of threads whose names begin so.
 fn named(threads: &[(String, String)], name: &str) -> usize {
     threads.iter().filter(|(n, _)| n.starts_with(name)).count()
 }
 
 #[test]
 fn a_window_is_answered_by_as_many_threads_as_were_asked_for_before_the_next_has_come() {
-    // Not what there would be if nobody asked.
+    // Different from the default.
     let (model, asked) = (materialize("st-max"), cores() + 1);
     let mut embed = Embed::start(model.path(), &["--threads", &asked.to_string()]);
     embed.give(WINDOW);
-    // The pipe stays open: what was read must not wait for what may yet come.
+    // The pipe stays open: texts that were read must not wait for further ones.
     embed.expect(WINDOW);
-    // The device thread is one of the team, and has another name.
+    // The device thread belongs to the team, under another name.
     embed.until(|all| (named(all, "sconce-cpu-"), named(all, "sconce cpu")) == (asked - 1, 1));
     // The last window is short.
     embed.give(1);
@@ -121,13 +121,13 @@ fn threads_that_compute_are_bound_and_no_others() {
     let mut embed = Embed::start(model.path(), &["--pin", "--threads", &cores.to_string()]);
     embed.give(WINDOW);
     embed.expect(WINDOW);
-    // The team, of which the device thread is one.
+    // The team, which includes the device thread.
     embed.until(|all| {
         let bound: Vec<_> = all.iter().filter(|(_, cores)| cores.parse::<usize>().is_ok()).cloned().collect();
         let apart: HashSet<&String> = bound.iter().map(|(_, core)| core).collect();
-        let told = (named(&bound, "sconce-cpu-"), named(&bound, "sconce cpu"), bound.len(), apart.len());
-        // On one core alone they are all where they may be.
-        cores == 1 || told == (cores - 1, 1, cores, cores)
+        let counts = (named(&bound, "sconce-cpu-"), named(&bound, "sconce cpu"), bound.len(), apart.len());
+        // With a single core every thread is allowed on it.
+        cores == 1 || counts == (cores - 1, 1, cores, cores)
     });
     embed.end();
 }

@@ -1,4 +1,5 @@
-//! A long file goes through `embed` in windows, several of them at once. Nobody may be able to tell from what comes out.
+//! A long file goes through `embed` in several concurrent windows, which must not be visible in the
+//! output.
 
 mod common;
 
@@ -7,13 +8,13 @@ use sconce_testkit::{materialize, worst};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Texts of a window, as `embed` takes them.
+/// Texts per window of `embed`.
 const WINDOW: usize = 512;
 
 /// More windows than are open at once, and one that is not full.
 const TEXTS: usize = 4 * WINDOW + 77;
 
-/// Texts of a small call: windows begin in the middle of them.
+/// Texts of a small call, so that windows begin in the middle of calls.
 const FEW: usize = 149;
 
 const WORDS: [&str; 16] = [
@@ -21,7 +22,7 @@ const WORDS: [&str; 16] = [
     "nobody's", "1987", "über",
 ];
 
-/// From nothing to more than the model takes, short ones more often, in no order.
+/// From empty to longer than the model's limit, short ones more often, unordered.
 fn texts() -> Vec<String> {
     let mut state = 7u64;
     let mut next = |n: usize| {
@@ -43,7 +44,7 @@ fn as_lines(texts: &[String]) -> String {
     texts.iter().map(|text| format!("{text}\n")).collect()
 }
 
-/// An object a line, each with its number.
+/// One object per line, each with its number.
 fn as_jsonl(texts: &[String]) -> String {
     texts.iter().enumerate().map(|(i, text)| json!({"id": i, "text": text}).to_string() + "\n").collect()
 }
@@ -54,7 +55,7 @@ fn write(dir: &Path, name: &str, content: &[u8]) -> String {
     path.to_str().unwrap().into()
 }
 
-/// Their answers when few are asked of at a time, each time by another process.
+/// Their results in small calls, each in its own process.
 fn one_by_one(model: &str, texts: &[String]) -> Vec<Value> {
     let few = |few: &[String]| out(&["embed", "-q", "-m", model, "--format", "jsonl"], as_lines(few).as_bytes());
     texts.chunks(FEW).flat_map(|c| few(c).lines().map(parse).collect::<Vec<_>>()).collect()
@@ -94,7 +95,7 @@ fn a_long_file_has_the_vectors_of_its_texts_row_for_row() {
         assert_eq!((&got["tokens"], &got["truncated"]), (&want["tokens"], &want["truncated"]), "row {i}: {}", texts[i]);
         assert!(worst(&numbers(&got["embedding"]), &vectors[i]) < 1e-5, "row {i}: {}", texts[i]);
     }
-    // These wait until all are there, and are written then.
+    // These are written at the end, when all vectors are known.
     let small: Vec<Value> = out(&[&asked[..], &["--precision", "int8"]].concat(), b"").lines().map(parse).collect();
     assert_eq!(small.len(), TEXTS);
     for (i, (got, want)) in small.iter().zip(&want).enumerate() {
@@ -106,7 +107,7 @@ fn a_long_file_has_the_vectors_of_its_texts_row_for_row() {
 fn a_bad_line_in_a_late_window_is_named_and_loses_nothing_that_came_before() {
     let (model, dir) = (materialize("st-max"), tempfile::tempdir().unwrap());
     let (model, texts) = (model.path().to_str().unwrap(), texts());
-    // The bad line is the second file's, in the fourth window of five.
+    // The bad line is in the second file, in the fourth window of five.
     let (first, second) = texts.split_at(3 * WINDOW + 5);
     let first = write(dir.path(), "first.jsonl", as_jsonl(first).as_bytes());
     let mut lines: Vec<String> = as_jsonl(second).lines().map(String::from).collect();
@@ -121,7 +122,7 @@ fn a_bad_line_in_a_late_window_is_named_and_loses_nothing_that_came_before() {
     };
     let run = |args: &[String]| sconce(&args.iter().map(String::as_str).collect::<Vec<_>>(), b"");
 
-    // What is written as it comes: every window before the bad one, whole lines, and the error behind it.
+    // Streamed output: every window before the bad one, complete lines, then the error.
     let (good, cut) = (run(&asked(&whole, &["--format", "jsonl"])), run(&asked(&bad, &["--format", "jsonl"])));
     let complaint = String::from_utf8_lossy(&cut.stderr).into_owned();
     assert_eq!((good.status.code(), cut.status.code()), (Some(0), Some(1)), "{complaint}");
@@ -130,18 +131,18 @@ fn a_bad_line_in_a_late_window_is_named_and_loses_nothing_that_came_before() {
     assert_eq!((good.lines().count(), cut.lines().count()), (TEXTS, 3 * WINDOW));
     assert!(good.starts_with(&cut) && cut.ends_with('\n'));
 
-    // A file is replaced by a whole one or not at all, and nothing is left beside it.
+    // A file is replaced completely or not at all, and no temporary file is left.
     let old = write(&outputs, "old.npy", b"precious");
     let failed = run(&asked(&bad, &["-o", &old]));
     assert_eq!(failed.status.code(), Some(1));
     assert_eq!(std::fs::read(&old).unwrap(), b"precious");
     assert_eq!(std::fs::read_dir(&outputs).unwrap().count(), 1);
 
-    // What is written at the end is not begun.
+    // Output that is written at the end is not started.
     let failed = run(&asked(&bad, &["--format", "jsonl", "--precision", "int8"]));
     assert_eq!((failed.status.code(), failed.stdout.len()), (Some(1), 0));
 
-    // A file that is not there is known before the first text is embedded.
+    // A missing file is an error before the first text is embedded.
     let absent = run(&asked("absent.jsonl", &["--format", "jsonl"]));
     assert_eq!((absent.status.code(), absent.stdout.len()), (Some(1), 0));
     assert!(err(&["embed", "-m", model, "-f", &first, "-f", "absent.jsonl"], b"").contains("absent.jsonl"));

@@ -1,4 +1,4 @@
-//! What a function, method, filter or test was given.
+//! Arguments of functions, methods, filters and tests.
 
 use super::Fault;
 use super::meter::Meter;
@@ -12,7 +12,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// Each parameter with its argument, by place or by name.
+    /// The argument of each parameter, positional or by name.
     pub(super) fn bind<const N: usize>(self, of: &str, names: [&str; N]) -> Result<[Option<Value>; N], Fault> {
         if self.positional.len() > N {
             return Err(Fault::wrong(format!("{of} takes at most {N} arguments, not {}", self.positional.len())));
@@ -31,7 +31,7 @@ impl Args {
         Ok(bound)
     }
 
-    /// With mere strings in place of markup.
+    /// With plain strings in place of markup.
     pub(super) fn plain(self) -> Args {
         Args {
             positional: self.positional.iter().map(Value::plain).collect(),
@@ -44,12 +44,12 @@ impl Args {
     }
 }
 
-/// A string that must be there.
-pub(super) fn need(value: Option<Value>, of: &str) -> Result<Value, Fault> {
+/// A required argument.
+pub(super) fn required(value: Option<Value>, of: &str) -> Result<Value, Fault> {
     value.ok_or_else(|| Fault::wrong(format!("{of} was given too few arguments")))
 }
 
-/// A string, and nothing that only prints like one.
+/// A string; other types are an error even though they can be printed.
 pub(super) fn text(value: Value, of: &str) -> Result<Arc<str>, Fault> {
     match value {
         Value::Str(text) | Value::Markup(text) => Ok(text),
@@ -58,7 +58,7 @@ pub(super) fn text(value: Value, of: &str) -> Result<Arc<str>, Fault> {
     }
 }
 
-/// A string that may be absent or none.
+/// A string that may be absent or `none`.
 pub(super) fn optional_text(value: Option<Value>, of: &str) -> Result<Option<Arc<str>>, Fault> {
     match value {
         None | Some(Value::None) => Ok(None),
@@ -66,7 +66,7 @@ pub(super) fn optional_text(value: Option<Value>, of: &str) -> Result<Option<Arc
     }
 }
 
-/// What the value prints as, where there is one.
+/// The printed form of the value, or the default if there is none.
 pub(super) fn printed(value: Option<Value>, default: &str, meter: &Meter) -> Result<Arc<str>, Fault> {
     value.map_or(Ok(default.into()), |v| v.text(meter))
 }
@@ -84,7 +84,7 @@ pub(super) fn flag(value: Option<Value>, default: bool) -> bool {
     value.map_or(default, |v| v.truth())
 }
 
-/// A length: what is negative is none.
+/// A length; negative numbers become 0.
 pub(super) fn size(n: i128) -> usize {
     usize::try_from(n.max(0)).unwrap_or(usize::MAX)
 }

@@ -1,8 +1,8 @@
-//! What a template says, as a tree.
+//! Syntax tree of a template.
 
 use std::sync::Arc;
 
-/// A value that is wanted.
+/// An expression.
 #[derive(Debug)]
 pub(super) enum Expr {
     None,
@@ -18,24 +18,25 @@ pub(super) enum Expr {
     And(Vec<Expr>),
     Not(Box<Expr>),
     Compare(Box<Expr>, Vec<(Comparison, Expr)>),
-    /// Operators of one rank, from left to right. Flat, so that a long sum is not a deep tree.
+    /// Operators of one precedence, from left to right. Flat, so that a long sum is not a deep
+    /// tree.
     Chain(Box<Expr>, Vec<(Operator, Expr)>),
     /// `a ~ b ~ c`
     Concat(Vec<Expr>),
     Negative(Box<Expr>),
     Positive(Box<Expr>),
-    /// Test, then, else.
+    /// Condition, then, else.
     If(Box<(Expr, Expr, Option<Expr>)>),
     Attr(Box<Expr>, Arc<str>),
     Item(Box<Expr>, Box<Expr>),
     Slice(Box<Expr>, Box<[Option<Expr>; 3]>),
     Call(Box<Expr>, Arguments),
-    /// Without a value where it stands for a block of text.
+    /// The value is `None` if the filter applies to the text of a block.
     Filter(Option<Box<Expr>>, Arc<str>, Arguments),
     Test(Box<Expr>, Arc<str>, Arguments),
 }
 
-/// What a call is given.
+/// Arguments of a call.
 #[derive(Debug, Default)]
 pub(super) struct Arguments {
     pub(super) positional: Vec<Expr>,
@@ -68,7 +69,7 @@ pub(super) enum Operator {
     Pow,
 }
 
-/// Where a value goes.
+/// Target of an assignment.
 #[derive(Debug)]
 pub(super) enum Target {
     Name(Arc<str>),
@@ -88,17 +89,17 @@ pub(super) struct Stmt {
 pub(super) enum Kind {
     Data(Arc<str>),
     Print(Expr),
-    /// Tests with their bodies; `else` is one without a test.
+    /// Conditions with their bodies; `else` has no condition.
     If(Vec<(Option<Expr>, Vec<Stmt>)>),
     For(Arc<For>),
     Set(Target, Expr),
-    /// A block of text, through a filter where there is one.
+    /// A block of text, filtered if there is a filter.
     SetBlock(Target, Option<Expr>, Vec<Stmt>),
     With(Vec<(Target, Expr)>, Vec<Stmt>),
     FilterBlock(Expr, Vec<Stmt>),
     Macro(Arc<MacroDef>),
     CallBlock(Expr, Arc<MacroDef>),
-    /// `{% generation %}`: marks what the model said; for rendering, a scope.
+    /// `{% generation %}`: marks text of the assistant; for rendering, only a scope.
     Generation(Vec<Stmt>),
     Break,
     Continue,
@@ -110,7 +111,7 @@ pub(super) struct For {
     pub(super) items: Expr,
     pub(super) test: Option<Expr>,
     pub(super) recursive: bool,
-    /// Whether the body names `loop`: only then must the items be known ahead.
+    /// Whether the body names `loop`: only then are the items needed before the loop starts.
     pub(super) uses_loop: bool,
     pub(super) body: Vec<Stmt>,
     pub(super) otherwise: Vec<Stmt>,
@@ -120,7 +121,7 @@ pub(super) struct For {
 pub(super) struct MacroDef {
     pub(super) name: Arc<str>,
     pub(super) parameters: Vec<(Arc<str>, Option<Expr>)>,
-    /// Whether the body names these, and so takes what no parameter takes.
+    /// Whether the body names `varargs`, `kwargs` or `caller`, and so accepts surplus arguments.
     pub(super) takes_varargs: bool,
     pub(super) takes_kwargs: bool,
     pub(super) takes_caller: bool,

@@ -1,14 +1,15 @@
-//! Tests: what may stand after `is`.
+//! Tests: the names that may follow `is`.
 
 use super::Fault;
-use super::args::{Args, need};
+use super::args::{Args, required};
 use super::ast::Comparison;
 use super::meter::Meter;
 use super::ops::compare;
 use super::value::{SeqKind, Value};
 use std::rc::Rc;
 
-/// Jinja's own, those that we do not have too: a template that names another is none.
+/// Jinja's own names, including those that are not supported here: any other name is a syntax
+/// error.
 pub(super) const NAMES: &str = "boolean callable defined divisibleby eq equalto escaped even false filter float ge \
     greaterthan gt in integer iterable le lessthan lower lt mapping ne none number odd sameas sequence string test true \
     undefined upper";
@@ -30,18 +31,18 @@ pub(super) fn test(meter: &Meter, name: &str, value: &Value, args: Args) -> Resu
     };
     if let Some(comparison) = comparison {
         let [other] = args.bind(name, ["other"])?;
-        return compare(meter, comparison, value, &need(other, name)?);
+        return compare(meter, comparison, value, &required(other, name)?);
     }
     if matches!(name, "divisibleby" | "sameas") {
         let [other] = args.bind(name, ["other"])?;
-        let other = need(other, name)?;
+        let other = required(other, name)?;
         if name == "sameas" {
-            return Ok(same(value, &other));
+            return Ok(is_same(value, &other));
         }
         return match (value.int(), other.int()) {
             (_, Some(0)) => Err(Fault::wrong("a division by zero")),
             (Some(a), Some(b)) => Ok(a.checked_rem(b) == Some(0)),
-            _ => Err(Fault::wrong("divisibleby is about whole numbers")),
+            _ => Err(Fault::wrong("divisibleby takes whole numbers")),
         };
     }
     args.none(name)?;
@@ -84,8 +85,8 @@ pub(super) fn test(meter: &Meter, name: &str, value: &Value, args: Args) -> Resu
     })
 }
 
-/// Python's `is`, as far as a template can tell.
-fn same(a: &Value, b: &Value) -> bool {
+/// Python's `is`, as far as a template can observe it.
+fn is_same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::None, Value::None) | (Value::Itself, Value::Itself) => true,
         (Value::Bool(a), Value::Bool(b)) => a == b,

@@ -1,11 +1,12 @@
-//! `strftime_now`: the date and time a template asks for.
+//! `strftime_now`: the date and time for templates.
 
 use super::Fault;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A moment and the offset of the place it is told in.
+/// A point in time and the offset of the time zone to print it in.
 ///
-/// The standard library does not know the machine's time zone, so a caller who wants local dates says the offset.
+/// The standard library does not know the machine's time zone, so a caller who wants local dates
+/// sets the offset.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Clock {
     /// Seconds since 1970 in UTC.
@@ -15,7 +16,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// This moment, in UTC.
+    /// Now, in UTC.
     pub fn utc_now() -> Clock {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
         Clock { unix, offset: 0 }
@@ -38,8 +39,8 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. Eras of 400 years, which begin in March so
-/// that the leap day is the last of its year.
+/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. It uses eras of
+/// 400 years that begin in March, so that the leap day is the last day of its year.
 fn civil(day: i64) -> (i64, usize, i64) {
     let shifted = day + 719_468; // days from 0000-03-01
     let era = shifted.div_euclid(146_097);
@@ -53,7 +54,7 @@ fn civil(day: i64) -> (i64, usize, i64) {
 }
 
 pub(super) fn strftime(clock: Clock, pattern: &str) -> Result<String, Fault> {
-    // Within the years of four digits, which is what Python has.
+    // Python supports years of up to four digits.
     let local = clock.unix.saturating_add(i64::from(clock.offset)).clamp(-62_135_596_800, 253_402_300_799);
     let (days, second) = (local.div_euclid(86_400), local.rem_euclid(86_400));
     let (year, month, day) = civil(days);
@@ -99,7 +100,7 @@ pub(super) fn strftime(clock: Clock, pattern: &str) -> Result<String, Fault> {
             Some('w') => weekday.to_string(),
             Some('s') => clock.unix.to_string(),
             Some('f') => "000000".into(),
-            // A moment without a zone: Python leaves these empty.
+            // Python prints nothing here for a time without a zone.
             Some('z' | 'Z') => String::new(),
             Some('%') => "%".into(),
             Some('n') => "\n".into(),

@@ -1,4 +1,4 @@
-//! Runs a template. Expressions are here, statements in `exec`.
+//! Interpreter. Expressions are here, statements in `exec`.
 
 use super::Fault;
 use super::args::Args;
@@ -6,7 +6,7 @@ use super::ast::{Arguments, Expr};
 use super::checks::test;
 use super::clock::Clock;
 use super::filters::filter;
-use super::meter::{Meter, Text};
+use super::meter::{Meter, TextBuilder};
 use super::methods::{self, Attribute};
 use super::ops::{compare, item, operate, slice};
 use super::value::{Function, Loop, Namespace, SeqKind, Value};
@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Names, and where to look further.
+/// Variables of a scope and the enclosing scope.
 #[derive(Debug, Default)]
 pub(super) struct Scope {
     names: RefCell<Vec<(Arc<str>, Value)>>,
@@ -46,11 +46,11 @@ impl Scope {
     }
 }
 
-/// One rendering.
+/// One rendering of a template.
 pub(super) struct Interpreter {
     pub(super) meter: Meter,
     pub(super) clock: Clock,
-    /// Every namespace made, so that one that holds itself is taken apart in the end.
+    /// All namespaces of this rendering, cleared at its end because a namespace may contain itself.
     pub(super) namespaces: RefCell<Vec<Rc<Namespace>>>,
 }
 
@@ -109,7 +109,7 @@ impl Interpreter {
                 left
             }
             Expr::Concat(all) => {
-                let mut out = Text::new(&self.meter);
+                let mut out = TextBuilder::new(&self.meter);
                 for part in all {
                     self.eval(part, scope)?.write(&mut out)?;
                 }
@@ -145,7 +145,7 @@ impl Interpreter {
                 self.call(&callee, self.arguments(arguments, scope)?)?
             }
             Expr::Filter(value, name, arguments) => {
-                let Some(value) = value else { return Err(Fault::wrong("a filter has nothing to work on")) };
+                let Some(value) = value else { return Err(Fault::wrong("a filter without a value")) };
                 let value = self.eval(value, scope)?;
                 filter(self, name, value, self.arguments(arguments, scope)?)?
             }
@@ -168,7 +168,7 @@ impl Interpreter {
         })
     }
 
-    /// The first that is true, or false; else the last.
+    /// The first value whose truth is `truth`, else the last value.
     fn first(&self, all: &[Expr], truth: bool, scope: &Rc<Scope>) -> Result<Value, Fault> {
         let mut value = Value::Bool(!truth);
         for expr in all {
@@ -188,7 +188,7 @@ impl Interpreter {
         Value::dict(&self.meter, out)
     }
 
-    /// Sets a key, in its old place where it has one.
+    /// Sets a key; a key that exists keeps its position.
     pub(super) fn insert(&self, pairs: &mut Vec<(Value, Value)>, key: Value, value: Value) -> Result<(), Fault> {
         if matches!(key, Value::Dict(_)) || matches!(&key, Value::Seq(seq) if seq.kind == SeqKind::List) {
             return Err(Fault::wrong(format!("a {} cannot be a key", key.type_name())));

@@ -1,17 +1,17 @@
-//! Statements.
+//! Interpreter: statements.
 
 use super::Fault;
 use super::args::Args;
 use super::ast::{Expr, For, Kind, MacroDef, Stmt, Target};
 use super::eval::{Interpreter, Scope};
 use super::filters::filter;
-use super::meter::Text;
+use super::meter::TextBuilder;
 use super::value::{Loop, Macro, Seq, Value};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What to do after a statement.
+/// Control flow after a statement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Flow {
     On,
@@ -20,7 +20,7 @@ pub(super) enum Flow {
 }
 
 impl Interpreter {
-    pub(super) fn run(&self, body: &[Stmt], scope: &Rc<Scope>, out: &mut Text) -> Result<Flow, Fault> {
+    pub(super) fn run(&self, body: &[Stmt], scope: &Rc<Scope>, out: &mut TextBuilder) -> Result<Flow, Fault> {
         self.meter.deeper(|| {
             for stmt in body {
                 match self.statement(&stmt.kind, scope, out).map_err(|fault| fault.at(stmt.line))? {
@@ -32,16 +32,16 @@ impl Interpreter {
         })
     }
 
-    /// A body's text.
+    /// Renders a body into a string.
     fn capture(&self, body: &[Stmt], scope: &Rc<Scope>) -> Result<Value, Fault> {
-        let mut text = Text::new(&self.meter);
+        let mut text = TextBuilder::new(&self.meter);
         match self.run(body, scope, &mut text)? {
             Flow::On => Ok(Value::Str(text.finish())),
             _ => Err(Fault::wrong("break or continue outside of a loop")),
         }
     }
 
-    fn statement(&self, kind: &Kind, scope: &Rc<Scope>, out: &mut Text) -> Result<Flow, Fault> {
+    fn statement(&self, kind: &Kind, scope: &Rc<Scope>, out: &mut TextBuilder) -> Result<Flow, Fault> {
         self.meter.steps(1)?;
         match kind {
             Kind::Data(text) => out.push(text)?,
@@ -65,10 +65,10 @@ impl Interpreter {
                 let value = self.eval(value, scope)?;
                 self.assign(target, value, scope)?;
             }
-            Kind::SetBlock(target, through, body) => {
+            Kind::SetBlock(target, apply_filters, body) => {
                 let text = self.capture(body, &Scope::inside(scope))?;
-                let text = match through {
-                    Some(through) => self.through(through, text, scope)?,
+                let text = match apply_filters {
+                    Some(apply_filters) => self.apply_filters(apply_filters, text, scope)?,
                     None => text,
                 };
                 self.assign(target, text, scope)?;
@@ -76,14 +76,14 @@ impl Interpreter {
             Kind::With(pairs, body) => {
                 let inner = Scope::inside(scope);
                 for (target, value) in pairs {
-                    // Values are told in the scope around, so that one cannot see another.
+                    // Values are evaluated in the enclosing scope, so they cannot see each other.
                     self.assign(target, self.eval(value, scope)?, &inner)?;
                 }
                 return self.run(body, &inner, out);
             }
-            Kind::FilterBlock(through, body) => {
+            Kind::FilterBlock(apply_filters, body) => {
                 let text = self.capture(body, &Scope::inside(scope))?;
-                self.through(through, text, scope)?.write(out)?;
+                self.apply_filters(apply_filters, text, scope)?.write(out)?;
             }
             Kind::Macro(def) => scope.set(&def.name, closure(def, scope)),
             Kind::CallBlock(call, def) => {
@@ -103,11 +103,11 @@ impl Interpreter {
         Ok(Flow::On)
     }
 
-    /// Filters over a block's text.
-    fn through(&self, expr: &Expr, text: Value, scope: &Rc<Scope>) -> Result<Value, Fault> {
+    /// Applies filters to the text of a block.
+    fn apply_filters(&self, expr: &Expr, text: Value, scope: &Rc<Scope>) -> Result<Value, Fault> {
         let Expr::Filter(value, name, arguments) = expr else { return Err(Fault::wrong("a block needs a filter")) };
         let value = match value {
-            Some(inner) => self.meter.deeper(|| self.through(inner, text, scope))?,
+            Some(inner) => self.meter.deeper(|| self.apply_filters(inner, text, scope))?,
             None => text,
         };
         filter(self, name, value, self.arguments(arguments, scope)?)
@@ -125,7 +125,7 @@ impl Interpreter {
                 let items = value.items(&self.meter)?;
                 if items.items.len() != targets.len() {
                     let (have, want) = (items.items.len(), targets.len());
-                    return Err(Fault::wrong(format!("{have} values cannot be given to {want} names")));
+                    return Err(Fault::wrong(format!("cannot unpack {have} values into {want} names")));
                 }
                 for (target, value) in targets.iter().zip(&items.items) {
                     self.assign(target, value.clone(), scope)?;
@@ -135,13 +135,13 @@ impl Interpreter {
         Ok(())
     }
 
-    /// A loop, and how many of the same it is within.
+    /// Runs a loop; `depth` counts the recursive loops around it.
     fn for_each(
         &self,
         (of, depth): (&Arc<For>, usize),
         items: &Value,
         scope: &Rc<Scope>,
-        out: &mut Text,
+        out: &mut TextBuilder,
     ) -> Result<(), Fault> {
         let mut items = items.items(&self.meter)?;
         let mut lazy = None;
@@ -153,8 +153,8 @@ impl Interpreter {
             }
         }
         let looped = of.uses_loop.then(|| {
-            let again = of.recursive.then(|| (of.clone(), Rc::downgrade(scope)));
-            Rc::new(Loop { items: items.clone(), at: Cell::new(0), depth, last: RefCell::default(), again })
+            let recursion = of.recursive.then(|| (of.clone(), Rc::downgrade(scope)));
+            Rc::new(Loop { items: items.clone(), at: Cell::new(0), depth, last: RefCell::default(), recursion })
         });
         let mut met = false;
         for (at, item) in items.items.iter().enumerate() {
@@ -199,18 +199,18 @@ impl Interpreter {
     /// `loop(items)` in a recursive loop.
     pub(super) fn call_loop(&self, of: &Loop, args: Args) -> Result<Value, Fault> {
         let [items] = args.bind("loop", ["iterable"])?;
-        let Some((again, scope)) = &of.again else { return Err(Fault::wrong("this loop is not recursive")) };
+        let Some((recursion, scope)) = &of.recursion else { return Err(Fault::wrong("this loop is not recursive")) };
         let scope = scope.upgrade().ok_or_else(|| Fault::wrong("a loop was called after its end"))?;
-        let mut text = Text::new(&self.meter);
-        let items = super::args::need(items, "loop")?;
-        self.meter.deeper(|| self.for_each((again, of.depth + 1), &items, &scope, &mut text))?;
+        let mut text = TextBuilder::new(&self.meter);
+        let items = super::args::required(items, "loop")?;
+        self.meter.deeper(|| self.for_each((recursion, of.depth + 1), &items, &scope, &mut text))?;
         Ok(Value::Str(text.finish()))
     }
 
     pub(super) fn call_macro(&self, of: &Macro, args: Args) -> Result<Value, Fault> {
         let def = &of.def;
         let parent = of.scope.upgrade();
-        let parent = parent.ok_or_else(|| Fault::wrong(format!("{} was called where it is not known", def.name)))?;
+        let parent = parent.ok_or_else(|| Fault::wrong(format!("{} was called outside of its scope", def.name)))?;
         let scope = Scope::inside(&parent);
         let mut named = args.named;
         let mut given = args.positional.into_iter();

@@ -1,11 +1,11 @@
-//! Filters of one value. Those that go through a list are in `sequences`.
+//! Filters of one value. Filters of lists are in `sequences`.
 
 use super::Fault;
-use super::args::{Args, flag, int, need, optional_text, printed, size};
+use super::args::{Args, flag, int, optional_text, printed, required, size};
 use super::eval::Interpreter;
 use super::format::percent;
 use super::json::Layout;
-use super::meter::{Meter, Text};
+use super::meter::{Meter, TextBuilder};
 use super::methods;
 use super::numbers::{to_float, to_int};
 use super::ops::escape;
@@ -14,7 +14,8 @@ use super::sequences;
 use super::strings::{lines, replace};
 use super::value::Value;
 
-/// Jinja's own, those that we do not have too: a template that names another is none.
+/// Jinja's own names, including those that are not supported here: any other name is a syntax
+/// error.
 pub(super) const NAMES: &str = "abs attr batch capitalize center count d default dictsort e escape filesizeformat first \
     float forceescape format groupby indent int items join last length list lower map max min pprint random reject \
     rejectattr replace reverse round safe select selectattr slice sort string striptags sum title tojson trim truncate \
@@ -28,7 +29,7 @@ pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> 
         return match name {
             "safe" | "escape" | "e" => Ok(value),
             "string" | "trim" | "upper" | "lower" | "capitalize" | "title" | "indent" | "center" | "default" | "d" => {
-                filter(it, name, value.plain(), args)?.marked(meter)
+                filter(it, name, value.plain(), args)?.into_markup(meter)
             }
             "format" => Err(Fault::wrong("format on a safe string is not supported")),
             _ => filter(it, name, value.plain(), args),
@@ -65,7 +66,7 @@ pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> 
         }
         "replace" => {
             let [old, new, count] = args.bind(name, ["old", "new", "count"])?;
-            let (old, new) = (need(old, name)?.text(meter)?, need(new, name)?.text(meter)?);
+            let (old, new) = (required(old, name)?.text(meter)?, required(new, name)?.text(meter)?);
             let count = count.filter(|c| !matches!(c, Value::None));
             replace(meter, &text(&value)?, (&old, &new), usize::try_from(int(count, -1, name)?).ok())
         }
@@ -93,13 +94,13 @@ pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> 
         }
         "escape" | "e" | "forceescape" => {
             args.none(name)?;
-            let mut out = Text::new(meter);
+            let mut out = TextBuilder::new(meter);
             escape(&text(&value)?, &mut out)?;
             Ok(Value::Markup(out.finish()))
         }
         "urlencode" => {
             args.none(name)?;
-            let mut out = Text::new(meter);
+            let mut out = TextBuilder::new(meter);
             for byte in text(&value)?.bytes() {
                 match byte {
                     b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' | b'-' | b'~' | b'/' => {
@@ -132,7 +133,7 @@ pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> 
         "round" => round(&value, args),
         "attr" => {
             let [name] = args.bind(name, ["name"])?;
-            it.attribute_only(&value, &need(name, "attr")?.text(meter)?)
+            it.attribute_only(&value, &required(name, "attr")?.text(meter)?)
         }
         _ => sequences::filter(it, name, value, args),
     }
@@ -145,7 +146,7 @@ fn to_json(meter: &Meter, value: &Value, args: Args) -> Result<Value, Fault> {
         None | Some(Value::None) => None,
         Some(Value::Str(text)) => Some(text),
         Some(other) => {
-            let mut out = Text::new(meter);
+            let mut out = TextBuilder::new(meter);
             out.times(" ", size(int(Some(other), 0, "indent")?))?;
             Some(out.finish())
         }
@@ -154,17 +155,17 @@ fn to_json(meter: &Meter, value: &Value, args: Args) -> Result<Value, Fault> {
         None | Some(Value::None) => (if indent.is_some() { "," } else { ", " }.into(), ": ".into()),
         Some(Value::Seq(pair)) => match &pair.items[..] {
             [Value::Str(items), Value::Str(keys)] => (items.clone(), keys.clone()),
-            _ => return Err(Fault::wrong("separators are two strings")),
+            _ => return Err(Fault::wrong("separators must be two strings")),
         },
-        Some(_) => return Err(Fault::wrong("separators are two strings")),
+        Some(_) => return Err(Fault::wrong("separators must be two strings")),
     };
     let layout = Layout { indent, separators, sort_keys: flag(sort_keys, false), ascii: flag(ascii, false) };
-    let mut out = Text::new(meter);
+    let mut out = TextBuilder::new(meter);
     layout.write(value, 0, &mut out)?;
     Ok(Value::Str(out.finish()))
 }
 
-/// Upper case after blanks, dashes and opening brackets.
+/// Upper case after whitespace, dashes and opening brackets.
 fn title(meter: &Meter, text: &str) -> Result<Value, Fault> {
     meter.bytes(text.len())?;
     let mut out = String::with_capacity(text.len());
@@ -182,14 +183,14 @@ fn title(meter: &Meter, text: &str) -> Result<Value, Fault> {
 
 fn indent(meter: &Meter, text: &str, args: Args) -> Result<Value, Fault> {
     let [width, first, blank] = args.bind("indent", ["width", "first", "blank"])?;
-    let mut space = Text::new(meter);
+    let mut space = TextBuilder::new(meter);
     match width {
         Some(Value::Str(text)) => space.push(&text)?,
         other => space.times(" ", size(int(other, 4, "indent")?))?,
     }
     let (space, first, blank) = (space.finish(), flag(first, false), flag(blank, false));
     let whole = format!("{text}\n");
-    let mut out = Text::new(meter);
+    let mut out = TextBuilder::new(meter);
     if first {
         out.push(&space)?;
     }
@@ -237,7 +238,8 @@ fn round(value: &Value, args: Args) -> Result<Value, Fault> {
             Some(n) if precision >= 0 => Ok(Value::Int(n)),
             Some(_) => Err(Fault::wrong("round: a whole number to tens is not supported")),
             None if precision < 0 => Ok(Value::Float((n * scale).round_ties_even() / scale)),
-            // Through the decimal digits, as Python does: 2.675 has fewer thousandths than it shows.
+            // By way of the decimal digits, as in Python: 2.675 is stored as slightly less than it
+            // prints.
             None => Ok(Value::Float(format!("{n:.*}", precision as usize).parse().unwrap_or(n))),
         },
     }

@@ -2,7 +2,7 @@
 
 use super::Fault;
 use super::args::Args;
-use super::meter::{Meter, Text};
+use super::meter::{Meter, TextBuilder};
 use super::numbers::whole;
 use super::ops::item;
 use super::print::float_text;
@@ -10,17 +10,17 @@ use super::value::{SeqKind, Value};
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// Digits after the point. More say nothing about a double.
-const MOST_DIGITS: usize = 400;
+/// Most digits after the decimal point. Further ones carry no information about a double.
+const MAX_DIGITS: usize = 400;
 
-/// How one value is to be written.
+/// Format specification of one value.
 struct Spec {
     fill: char,
     /// `<`, `>`, `^`, or `=` to fill between sign and digits.
     align: char,
     plus: Option<char>,
-    /// With `0x` before digits of that base, and a point after all others.
-    marked: bool,
+    /// `#`: with `0x` before hexadecimal digits, and a decimal point for the other types.
+    alternate: bool,
     width: usize,
     precision: Option<usize>,
     commas: bool,
@@ -51,7 +51,7 @@ pub(super) fn percent(meter: &Meter, pattern: &str, values: &Value) -> Result<Va
         }
         .ok_or_else(|| Fault::wrong("% was given too few values"))
     };
-    let mut out = Text::new(meter);
+    let mut out = TextBuilder::new(meter);
     let mut by_name = false;
     let mut chars = pattern.chars().peekable();
     while let Some(c) = chars.next() {
@@ -72,7 +72,7 @@ pub(super) fn percent(meter: &Meter, pattern: &str, values: &Value) -> Result<Va
             match flag {
                 '-' => (spec.fill, spec.align) = (' ', '<'),
                 '0' if spec.align == '>' => (spec.fill, spec.align) = ('0', '='),
-                '#' => spec.marked = true,
+                '#' => spec.alternate = true,
                 '+' => spec.plus = Some('+'),
                 ' ' => spec.plus = spec.plus.or(Some(' ')),
                 _ => {}
@@ -100,21 +100,21 @@ pub(super) fn percent(meter: &Meter, pattern: &str, values: &Value) -> Result<Va
             other => return Err(Fault::wrong(format!("%{} is not supported", other.unwrap_or(' ')))),
         }
     }
-    if !by_name && (tuple.is_some_and(|seq| used < seq.items.len()) || (used == 0 && is_lone(values))) {
+    if !by_name && (tuple.is_some_and(|seq| used < seq.items.len()) || (used == 0 && is_single_value(values))) {
         return Err(Fault::wrong("% was given too many values"));
     }
     Ok(Value::Str(out.finish()))
 }
 
-/// Whether `"text" % value` has a value too many.
-fn is_lone(value: &Value) -> bool {
+/// Whether `"text" % value` without any field is an error because of a surplus value.
+fn is_single_value(value: &Value) -> bool {
     !matches!(value, Value::Dict(_))
         && !matches!(value, Value::Seq(seq) if seq.kind != SeqKind::Generator(false.into()))
 }
 
 /// `pattern.format(…)`
 pub(super) fn braces(meter: &Meter, pattern: &str, args: &Args) -> Result<Value, Fault> {
-    let mut out = Text::new(meter);
+    let mut out = TextBuilder::new(meter);
     let mut counted = 0;
     let mut chars = pattern.chars().peekable();
     while let Some(c) = chars.next() {
@@ -144,7 +144,7 @@ pub(super) fn braces(meter: &Meter, pattern: &str, args: &Args) -> Result<Value,
                     spec => Spec::parse(spec, &value)?.write(&value, &mut out)?,
                 }
             }
-            '}' => return Err(Fault::wrong("format: a single } stands alone")),
+            '}' => return Err(Fault::wrong("format: a single } without {")),
             c => out.char(c)?,
         }
     }
@@ -170,16 +170,16 @@ fn lookup(meter: &Meter, path: &str, args: &Args, counted: &mut usize) -> Result
         value = item(meter, &value, &key)?.ok_or_else(missing)?;
         rest = after;
     }
-    // Attributes of Python's own objects are what a sandbox forbids; dicts have none.
+    // The sandbox forbids attributes of Python's own objects, and dicts have none.
     if rest.is_empty() { Ok(value) } else { Err(missing()) }
 }
 
 impl Spec {
     fn new(align: char) -> Spec {
-        Spec { fill: ' ', align, plus: None, marked: false, width: 0, precision: None, commas: false, kind: None }
+        Spec { fill: ' ', align, plus: None, alternate: false, width: 0, precision: None, commas: false, kind: None }
     }
 
-    /// What stands after the colon of a field, for this value.
+    /// Parses the part of a field after its colon, for this value.
     fn parse(text: &str, value: &Value) -> Result<Spec, Fault> {
         let unfit = || Fault::wrong(format!("the format {text:?} of a {} is not supported", value.type_name()));
         let numeric = value.number().is_some();
@@ -197,7 +197,7 @@ impl Spec {
         }
         let sign = chars.next_if(|c| matches!(c, '+' | ' ' | '-'));
         spec.plus = sign.filter(|c| *c != '-');
-        spec.marked = chars.next_if_eq(&'#').is_some();
+        spec.alternate = chars.next_if_eq(&'#').is_some();
         if filled.is_none() && chars.next_if_eq(&'0').is_some() {
             spec.fill = '0';
             if aligned.is_none() && numeric {
@@ -213,9 +213,9 @@ impl Spec {
         // Python puts commas between such zeros too.
         let grouped = spec.commas && spec.fill == '0' && spec.align == '=';
         let fits = match (spec.kind, value) {
-            (None | Some('s'), Value::Str(_)) => sign.is_none() && !spec.marked && !spec.commas && spec.align != '=',
+            (None | Some('s'), Value::Str(_)) => sign.is_none() && !spec.alternate && !spec.commas && spec.align != '=',
             (Some('f' | 'F' | '%'), _) => numeric && !grouped,
-            (None, Value::Float(_)) => spec.precision.is_none() && !spec.marked && !grouped,
+            (None, Value::Float(_)) => spec.precision.is_none() && !spec.alternate && !grouped,
             (None | Some('d'), _) => numeric && spec.precision.is_none() && !grouped,
             (Some('x' | 'X'), _) => numeric && spec.precision.is_none() && !spec.commas,
             _ => false,
@@ -223,7 +223,7 @@ impl Spec {
         if fits && chars.next().is_none() { Ok(spec) } else { Err(unfit()) }
     }
 
-    fn write(&self, value: &Value, out: &mut Text) -> Result<(), Fault> {
+    fn write(&self, value: &Value, out: &mut TextBuilder) -> Result<(), Fault> {
         let (sign, body) = self.parts(value)?;
         let room = self.width.saturating_sub(sign.len() + body.chars().count());
         let (left, between, right) = match self.align {
@@ -240,21 +240,21 @@ impl Spec {
         out.times(&fill, right)
     }
 
-    /// The sign, with the mark of its base, and the rest.
+    /// The sign with the prefix of the base, and the digits.
     fn parts(&self, value: &Value) -> Result<(String, String), Fault> {
         if let (None | Some('s'), Value::Str(text)) = (self.kind, value) {
             let most = self.precision.unwrap_or(usize::MAX);
             return Ok((String::new(), text.chars().take(most).collect()));
         }
         let precision = self.precision.unwrap_or(6);
-        if precision > MOST_DIGITS {
-            return Err(Fault::limit(format!("a number of more than {MOST_DIGITS} digits")));
+        if precision > MAX_DIGITS {
+            return Err(Fault::limit(format!("a number of more than {MAX_DIGITS} digits")));
         }
         let unfit = || Fault::wrong(format!("a {} cannot be formatted as {:?}", value.type_name(), self.kind));
         let (negative, mut body) = match (self.kind, value) {
             (Some('f' | 'F' | '%'), _) | (None, Value::Float(_)) => {
                 let n = value.number().ok_or_else(unfit)? * if self.kind == Some('%') { 100.0 } else { 1.0 };
-                let point = if self.marked && precision == 0 { "." } else { "" };
+                let point = if self.alternate && precision == 0 { "." } else { "" };
                 let body = match self.kind {
                     Some(_) if n.is_finite() => format!("{:.precision$}{point}", n.abs()),
                     _ => float_text(n.abs()),
@@ -280,7 +280,7 @@ impl Spec {
             body = commas(&body);
         }
         let mut sign: String = if negative { Some('-') } else { self.plus }.into_iter().collect();
-        if let (true, Some(kind @ ('x' | 'X'))) = (self.marked, self.kind) {
+        if let (true, Some(kind @ ('x' | 'X'))) = (self.alternate, self.kind) {
             sign.extend(['0', kind]);
         }
         Ok((sign, body))

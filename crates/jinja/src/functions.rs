@@ -1,26 +1,26 @@
-//! The functions every template has.
+//! The global functions of templates.
 
 use super::Fault;
-use super::args::{Args, int, need, text};
+use super::args::{Args, int, required, text};
 use super::clock::strftime;
 use super::eval::Interpreter;
 use super::value::{Function, Namespace, SeqKind, Value};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Items of a `range`, as in the sandbox that templates are written for.
-const LONGEST_RANGE: i128 = 100_000;
+/// Most items of a `range`, as in the sandbox of transformers.
+const MAX_RANGE: i128 = 100_000;
 
 impl Interpreter {
     pub(super) fn call_function(&self, function: Function, args: Args) -> Result<Value, Fault> {
         match function {
             Function::RaiseException => {
                 let [message] = args.bind("raise_exception", ["message"])?;
-                Err(Fault::Raised(need(message, "raise_exception")?.text(&self.meter)?.to_string()))
+                Err(Fault::Raised(required(message, "raise_exception")?.text(&self.meter)?.to_string()))
             }
             Function::StrftimeNow => {
                 let [format] = args.bind("strftime_now", ["format"])?;
-                let format = text(need(format, "strftime_now")?, "strftime_now")?;
+                let format = text(required(format, "strftime_now")?, "strftime_now")?;
                 self.meter.text(&strftime(self.clock, &format)?)
             }
             Function::Range => self.range(args),
@@ -40,7 +40,7 @@ impl Interpreter {
         }
     }
 
-    /// What `dict(pairs or dict, name=value)` holds.
+    /// The pairs of `dict(pairs or dict, name=value)`.
     fn pairs(&self, args: Args) -> Result<Vec<(Value, Value)>, Fault> {
         let mut pairs = Vec::new();
         let mut given = args.positional.into_iter();
@@ -79,7 +79,7 @@ impl Interpreter {
     fn range(&self, args: Args) -> Result<Value, Fault> {
         let given = args.positional.len();
         let [first, second, step] = args.bind("range", ["start", "stop", "step"])?;
-        let first = int(Some(need(first, "range")?), 0, "range")?;
+        let first = int(Some(required(first, "range")?), 0, "range")?;
         let (start, stop) = if given < 2 { (0, first) } else { (first, int(second, 0, "range")?) };
         let step = int(step, 1, "range")?;
         if step == 0 {
@@ -91,8 +91,8 @@ impl Interpreter {
             Some(span) => (span - 1) / step.checked_abs().unwrap_or(i128::MAX) + 1,
             None => i128::MAX,
         };
-        if count > LONGEST_RANGE {
-            return Err(Fault::limit(format!("a range of more than {LONGEST_RANGE}")));
+        if count > MAX_RANGE {
+            return Err(Fault::limit(format!("a range of more than {MAX_RANGE}")));
         }
         Value::seq(&self.meter, SeqKind::Range, (0..count).map(|i| Value::Int(start + i * step)).collect())
     }

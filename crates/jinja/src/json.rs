@@ -1,24 +1,24 @@
 //! `tojson`: what Python's `json.dumps` writes, without escaping anything for HTML.
 
 use super::Fault;
-use super::meter::Text;
+use super::meter::TextBuilder;
 use super::print::float_text;
 use super::value::{SeqKind, Value};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// How it is laid out.
+/// Layout of the JSON text.
 pub(super) struct Layout {
-    /// What a line is indented by for every level; all on one line without.
+    /// Indentation of each level; `None` prints everything on one line.
     pub(super) indent: Option<Arc<str>>,
-    /// Between items, and between a key and its value.
+    /// Separators between items, and between a key and its value.
     pub(super) separators: (Arc<str>, Arc<str>),
     pub(super) sort_keys: bool,
     pub(super) ascii: bool,
 }
 
 impl Layout {
-    pub(super) fn write(&self, value: &Value, level: usize, out: &mut Text) -> Result<(), Fault> {
+    pub(super) fn write(&self, value: &Value, level: usize, out: &mut TextBuilder) -> Result<(), Fault> {
         match value {
             Value::None => out.push("null"),
             Value::Bool(b) => out.push(if *b { "true" } else { "false" }),
@@ -55,11 +55,11 @@ impl Layout {
                 self.close(dict.pairs.is_empty(), level, out)?;
                 out.push("}")
             }
-            other => Err(Fault::wrong(format!("a {} has no form in JSON", other.type_name()))),
+            other => Err(Fault::wrong(format!("a {} cannot be written as JSON", other.type_name()))),
         }
     }
 
-    fn key(&self, key: &Value, out: &mut Text) -> Result<(), Fault> {
+    fn key(&self, key: &Value, out: &mut TextBuilder) -> Result<(), Fault> {
         match key {
             Value::Str(key) | Value::Markup(key) => self.string(key, out),
             Value::None => out.push("\"null\""),
@@ -70,24 +70,24 @@ impl Layout {
         }
     }
 
-    fn between(&self, i: usize, level: usize, out: &mut Text) -> Result<(), Fault> {
+    fn between(&self, i: usize, level: usize, out: &mut TextBuilder) -> Result<(), Fault> {
         if i > 0 {
             out.push(&self.separators.0)?;
         }
         self.line(level, out)
     }
 
-    fn line(&self, level: usize, out: &mut Text) -> Result<(), Fault> {
+    fn line(&self, level: usize, out: &mut TextBuilder) -> Result<(), Fault> {
         let Some(indent) = &self.indent else { return Ok(()) };
         out.push("\n")?;
         out.times(indent, level)
     }
 
-    fn close(&self, empty: bool, level: usize, out: &mut Text) -> Result<(), Fault> {
+    fn close(&self, empty: bool, level: usize, out: &mut TextBuilder) -> Result<(), Fault> {
         if empty { Ok(()) } else { self.line(level, out) }
     }
 
-    fn string(&self, text: &str, out: &mut Text) -> Result<(), Fault> {
+    fn string(&self, text: &str, out: &mut TextBuilder) -> Result<(), Fault> {
         out.push("\"")?;
         let mut plain = 0;
         for (i, c) in text.char_indices() {

@@ -1,10 +1,11 @@
-//! Template source → tokens, with the whitespace rules of `trim_blocks` and `lstrip_blocks` applied.
+//! Lexer: template source to tokens, with the whitespace rules of `trim_blocks` and
+//! `lstrip_blocks`.
 
 use super::Fault;
 use super::print::is_space;
 use std::sync::Arc;
 
-/// What a piece of the source is.
+/// Kind of a token.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Tok {
     /// Text outside of tags.
@@ -29,16 +30,16 @@ pub(super) struct Token {
     pub(super) line: u32,
 }
 
-/// Longer ones first, so that `**` is not two of `*`.
+/// Longer ones first, so that `**` is not read as two `*`.
 const OPERATORS: [&str; 26] = [
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<", "=", ".",
     ":", "|", ",", ";",
 ];
 
-/// The whole source.
+/// Splits the whole source into tokens.
 pub(super) fn lex(source: &str) -> Result<Vec<Token>, Fault> {
     let mut text = if source.contains('\r') { source.replace("\r\n", "\n").replace('\r', "\n") } else { source.into() };
-    // The newline at the very end belongs to the file, not to the template.
+    // As in Jinja, one newline at the end of the source is dropped.
     if text.ends_with('\n') {
         text.pop();
     }
@@ -51,7 +52,7 @@ struct Lexer<'s> {
     text: &'s str,
     at: usize,
     line: u32,
-    /// Whether the text from `at` on begins a line, as far as `lstrip_blocks` is concerned.
+    /// Whether `at` is at the start of a line, for `lstrip_blocks`.
     line_start: bool,
     out: Vec<Token>,
 }
@@ -61,7 +62,7 @@ impl<'s> Lexer<'s> {
         while let Some(open) = self.find_open() {
             let kind = self.text.as_bytes()[open + 1];
             let sign = self.text.as_bytes().get(open + 2).copied().filter(|b| matches!(b, b'-' | b'+'));
-            let data = self.before(open, sign, kind != b'{');
+            let data = self.text_before(open, sign, kind != b'{');
             self.data(data);
             self.advance(open);
             if kind == b'%'
@@ -88,8 +89,8 @@ impl<'s> Lexer<'s> {
             .find(|&i| bytes[i] == b'{' && matches!(bytes[i + 1], b'{' | b'%' | b'#'))
     }
 
-    /// The text before a tag, less what the tag strips.
-    fn before(&self, open: usize, sign: Option<u8>, strips: bool) -> &'s str {
+    /// The text before a tag, without the whitespace that the tag strips.
+    fn text_before(&self, open: usize, sign: Option<u8>, strips: bool) -> &'s str {
         let data = &self.text[self.at..open];
         match sign {
             Some(b'-') => data.trim_end_matches(is_space),
@@ -125,8 +126,8 @@ impl<'s> Lexer<'s> {
         Fault::Syntax { line: self.line, what: what.into() }
     }
 
-    /// Past the end of a tag at `close`, of which `sign` stands before it, and past what it trims.
-    fn past(&mut self, close: usize, sign: Option<u8>, trims: bool) {
+    /// Skips the end of a tag at `close`, its `sign`, and the whitespace that the tag trims.
+    fn skip_tag_end(&mut self, close: usize, sign: Option<u8>, trims: bool) {
         let mut end = close + 2;
         match sign {
             Some(b'-') => end += self.text[end..].len() - self.text[end..].trim_start_matches(is_space).len(),
@@ -141,7 +142,7 @@ impl<'s> Lexer<'s> {
         let Some(found) = self.rest().find("#}") else { return Err(self.fault("a comment is not closed with #}")) };
         let close = self.at + found;
         let sign = self.text.as_bytes()[self.at..close].last().copied().filter(|b| matches!(b, b'-' | b'+'));
-        self.past(close, sign, true);
+        self.skip_tag_end(close, sign, true);
         Ok(())
     }
 
@@ -155,16 +156,16 @@ impl<'s> Lexer<'s> {
             let tail = tail.trim_start_matches(is_space);
             let end = tail.as_bytes().first().copied().filter(|b| matches!(b, b'-' | b'+'));
             if tail[usize::from(end.is_some())..].starts_with("%}") {
-                let data = self.before(open, sign, true);
+                let data = self.text_before(open, sign, true);
                 self.data(data);
-                self.past(self.text.len() - tail.len() + usize::from(end.is_some()), end, true);
+                self.skip_tag_end(self.text.len() - tail.len() + usize::from(end.is_some()), end, true);
                 return Ok(());
             }
         }
         Err(self.fault("{% raw %} is not closed with {% endraw %}"))
     }
 
-    /// The inside of `{{ }}` or `{% %}`.
+    /// Reads the inside of `{{ }}` or `{% %}`.
     fn tag(&mut self, open: Tok, close: Tok) -> Result<(), Fault> {
         let (mark, trims) = if close == Tok::End { ("%}", true) } else { ("}}", false) };
         self.push(open);
@@ -176,7 +177,7 @@ impl<'s> Lexer<'s> {
                 let sign = sign.filter(|_| rest[1..].starts_with(mark));
                 if sign.is_some() || rest.starts_with(mark) {
                     self.push(close);
-                    self.past(self.at + usize::from(sign.is_some()), sign, trims);
+                    self.skip_tag_end(self.at + usize::from(sign.is_some()), sign, trims);
                     return Ok(());
                 }
             }
@@ -195,7 +196,7 @@ impl<'s> Lexer<'s> {
                 self.string(c)?;
             } else {
                 let Some(op) = OPERATORS.into_iter().find(|op| rest.starts_with(op)) else {
-                    return Err(self.fault(format!("the character {c:?} has no meaning here")));
+                    return Err(self.fault(format!("unexpected character {c:?}")));
                 };
                 match op {
                     "(" | "[" | "{" => brackets.push(op),
@@ -307,7 +308,7 @@ impl<'s> Lexer<'s> {
     }
 }
 
-/// The length of a `{% raw %}` at the beginning of `text`, with what it trims.
+/// The length of a `{% raw %}` at the start of `text`, with the whitespace that it trims.
 fn raw_begin(text: &str) -> Option<usize> {
     let body = text.strip_prefix("{%")?;
     let body = body.strip_prefix(['-', '+']).unwrap_or(body).trim_start_matches(is_space);

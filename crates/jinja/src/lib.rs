@@ -1,7 +1,9 @@
-//! Jinja, as chat templates use it: what Jinja2 does in the sandbox of transformers, with `trim_blocks` and `lstrip_blocks`.
+//! Jinja for chat templates: renders what Jinja2 renders in the sandbox of transformers, with
+//! `trim_blocks` and `lstrip_blocks`.
 //!
-//! A template is a program that came with a model. Everything it makes is paid for from a meter, so that no template can fill
-//! the memory or run for ever; and it must print what Python prints, to the letter. The README says how other engines fared.
+//! A template is a program that came with a model. Everything it creates is charged to a budget
+//! (`meter.rs`), so that no template can fill the memory or run forever; and it must print what
+//! Python prints, to the letter. The README compares other engines.
 //!
 //! ```
 //! use sconce_jinja::{Clock, Template};
@@ -39,43 +41,43 @@ pub use clock::Clock;
 
 use eval::{Interpreter, Scope};
 use exec::Flow;
-use meter::{Meter, Text};
+use meter::{Meter, TextBuilder};
 use serde_json::{Map, Value as Json};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use value::Value;
 
-/// The longest template. The longest known is some 30 kB.
-const LONGEST: usize = 1 << 20;
-/// The longest text, besides [`PER_INPUT`] bytes for every byte of what was given.
-const LONGEST_TEXT: usize = 4 << 20;
-const PER_INPUT: usize = 8;
+/// Longest template in bytes. The longest known is some 30 kB.
+const MAX_SOURCE: usize = 1 << 20;
+/// Longest rendered text in bytes, plus [`PER_INPUT_BYTE`] bytes for every byte of input.
+const MAX_TEXT: usize = 4 << 20;
+const PER_INPUT_BYTE: usize = 8;
 
-/// Why there is no text.
+/// Why a template was not rendered.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
-    /// The template is not Jinja.
+    /// The template is not valid Jinja.
     Syntax {
-        /// Its line, from 1.
+        /// Line, from 1.
         line: u32,
         /// What is wrong.
         what: String,
     },
-    /// The template itself refuses its input (`raise_exception`).
+    /// The template rejects its input (`raise_exception`).
     Raised(String),
-    /// The template cannot go on with this input.
+    /// The template fails for this input.
     Wrong {
-        /// Its line, from 1, where that is known.
+        /// Line, from 1, if known.
         line: Option<u32>,
         /// What went wrong.
         what: String,
     },
-    /// The template takes too long, or too much memory.
+    /// The template needs too much time or memory.
     Limit {
-        /// Its line, from 1, where that is known.
+        /// Line, from 1, if known.
         line: Option<u32>,
-        /// Of what it takes too much.
+        /// Which limit was exceeded.
         what: String,
     },
 }
@@ -104,7 +106,7 @@ impl Fault {
         Fault::Limit { line: None, what }
     }
 
-    /// With the line of the innermost statement.
+    /// Adds the line of the innermost statement.
     fn at(self, at: u32) -> Fault {
         match self {
             Fault::Wrong { line, what } => Fault::Wrong { line: line.or(Some(at)), what },
@@ -114,10 +116,10 @@ impl Fault {
     }
 }
 
-/// Runs what a template makes us do. A bug of ours that it finds fails this one template: nothing of a parse or a rendering
-/// outlives it, so nothing is left half done.
-fn contained<T>(f: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
-    let bug = "it met a fault of this program; please report it, with the template";
+/// Turns a panic into an error. A bug in this crate then fails one template only: parsing and
+/// rendering leave no state behind.
+fn catch_panic<T>(f: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    let bug = "a fault of this program; please report it with the template";
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| Err(Fault::wrong(bug)))
 }
 
@@ -130,15 +132,16 @@ pub struct Template {
 impl Template {
     /// Parses a template.
     pub fn new(source: &str) -> Result<Template, Fault> {
-        if source.len() > LONGEST {
-            return Err(Fault::limit(format!("it is longer than {LONGEST} bytes")));
+        if source.len() > MAX_SOURCE {
+            return Err(Fault::limit(format!("it is longer than {MAX_SOURCE} bytes")));
         }
-        contained(|| Ok(Template { body: parse::parse(source)? }))
+        catch_panic(|| Ok(Template { body: parse::parse(source)? }))
     }
 
-    /// Renders it with these variables, and those of `more`; `clock` is for templates that print the date.
+    /// Renders the template with the variables `names` and `more`; `clock` is for templates that
+    /// print the date.
     pub fn render(&self, names: &[(&str, &Json)], more: &Map<String, Json>, clock: Clock) -> Result<String, Fault> {
-        contained(|| self.run(names, more, clock))
+        catch_panic(|| self.run(names, more, clock))
     }
 
     fn run(&self, names: &[(&str, &Json)], more: &Map<String, Json>, clock: Clock) -> Result<String, Fault> {
@@ -152,9 +155,10 @@ impl Template {
         for (name, value) in more {
             scope.set(&name.as_str().into(), Value::from_json(&it.meter, value)?);
         }
-        // What is set at the top is a scope of its own, so that what was given cannot be confused with it.
+        // Assignments at the top level go to their own scope, so that they are not confused with
+        // the input.
         let top = Scope::inside(&scope);
-        let mut out = Text::at_most(&it.meter, LONGEST_TEXT.saturating_add(input.saturating_mul(PER_INPUT)));
+        let mut out = TextBuilder::at_most(&it.meter, MAX_TEXT.saturating_add(input.saturating_mul(PER_INPUT_BYTE)));
         match it.run(&self.body, &top, &mut out)? {
             Flow::On => Ok(out.into_string()),
             _ => Err(Fault::wrong("break or continue outside of a loop")),
@@ -162,11 +166,11 @@ impl Template {
     }
 }
 
-/// About how many bytes a value is.
+/// Approximate size of a value in bytes.
 fn weight(value: &Json, depth: usize) -> usize {
     let inner = match value {
-        // What is deeper is refused when it is read.
-        _ if depth > value::DEEPEST => 0,
+        // Deeper values are refused when they are read.
+        _ if depth > value::MAX_DEPTH => 0,
         Json::String(text) => text.len(),
         Json::Array(items) => items.iter().map(|v| weight(v, depth + 1)).sum(),
         Json::Object(map) => map.iter().map(|(k, v)| k.len() + weight(v, depth + 1)).sum(),
@@ -181,8 +185,8 @@ mod tests {
 
     #[test]
     fn a_bug_of_ours_fails_one_template_alone() {
-        let error = contained(|| -> Result<(), Fault> { panic!("a fault, as this test wants it") }).unwrap_err();
+        let error = catch_panic(|| -> Result<(), Fault> { panic!("a fault, as this test wants it") }).unwrap_err();
         assert!(error.to_string().contains("a fault of this program"), "{error}");
-        assert_eq!(contained(|| Ok(1)), Ok(1));
+        assert_eq!(catch_panic(|| Ok(1)), Ok(1));
     }
 }

@@ -1,19 +1,21 @@
-//! What a template may spend. A template is a program from the net: it must end, and soon, and not fill the memory.
+//! Limits on time and memory. A template is a program from the internet: it must end soon and must
+//! not fill the memory.
 
 use super::Fault;
 use super::value::Value;
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// Evaluations. The largest chats take some hundred thousand; this many take a second.
-const STEPS: u64 = 10_000_000;
-/// Bytes of strings and lists ever made or gone through, besides [`PER_INPUT`] for every byte of the messages.
-const BYTES: u64 = 64 << 20;
-const PER_INPUT: u64 = 256;
-/// Evaluations within each other.
-pub(super) const DEEPEST: usize = 192;
+/// Most evaluations. The largest chats take some hundred thousand; this many take a second.
+const MAX_STEPS: u64 = 10_000_000;
+/// Most bytes of strings and lists created or scanned, plus [`PER_INPUT_BYTE`] for every byte of
+/// the messages.
+const MAX_BYTES: u64 = 64 << 20;
+const PER_INPUT_BYTE: u64 = 256;
+/// Deepest nesting of evaluations.
+pub(super) const MAX_DEPTH: usize = 192;
 
-/// Counts down.
+/// Counts the remaining budget.
 #[derive(Debug)]
 pub(super) struct Meter {
     steps: Cell<u64>,
@@ -22,10 +24,10 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// For messages of this many bytes.
+    /// A budget for messages of this many bytes.
     pub(super) fn new(input: u64) -> Meter {
-        let bytes = BYTES.saturating_add(input.saturating_mul(PER_INPUT));
-        Meter { steps: Cell::new(STEPS), bytes: Cell::new(bytes), depth: Cell::new(0) }
+        let bytes = MAX_BYTES.saturating_add(input.saturating_mul(PER_INPUT_BYTE));
+        Meter { steps: Cell::new(MAX_STEPS), bytes: Cell::new(bytes), depth: Cell::new(0) }
     }
 
     pub(super) fn steps(&self, n: usize) -> Result<(), Fault> {
@@ -34,18 +36,18 @@ impl Meter {
                 self.steps.set(left);
                 Ok(())
             }
-            None => Err(Fault::limit(format!("it took more than {STEPS} steps"))),
+            None => Err(Fault::limit(format!("it took more than {MAX_STEPS} steps"))),
         }
     }
 
-    /// Before so many bytes are made or read.
+    /// Charges bytes before they are created or read.
     pub(super) fn bytes(&self, n: usize) -> Result<(), Fault> {
         match self.bytes.get().checked_sub(n as u64) {
             Some(left) => {
                 self.bytes.set(left);
                 Ok(())
             }
-            None => Err(Fault::limit("it made more text than the messages explain".into())),
+            None => Err(Fault::limit("it created too much text for the size of the messages".into())),
         }
     }
 
@@ -53,8 +55,8 @@ impl Meter {
     pub(super) fn deeper<T>(&self, f: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
         self.steps(1)?;
         let depth = self.depth.get();
-        if depth == DEEPEST {
-            return Err(Fault::limit(format!("it called itself more than {DEEPEST} deep")));
+        if depth == MAX_DEPTH {
+            return Err(Fault::limit(format!("it called itself more than {MAX_DEPTH} deep")));
         }
         self.depth.set(depth + 1);
         let result = f();
@@ -62,28 +64,28 @@ impl Meter {
         result
     }
 
-    /// A string, paid for.
+    /// A string whose bytes are charged.
     pub(super) fn text(&self, text: &str) -> Result<Value, Fault> {
         self.bytes(text.len())?;
         Ok(Value::Str(text.into()))
     }
 }
 
-/// A string in the making, paid for as it grows.
-pub(super) struct Text<'m> {
+/// A string under construction, charged as it grows.
+pub(super) struct TextBuilder<'m> {
     meter: &'m Meter,
     text: String,
     most: usize,
 }
 
-impl<'m> Text<'m> {
-    pub(super) fn new(meter: &'m Meter) -> Text<'m> {
-        Text { meter, text: String::new(), most: usize::MAX }
+impl<'m> TextBuilder<'m> {
+    pub(super) fn new(meter: &'m Meter) -> TextBuilder<'m> {
+        TextBuilder { meter, text: String::new(), most: usize::MAX }
     }
 
-    /// One that may not be longer.
-    pub(super) fn at_most(meter: &'m Meter, most: usize) -> Text<'m> {
-        Text { meter, text: String::new(), most }
+    /// A builder with a limit on the length.
+    pub(super) fn at_most(meter: &'m Meter, most: usize) -> TextBuilder<'m> {
+        TextBuilder { meter, text: String::new(), most }
     }
 
     pub(super) fn push(&mut self, text: &str) -> Result<(), Fault> {
@@ -99,10 +101,10 @@ impl<'m> Text<'m> {
         self.push(c.encode_utf8(&mut [0; 4]))
     }
 
-    /// The same text many times.
+    /// Appends the same text several times.
     pub(super) fn times(&mut self, text: &str, n: usize) -> Result<(), Fault> {
         let Some(whole) = text.len().checked_mul(n) else {
-            return Err(Fault::limit("it multiplied a string beyond all measure".into()));
+            return Err(Fault::limit("it repeated a string too often".into()));
         };
         self.meter.bytes(whole)?;
         if whole > self.most - self.text.len() {

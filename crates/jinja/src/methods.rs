@@ -1,10 +1,10 @@
-//! Methods of strings, lists and dicts, as Python has them. Those that would change a list or dict are not there: the sandbox
-//! that templates are written for forbids them too.
+//! Python's methods of strings, lists and dicts. Methods that change a list or dict are missing:
+//! the sandbox of transformers forbids them too.
 
 use super::Fault;
-use super::args::{Args, flag, int, need, optional_text, size, text};
+use super::args::{Args, flag, int, optional_text, required, size, text};
 use super::format::braces;
-use super::meter::{Meter, Text};
+use super::meter::{Meter, TextBuilder};
 use super::numbers::{is_decimal, is_digit};
 use super::ops::{equal, escape};
 use super::print::is_space;
@@ -57,14 +57,14 @@ const OF_STR: [&str; 42] = [
     "expandtabs",
 ];
 const OF_DICT: [&str; 6] = ["get", "items", "keys", "values", "copy", "fromkeys"];
-/// Hidden by the sandbox even from a dict that has such a key.
+/// The sandbox hides these even from a dict with such a key.
 const OF_DICT_HIDDEN: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
 const OF_LIST: [&str; 3] = ["count", "index", "copy"];
 
-/// What Python's `getattr` gives on such a value.
+/// Result of Python's `getattr` on such a value.
 pub(super) enum Attribute {
     Method,
-    /// There, and not for templates.
+    /// Exists, but is forbidden in templates.
     Hidden,
     Missing,
 }
@@ -99,7 +99,7 @@ pub(super) fn call(meter: &Meter, value: &Value, name: &str, args: Args) -> Resu
             match name {
                 "get" => {
                     let [key, default] = args.bind("get", ["key", "default"])?;
-                    let found = dict.get(meter, &need(key, "get")?)?.cloned();
+                    let found = dict.get(meter, &required(key, "get")?)?.cloned();
                     Ok(found.or(default).unwrap_or(Value::None))
                 }
                 "items" => {
@@ -118,11 +118,11 @@ pub(super) fn call(meter: &Meter, value: &Value, name: &str, args: Args) -> Resu
     }
 }
 
-/// Markup stays markup, and what comes into it is escaped.
+/// The result of a method of markup is markup, and its arguments are escaped.
 fn of_markup(meter: &Meter, value: &Value, name: &str, mut args: Args) -> Result<Value, Fault> {
     let escaped = |value: &Value| match value {
         Value::Str(text) => {
-            let mut out = Text::new(meter);
+            let mut out = TextBuilder::new(meter);
             escape(text, &mut out)?;
             Ok(Value::Str(out.finish()))
         }
@@ -145,7 +145,7 @@ fn of_markup(meter: &Meter, value: &Value, name: &str, mut args: Args) -> Result
         }
         _ => {}
     }
-    call(meter, value, name, args)?.marked(meter)
+    call(meter, value, name, args)?.into_markup(meter)
 }
 
 fn of_seq(meter: &Meter, seq: &Seq, value: &Value, name: &str, args: Args) -> Result<Value, Fault> {
@@ -154,7 +154,7 @@ fn of_seq(meter: &Meter, seq: &Seq, value: &Value, name: &str, args: Args) -> Re
         return Ok(value.clone());
     }
     let [wanted] = args.bind(name, ["value"])?;
-    let wanted = need(wanted, name)?;
+    let wanted = required(wanted, name)?;
     let mut found = Vec::new();
     for (i, item) in seq.items.iter().enumerate() {
         if equal(meter, item, &wanted)? {
@@ -197,7 +197,7 @@ fn of_str(meter: &Meter, s: &Arc<str>, name: &str, args: Args) -> Result<Value, 
                 Value::Str(what) => Ok(s.ends_with(&**what)),
                 other => Err(Fault::wrong(format!("{name} takes a str, not a {}", other.type_name()))),
             };
-            match need(what, name)? {
+            match required(what, name)? {
                 Value::Seq(all) if all.kind == SeqKind::Tuple => {
                     for what in &all.items {
                         if test(what)? {
@@ -211,13 +211,13 @@ fn of_str(meter: &Meter, s: &Arc<str>, name: &str, args: Args) -> Result<Value, 
         }
         "replace" => {
             let [old, new, count] = args.bind(name, ["old", "new", "count"])?;
-            let (old, new) = (text(need(old, name)?, name)?, text(need(new, name)?, name)?);
+            let (old, new) = (text(required(old, name)?, name)?, text(required(new, name)?, name)?);
             replace(meter, s, (&old, &new), usize::try_from(int(count, -1, name)?).ok())
         }
         "join" => {
             let [items] = args.bind(name, ["iterable"])?;
-            let items = need(items, name)?.items(meter)?;
-            let mut out = Text::new(meter);
+            let items = required(items, name)?.items(meter)?;
+            let mut out = TextBuilder::new(meter);
             for (i, item) in items.items.iter().enumerate() {
                 if i > 0 {
                     out.push(s)?;
@@ -229,7 +229,7 @@ fn of_str(meter: &Meter, s: &Arc<str>, name: &str, args: Args) -> Result<Value, 
         "format" => braces(meter, s, &args),
         "find" | "rfind" | "index" | "rindex" | "count" => {
             let [what] = args.bind(name, ["sub"])?;
-            let what = text(need(what, name)?, name)?;
+            let what = text(required(what, name)?, name)?;
             if name == "count" {
                 return Ok(Value::Int(match what.is_empty() {
                     true => s.chars().count() + 1,
@@ -245,13 +245,13 @@ fn of_str(meter: &Meter, s: &Arc<str>, name: &str, args: Args) -> Result<Value, 
         }
         "removeprefix" | "removesuffix" => {
             let [what] = args.bind(name, ["prefix"])?;
-            let what = text(need(what, name)?, name)?;
+            let what = text(required(what, name)?, name)?;
             let cut = if name == "removeprefix" { s.strip_prefix(&*what) } else { s.strip_suffix(&*what) };
             made(cut.unwrap_or(s))
         }
         "partition" | "rpartition" => {
             let [what] = args.bind(name, ["sep"])?;
-            let what = text(need(what, name)?, name)?;
+            let what = text(required(what, name)?, name)?;
             if what.is_empty() {
                 return Err(Fault::wrong(format!("{name}: the separator is empty")));
             }
@@ -271,7 +271,7 @@ fn of_str(meter: &Meter, s: &Arc<str>, name: &str, args: Args) -> Result<Value, 
                 let [width, fill] = args.bind(name, ["width", "fillchar"])?;
                 (width, fill)
             };
-            let width = size(int(Some(need(width, name)?), 0, name)?);
+            let width = size(int(Some(required(width, name)?), 0, name)?);
             let room = width.saturating_sub(s.chars().count());
             let fill = text(fill.unwrap_or_else(|| " ".into()), name)?;
             if fill.chars().count() != 1 {
@@ -280,11 +280,11 @@ fn of_str(meter: &Meter, s: &Arc<str>, name: &str, args: Args) -> Result<Value, 
             let sign = usize::from(name == "zfill" && s.starts_with(['+', '-']));
             let left = match name {
                 "ljust" => 0,
-                // Python puts the odd one left where the width is odd.
+                // Python puts the surplus character on the left where the width is odd.
                 "center" => room / 2 + (room & width & 1),
                 _ => room,
             };
-            let mut out = Text::new(meter);
+            let mut out = TextBuilder::new(meter);
             out.push(&s[..sign])?;
             out.times(&fill, left)?;
             out.push(&s[sign..])?;

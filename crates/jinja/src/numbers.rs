@@ -1,4 +1,4 @@
-//! Python's ways to read numbers, to tell digits and to divide.
+//! Python's parsing of numbers, classes of digits, and division.
 
 use super::Fault;
 use super::meter::Meter;
@@ -24,7 +24,7 @@ pub(super) fn is_decimal(c: char) -> bool {
     decimal(c).is_some()
 }
 
-/// Python's `isdigit` of a character: those raised, lowered or circled too.
+/// Python's `isdigit` of a character, which includes superscript, subscript and circled digits.
 pub(super) fn is_digit(c: char) -> bool {
     is_decimal(c)
         || matches!(c as u32, 0xb2 | 0xb3 | 0xb9 | 0x1369..=0x1371 | 0x19da | 0x2070 | 0x2074..=0x2079 | 0x2080..=0x2089
@@ -33,21 +33,21 @@ pub(super) fn is_digit(c: char) -> bool {
             | 0x1f100..=0x1f10a)
 }
 
-/// A float without what follows its point.
+/// Truncates a float to an integer.
 pub(super) fn whole(n: f64) -> Result<i128, Fault> {
-    // The lowest is a power of two, which a float holds.
+    // The lowest i128 is a power of two, which a float represents exactly.
     match n.abs() < -(i128::MIN as f64) {
         true => Ok(n as i128),
         false => Err(Fault::wrong(format!("{n:e} is too large a number"))),
     }
 }
 
-/// `int(value, base)`, where that is a number.
+/// `int(value, base)`; `None` if that is not a number.
 pub(super) fn to_int(meter: &Meter, value: &Value, base: i128) -> Result<Option<i128>, Fault> {
     value.defined()?;
     let float = match value {
         Value::Str(text) => {
-            let text = numeral(meter, text)?;
+            let text = normalize_digits(meter, text)?;
             match read_int(&text, base)? {
                 None => read_float(&text).filter(|n| n.is_finite()),
                 read => return Ok(read),
@@ -59,17 +59,17 @@ pub(super) fn to_int(meter: &Meter, value: &Value, base: i128) -> Result<Option<
     float.map(whole).transpose()
 }
 
-/// `float(value)`, where that is a number.
+/// `float(value)`; `None` if that is not a number.
 pub(super) fn to_float(meter: &Meter, value: &Value) -> Result<Option<f64>, Fault> {
     value.defined()?;
     match value {
-        Value::Str(text) => Ok(read_float(&numeral(meter, text)?)),
+        Value::Str(text) => Ok(read_float(&normalize_digits(meter, text)?)),
         other => Ok(other.number()),
     }
 }
 
-/// Without blanks around it, and with ASCII's digits for those of all scripts.
-fn numeral(meter: &Meter, text: &str) -> Result<String, Fault> {
+/// Trims whitespace and replaces the digits of all scripts by ASCII digits.
+fn normalize_digits(meter: &Meter, text: &str) -> Result<String, Fault> {
     meter.bytes(text.len())?;
     let plain = |c: char| decimal(c).and_then(|digit| char::from_digit(digit, 10)).unwrap_or(c);
     Ok(text.trim_matches(is_space).chars().map(plain).collect())
@@ -77,21 +77,21 @@ fn numeral(meter: &Meter, text: &str) -> Result<String, Fault> {
 
 fn read_int(text: &str, base: i128) -> Result<Option<i128>, Fault> {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let marked = match digits.get(..2) {
+    let alternate = match digits.get(..2) {
         Some("0x" | "0X") => 16,
         Some("0o" | "0O") => 8,
         Some("0b" | "0B") => 2,
         _ => 0,
     };
     let (digits, base) = match base {
-        _ if marked > 0 && (base == marked || base == 0) => {
-            (digits[2..].strip_prefix('_').unwrap_or(&digits[2..]), marked)
+        _ if alternate > 0 && (base == alternate || base == 0) => {
+            (digits[2..].strip_prefix('_').unwrap_or(&digits[2..]), alternate)
         }
         0 => (digits, 10),
         _ => (digits, base),
     };
     let Some(base) = u32::try_from(base).ok().filter(|b| (2..=36).contains(b)) else { return Ok(None) };
-    let digits = ungrouped(digits, base).filter(|d| !d.is_empty() && d.chars().all(|c| c.is_digit(base)));
+    let digits = strip_underscores(digits, base).filter(|d| !d.is_empty() && d.chars().all(|c| c.is_digit(base)));
     let Some(digits) = digits else { return Ok(None) };
     let sign = if text.starts_with('-') { "-" } else { "" };
     match i128::from_str_radix(&format!("{sign}{digits}"), base) {
@@ -101,18 +101,19 @@ fn read_int(text: &str, base: i128) -> Result<Option<i128>, Fault> {
 }
 
 fn read_float(text: &str) -> Option<f64> {
-    ungrouped(text, 10)?.parse().ok()
+    strip_underscores(text, 10)?.parse().ok()
 }
 
-/// Without underscores, each of which must stand between digits.
-fn ungrouped(text: &str, base: u32) -> Option<String> {
+/// Removes underscores, each of which must stand between digits.
+fn strip_underscores(text: &str, base: u32) -> Option<String> {
     let digit = |c: Option<char>| c.is_some_and(|c| c.is_digit(base));
     let between = |at: usize| digit(text[..at].chars().next_back()) && digit(text[at + 1..].chars().next());
     text.match_indices('_').all(|(at, _)| between(at)).then(|| text.replace('_', ""))
 }
 
-/// `x // y` and `x % y`, where y is not 0: the quotient of what the remainder leaves, since `x / y` may be rounded up.
-pub(super) fn divided(x: f64, y: f64) -> (f64, f64) {
+/// `x // y` and `x % y` for y other than 0. The quotient is computed from the remainder, since `x /
+/// y` may be rounded up.
+pub(super) fn div_mod(x: f64, y: f64) -> (f64, f64) {
     let mut rest = x % y;
     let mut quotient = (x - rest) / y;
     if rest == 0.0 {

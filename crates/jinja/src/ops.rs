@@ -1,10 +1,10 @@
-//! Operators, comparisons, items and slices, as Python has them.
+//! Python's operators, comparisons, indexing and slices.
 
 use super::Fault;
 use super::ast::{Comparison, Operator};
 use super::format::percent;
-use super::meter::{Meter, Text};
-use super::numbers::divided;
+use super::meter::{Meter, TextBuilder};
+use super::numbers::div_mod;
 use super::value::{SeqKind, Value};
 use std::cmp::Ordering;
 
@@ -57,7 +57,7 @@ pub(super) fn equal(meter: &Meter, a: &Value, b: &Value) -> Result<bool, Fault> 
     })
 }
 
-/// Which comes first, where both can be ordered.
+/// The order of two values; `None` if they cannot be ordered.
 pub(super) fn order(meter: &Meter, a: &Value, b: &Value) -> Result<Option<Ordering>, Fault> {
     meter.steps(1)?;
     a.defined()?;
@@ -79,7 +79,7 @@ pub(super) fn order(meter: &Meter, a: &Value, b: &Value) -> Result<Option<Orderi
         _ => match (a.int(), b.int(), a.number(), b.number()) {
             (Some(a), Some(b), ..) => Ok(Some(a.cmp(&b))),
             (.., Some(a), Some(b)) => Ok(a.partial_cmp(&b)),
-            _ => Err(Fault::wrong(format!("a {} and a {} have no order", a.type_name(), b.type_name()))),
+            _ => Err(Fault::wrong(format!("a {} and a {} cannot be compared", a.type_name(), b.type_name()))),
         },
     }
 }
@@ -119,7 +119,8 @@ fn contains(meter: &Meter, whole: &Value, part: &Value) -> Result<bool, Fault> {
 }
 
 impl super::value::Dict {
-    /// The value of a key. A walk: messages and schemas have few keys, and the walk is paid for.
+    /// The value of a key, by linear search: messages and schemas have few keys, and the search is
+    /// charged.
     pub(super) fn get(&self, meter: &Meter, key: &Value) -> Result<Option<&Value>, Fault> {
         if matches!(key, Value::Dict(_)) || matches!(key, Value::Seq(seq) if seq.kind == SeqKind::List) {
             return Err(Fault::wrong(format!("a {} cannot be a key", key.type_name())));
@@ -150,7 +151,7 @@ pub(super) fn operate(meter: &Meter, op: Operator, a: &Value, b: &Value) -> Resu
     match (op, a, b) {
         (Operator::Add, Value::Markup(_), Value::Str(_) | Value::Markup(_))
         | (Operator::Add, Value::Str(_), Value::Markup(_)) => {
-            let mut text = Text::new(meter);
+            let mut text = TextBuilder::new(meter);
             for part in [a, b] {
                 match part {
                     Value::Markup(part) => text.push(part)?,
@@ -160,11 +161,11 @@ pub(super) fn operate(meter: &Meter, op: Operator, a: &Value, b: &Value) -> Resu
             return Ok(Value::Markup(text.finish()));
         }
         (Operator::Mul, Value::Markup(_), _) | (Operator::Mul, _, Value::Markup(_)) => {
-            return operate(meter, op, &a.plain(), &b.plain())?.marked(meter);
+            return operate(meter, op, &a.plain(), &b.plain())?.into_markup(meter);
         }
         (Operator::Rem, Value::Markup(_), _) => return Err(Fault::wrong("% on a safe string is not supported")),
         (Operator::Add, Value::Str(a), Value::Str(b)) => {
-            let mut text = Text::new(meter);
+            let mut text = TextBuilder::new(meter);
             text.push(a)?;
             text.push(b)?;
             return Ok(Value::Str(text.finish()));
@@ -182,9 +183,8 @@ pub(super) fn operate(meter: &Meter, op: Operator, a: &Value, b: &Value) -> Resu
         (Operator::Mul, n, Value::Str(_) | Value::Seq(_)) if n.int().is_some() => return repeat(meter, b, n),
         _ => {}
     }
-    let unfit = || {
-        Fault::wrong(format!("a {} and a {} cannot be taken together with {}", a.type_name(), b.type_name(), sign(op)))
-    };
+    let unfit =
+        || Fault::wrong(format!("unsupported operands: a {} and a {} with {}", a.type_name(), b.type_name(), sign(op)));
     if let (Some(x), Some(y)) = (a.int(), b.int())
         && op != Operator::Div
         && !(op == Operator::Pow && y < 0)
@@ -216,8 +216,8 @@ pub(super) fn operate(meter: &Meter, op: Operator, a: &Value, b: &Value) -> Resu
         Operator::Sub => x - y,
         Operator::Mul => x * y,
         Operator::Div => x / y,
-        Operator::FloorDiv => divided(x, y).0,
-        Operator::Rem => divided(x, y).1,
+        Operator::FloorDiv => div_mod(x, y).0,
+        Operator::Rem => div_mod(x, y).1,
         Operator::Pow => match x.powf(y) {
             n if x.is_finite() && y.is_finite() && !n.is_finite() => {
                 return Err(Fault::wrong("a power is too large, or no real number"));
@@ -227,8 +227,8 @@ pub(super) fn operate(meter: &Meter, op: Operator, a: &Value, b: &Value) -> Resu
     }))
 }
 
-/// Without the characters that mean something to HTML.
-pub(super) fn escape(text: &str, out: &mut Text) -> Result<(), Fault> {
+/// Escapes the special characters of HTML.
+pub(super) fn escape(text: &str, out: &mut TextBuilder) -> Result<(), Fault> {
     for c in text.chars() {
         match c {
             '&' => out.push("&amp;")?,
@@ -258,7 +258,7 @@ fn repeat(meter: &Meter, value: &Value, times: &Value) -> Result<Value, Fault> {
     let times = usize::try_from(times.int().unwrap_or(0).max(0)).unwrap_or(usize::MAX);
     match value {
         Value::Str(text) => {
-            let mut out = Text::new(meter);
+            let mut out = TextBuilder::new(meter);
             out.times(text, times)?;
             Ok(Value::Str(out.finish()))
         }
@@ -272,7 +272,7 @@ fn repeat(meter: &Meter, value: &Value, times: &Value) -> Result<Value, Fault> {
     }
 }
 
-/// `value[index]`, where it is there.
+/// `value[index]`; `None` if it does not exist.
 pub(super) fn item(meter: &Meter, value: &Value, index: &Value) -> Result<Option<Value>, Fault> {
     let place = |len: usize| {
         let index = index.int()?;
@@ -284,7 +284,7 @@ pub(super) fn item(meter: &Meter, value: &Value, index: &Value) -> Result<Option
             Ok(place(seq.items.len()).map(|i| seq.items[i].clone()))
         }
         Value::Markup(_) if index.int().is_some() => {
-            item(meter, &value.plain(), index)?.map(|found| found.marked(meter)).transpose()
+            item(meter, &value.plain(), index)?.map(|found| found.into_markup(meter)).transpose()
         }
         Value::Str(text) if index.int().is_some() => {
             meter.bytes(text.len())?;
@@ -309,28 +309,28 @@ pub(super) fn slice(meter: &Meter, value: &Value, parts: [Option<Value>; 3]) -> 
     }
     value.defined()?;
     match value {
-        Value::Markup(_) => slice(meter, &value.plain(), parts)?.marked(meter),
+        Value::Markup(_) => slice(meter, &value.plain(), parts)?.into_markup(meter),
         Value::Str(text) => {
             meter.bytes(text.len() * 5)?;
             let chars: Vec<char> = text.chars().collect();
-            let picked: String = places(chars.len(), bounds)?.map(|i| chars[i]).collect();
+            let picked: String = slice_indices(chars.len(), bounds)?.map(|i| chars[i]).collect();
             Ok(Value::Str(picked.into()))
         }
         Value::Seq(seq) if matches!(seq.kind, SeqKind::List | SeqKind::Tuple | SeqKind::Range) => {
-            let items = places(seq.items.len(), bounds)?.map(|i| seq.items[i].clone()).collect();
+            let items = slice_indices(seq.items.len(), bounds)?.map(|i| seq.items[i].clone()).collect();
             match seq.kind {
                 SeqKind::Tuple => Value::tuple(meter, items),
                 SeqKind::Range => Value::seq(meter, SeqKind::Range, items),
                 _ => Value::list(meter, items),
             }
         }
-        // As with any item that is not there.
+        // Undefined, as any item that does not exist.
         other => Ok(Value::Undefined(format!("a {} cannot be sliced", other.type_name()).into())),
     }
 }
 
-/// The indices a slice of something so long picks.
-fn places(len: usize, [start, stop, step]: [Option<i128>; 3]) -> Result<impl Iterator<Item = usize>, Fault> {
+/// The indices of a slice of a sequence of length `len`.
+fn slice_indices(len: usize, [start, stop, step]: [Option<i128>; 3]) -> Result<impl Iterator<Item = usize>, Fault> {
     let len = len as i128;
     let step = step.unwrap_or(1);
     if step == 0 {

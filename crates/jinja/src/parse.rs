@@ -1,40 +1,41 @@
-//! Tokens → statements. Expressions are in `parse_expr`.
+//! Parser: tokens to statements. Expressions are in `parse_expr`.
 
 use super::Fault;
 use super::ast::{Expr, For, Kind, MacroDef, Stmt, Target};
 use super::lex::{Tok, Token, lex};
 use std::sync::Arc;
 
-/// Brackets and blocks within each other. Templates of models stay below some 20; the limit keeps our own stack small.
-const DEEPEST: usize = 64;
+/// Deepest nesting of brackets and blocks. Templates of models stay below some 20; the limit bounds
+/// our own stack.
+const MAX_DEPTH: usize = 64;
 
 pub(super) fn parse(source: &str) -> Result<Vec<Stmt>, Fault> {
     let mut parser =
-        Parser { tokens: lex(source)?, at: 0, depth: 0, seen: Seen::default(), soft: false, unknown: None };
+        Parser { tokens: lex(source)?, at: 0, depth: 0, used: NamesUsed::default(), soft: false, unknown: None };
     let body = parser.body(&[])?;
     parser.unknown.map_or(Ok(body), |(_, fault)| Err(fault))
 }
 
-/// Names with a meaning that depends on whether a body uses them.
+/// Special names that a body uses.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Seen {
-    pub(super) looped: bool,
+pub(super) struct NamesUsed {
+    pub(super) loop_var: bool,
     pub(super) varargs: bool,
     pub(super) kwargs: bool,
     pub(super) caller: bool,
 }
 
-/// Names, and defaults where they have them.
+/// Names with optional defaults.
 type Parameters = Vec<(Arc<str>, Option<Expr>)>;
 
 pub(super) struct Parser {
     pub(super) tokens: Vec<Token>,
     pub(super) at: usize,
     depth: usize,
-    pub(super) seen: Seen,
-    /// Whether a filter or test that nobody knows is an error only where it is run, as in an `if`.
+    pub(super) used: NamesUsed,
+    /// Whether an unknown filter or test is an error only when it runs, as inside an `if`.
     soft: bool,
-    /// The first that is an error here, and its place.
+    /// The first unknown name that is an error, and its position.
     pub(super) unknown: Option<(usize, Fault)>,
 }
 
@@ -120,8 +121,8 @@ impl Parser {
 
     /// Runs `f` one level deeper.
     pub(super) fn deeper<T>(&mut self, f: impl FnOnce(&mut Parser) -> Result<T, Fault>) -> Result<T, Fault> {
-        if self.depth == DEEPEST {
-            return Err(self.fault(format!("nested more than {DEEPEST} deep")));
+        if self.depth == MAX_DEPTH {
+            return Err(self.fault(format!("nested more than {MAX_DEPTH} deep")));
         }
         self.depth += 1;
         let result = f(self);
@@ -129,22 +130,23 @@ impl Parser {
         result
     }
 
-    /// Runs `f` where names that nobody knows are errors, or are not yet.
-    fn framed<T>(&mut self, soft: bool, f: impl FnOnce(&mut Parser) -> Result<T, Fault>) -> Result<T, Fault> {
+    /// Runs `f` with unknown names as errors at once, or only when they run.
+    fn with_soft_names<T>(&mut self, soft: bool, f: impl FnOnce(&mut Parser) -> Result<T, Fault>) -> Result<T, Fault> {
         let before = std::mem::replace(&mut self.soft, soft);
         let result = f(self);
         self.soft = before;
         result
     }
 
-    /// Notes the name of a filter or test that is not among these.
+    /// Records the name of a filter or test that is not in `names`.
     pub(super) fn check(&mut self, names: &str, name: &str) {
         if !self.soft && self.unknown.is_none() && !names.split(' ').any(|n| n == name) {
             self.unknown = Some((self.at, self.fault(format!("there is no filter or test {name}"))));
         }
     }
 
-    /// Statements up to a tag of one of these names, which is left to be read; up to the end where there are none.
+    /// Statements up to a tag with one of the names `ends`, which is not consumed; without names,
+    /// up to the end of the template.
     fn body(&mut self, ends: &[&str]) -> Result<Vec<Stmt>, Fault> {
         let statements = |p: &mut Parser| {
             let mut body = Vec::new();
@@ -170,15 +172,15 @@ impl Parser {
                         }
                         p.statement()?
                     }
-                    Some(_) => return Err(p.fault("a tag ends that was not opened")),
+                    Some(_) => return Err(p.fault("this tag closes no open block")),
                 };
                 body.push(Stmt { line, kind });
             }
         };
-        self.deeper(|p| p.framed(ends.contains(&"endif"), statements))
+        self.deeper(|p| p.with_soft_names(ends.contains(&"endif"), statements))
     }
 
-    /// A body and the tag that closes it.
+    /// A body and its closing tag.
     fn closed(&mut self, end: &str) -> Result<Vec<Stmt>, Fault> {
         let body = self.body(&[end])?;
         self.at += 1;
@@ -218,7 +220,7 @@ impl Parser {
                 Ok(Kind::With(pairs, self.closed("endwith")?))
             }
             "filter" => {
-                let filter = self.framed(false, |p| p.filters(None))?;
+                let filter = self.with_soft_names(false, |p| p.filters(None))?;
                 self.end()?;
                 Ok(Kind::FilterBlock(filter, self.closed("endfilter")?))
             }
@@ -239,7 +241,7 @@ impl Parser {
 
     fn if_(&mut self) -> Result<Kind, Fault> {
         let mut branches = Vec::new();
-        let mut test = Some(self.framed(true, |p| p.tuple(false))?);
+        let mut test = Some(self.with_soft_names(true, |p| p.tuple(false))?);
         loop {
             self.end()?;
             let body = match test {
@@ -248,7 +250,7 @@ impl Parser {
             };
             branches.push((test, body));
             if self.skip_name("elif") {
-                test = Some(self.framed(true, |p| p.tuple(false))?);
+                test = Some(self.with_soft_names(true, |p| p.tuple(false))?);
             } else if self.skip_name("else") {
                 test = None;
             } else {
@@ -265,12 +267,12 @@ impl Parser {
             return Err(self.unexpected("\"in\""));
         }
         let items = self.tuple(false)?;
-        let before = std::mem::take(&mut self.seen.looped);
-        let test = if self.skip_name("if") { Some(self.framed(false, |p| p.expression(true))?) } else { None };
+        let before = std::mem::take(&mut self.used.loop_var);
+        let test = if self.skip_name("if") { Some(self.with_soft_names(false, |p| p.expression(true))?) } else { None };
         let recursive = self.skip_name("recursive");
         self.end()?;
         let body = self.body(&["else", "endfor"])?;
-        let uses_loop = std::mem::replace(&mut self.seen.looped, before);
+        let uses_loop = std::mem::replace(&mut self.used.loop_var, before);
         let otherwise = if self.skip_name("else") {
             self.end()?;
             self.body(&["endfor"])?
@@ -289,7 +291,7 @@ impl Parser {
             self.end()?;
             return Ok(Kind::Set(target, value));
         }
-        let filter = if self.skip_op("|") { Some(self.framed(false, |p| p.filters(None))?) } else { None };
+        let filter = if self.skip_op("|") { Some(self.with_soft_names(false, |p| p.filters(None))?) } else { None };
         self.end()?;
         Ok(Kind::SetBlock(target, filter, self.closed("endset")?))
     }
@@ -302,9 +304,10 @@ impl Parser {
                 self.expect_op(",")?;
             }
             let name = self.name()?;
-            let default = if self.skip_op("=") { Some(self.framed(false, |p| p.expression(true))?) } else { None };
+            let default =
+                if self.skip_op("=") { Some(self.with_soft_names(false, |p| p.expression(true))?) } else { None };
             if default.is_none() && parameters.last().is_some_and(|(_, default)| default.is_some()) {
-                return Err(self.fault("a parameter without a default stands after one with a default"));
+                return Err(self.fault("a parameter without a default follows one with a default"));
             }
             parameters.push((name, default));
         }
@@ -312,23 +315,24 @@ impl Parser {
     }
 
     fn macro_(&mut self, name: Arc<str>, end: &str, parameters: Option<Parameters>) -> Result<MacroDef, Fault> {
-        let before = std::mem::take(&mut self.seen);
+        let before = std::mem::take(&mut self.used);
         let parameters = match parameters {
             Some(parameters) => parameters,
             None => self.parameters()?,
         };
         self.end()?;
         let body = self.closed(end)?;
-        let seen = std::mem::replace(&mut self.seen, before);
-        // A loop around the macro is not asked for what only the macro's own loops need, but may be read from it.
-        self.seen.looped |= seen.looped;
-        self.seen.caller |= seen.caller;
+        let used = std::mem::replace(&mut self.used, before);
+        // A macro may read the `loop` and `caller` of the code around it, so their use counts there
+        // too.
+        self.used.loop_var |= used.loop_var;
+        self.used.caller |= used.caller;
         Ok(MacroDef {
             name,
             parameters,
-            takes_varargs: seen.varargs,
-            takes_kwargs: seen.kwargs,
-            takes_caller: seen.caller,
+            takes_varargs: used.varargs,
+            takes_kwargs: used.kwargs,
+            takes_caller: used.caller,
             body,
         })
     }

@@ -1,5 +1,5 @@
-//! Expressions, in Jinja's order of binding: `if`, `or`, `and`, `not`, comparisons, `+ -`, `~`, `* / // %`, `**`, signs, then
-//! attributes, items, calls, filters and tests.
+//! Parser: expressions, in Jinja's order of precedence: `if`, `or`, `and`, `not`, comparisons, `+
+//! -`, `~`, `* / // %`, `**`, signs, then attributes, items, calls, filters and tests.
 
 use super::Fault;
 use super::ast::{Arguments, Comparison, Expr, Operator};
@@ -7,11 +7,12 @@ use super::lex::Tok;
 use super::parse::Parser;
 use std::sync::Arc;
 
-/// Attributes, items, calls, filters, tests and conditions one after the other: each holds the one before.
-const LONGEST_CHAIN: usize = 64;
+/// Longest chain of attributes, items, calls, filters, tests and conditions: each contains the one
+/// before.
+const MAX_CHAIN: usize = 64;
 
 impl Parser {
-    /// One value, or a tuple where commas follow.
+    /// An expression, or a tuple where commas follow.
     pub(super) fn tuple(&mut self, conditional: bool) -> Result<Expr, Fault> {
         let mut items = Vec::new();
         let mut tuple = false;
@@ -106,7 +107,7 @@ impl Parser {
         Ok(if rest.is_empty() { first } else { Expr::Compare(Box::new(first), rest) })
     }
 
-    /// Operators of one rank.
+    /// Operators of one precedence.
     fn chain(
         &mut self,
         operators: &[(&str, Operator)],
@@ -166,10 +167,10 @@ impl Parser {
                 "false" | "False" => Expr::Bool(false),
                 "none" | "None" => Expr::None,
                 _ => {
-                    self.seen.looped |= &*name == "loop";
-                    self.seen.varargs |= &*name == "varargs";
-                    self.seen.kwargs |= &*name == "kwargs";
-                    self.seen.caller |= &*name == "caller";
+                    self.used.loop_var |= &*name == "loop";
+                    self.used.varargs |= &*name == "varargs";
+                    self.used.kwargs |= &*name == "kwargs";
+                    self.used.caller |= &*name == "caller";
                     Expr::Name(name)
                 }
             },
@@ -254,10 +255,8 @@ impl Parser {
 
     fn link(&self, links: &mut usize) -> Result<(), Fault> {
         *links += 1;
-        if *links > LONGEST_CHAIN {
-            return Err(
-                self.fault(format!("more than {LONGEST_CHAIN} attributes, calls, filters or conditions in a row"))
-            );
+        if *links > MAX_CHAIN {
+            return Err(self.fault(format!("more than {MAX_CHAIN} attributes, calls, filters or conditions in a row")));
         }
         Ok(())
     }
@@ -304,7 +303,7 @@ impl Parser {
         }
     }
 
-    /// `a|b|c` of which the first stands for the block's text.
+    /// `a|b|c`; with no value, the filters apply to the text of a block.
     pub(super) fn filters(&mut self, value: Option<Box<Expr>>) -> Result<Expr, Fault> {
         let mut links = 0;
         let mut filter = self.filter(value)?;
@@ -380,7 +379,7 @@ impl Parser {
                 self.at += 1;
                 arguments.named.push((name, self.expression(true)?));
             } else if !arguments.named.is_empty() || arguments.spread.is_some() {
-                return Err(self.fault("an argument without a name stands after one with a name"));
+                return Err(self.fault("a positional argument follows a named one"));
             } else {
                 arguments.positional.push(self.expression(true)?);
             }

@@ -1,13 +1,13 @@
-//! How Python prints values: `str` and `repr`.
+//! Python's `str` and `repr` of values.
 
 use super::Fault;
-use super::meter::{Meter, Text};
+use super::meter::{Meter, TextBuilder};
 use super::value::{SeqKind, Value};
 use std::sync::Arc;
 
 impl Value {
     /// `str(self)`
-    pub(super) fn write(&self, out: &mut Text) -> Result<(), Fault> {
+    pub(super) fn write(&self, out: &mut TextBuilder) -> Result<(), Fault> {
         match self {
             Value::Undefined(_) => Ok(()),
             Value::Str(text) | Value::Markup(text) => out.push(text),
@@ -15,12 +15,12 @@ impl Value {
         }
     }
 
-    /// `str(self)`, without a copy where it is a string.
+    /// `str(self)`, without a copy if it is a string.
     pub(super) fn text(&self, meter: &Meter) -> Result<Arc<str>, Fault> {
         match self {
             Value::Str(text) | Value::Markup(text) => Ok(text.clone()),
             other => {
-                let mut out = Text::new(meter);
+                let mut out = TextBuilder::new(meter);
                 other.write(&mut out)?;
                 Ok(out.finish())
             }
@@ -28,7 +28,7 @@ impl Value {
     }
 
     /// `repr(self)`
-    fn repr(&self, out: &mut Text) -> Result<(), Fault> {
+    fn repr(&self, out: &mut TextBuilder) -> Result<(), Fault> {
         match self {
             Value::Undefined(_) => out.push("Undefined"),
             Value::None => out.push("None"),
@@ -74,13 +74,13 @@ impl Value {
                 out.push("}")
             }
             Value::Itself => out.push("<TemplateReference None>"),
-            // Their text in Python has an address in it, which no template can mean.
+            // Python prints an address here, which no template can mean.
             other => Err(Fault::wrong(format!("a {} cannot be printed", other.type_name()))),
         }
     }
 }
 
-fn repr_range(items: &[Value], out: &mut Text) -> Result<(), Fault> {
+fn repr_range(items: &[Value], out: &mut TextBuilder) -> Result<(), Fault> {
     let of = |i: usize| items.get(i).and_then(Value::int).unwrap_or(0);
     let step = if items.len() > 1 { of(1) - of(0) } else { 1 };
     let (start, stop) = if items.is_empty() { (0, 0) } else { (of(0), of(items.len() - 1).saturating_add(step)) };
@@ -90,7 +90,8 @@ fn repr_range(items: &[Value], out: &mut Text) -> Result<(), Fault> {
     }
 }
 
-/// `repr` of a float: the shortest digits that read back as the same, with an exponent below 1e-4 and from 1e16.
+/// `repr` of a float: the shortest digits that parse to the same float, with an exponent below 1e-4
+/// and from 1e16.
 pub(super) fn float_text(n: f64) -> String {
     if n.is_nan() {
         return "nan".into();
@@ -109,7 +110,7 @@ pub(super) fn float_text(n: f64) -> String {
     if plain.contains('.') { plain } else { plain + ".0" }
 }
 
-fn repr_text(text: &str, out: &mut Text) -> Result<(), Fault> {
+fn repr_text(text: &str, out: &mut TextBuilder) -> Result<(), Fault> {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.char(quote)?;
     for c in text.chars() {
@@ -133,14 +134,14 @@ fn repr_text(text: &str, out: &mut Text) -> Result<(), Fault> {
     out.char(quote)
 }
 
-/// Python's `isprintable` of a character, short of those that no version of Unicode has assigned yet.
+/// Python's `isprintable` of a character, except for characters that Unicode has not assigned.
 fn is_printable(c: char) -> bool {
     let format = matches!(c as u32, 0xad | 0x600..=0x605 | 0x61c | 0x6dd | 0x70f | 0x180e | 0x200b..=0x200f | 0x202a..=0x202e
         | 0x2060..=0x206f | 0xfeff | 0xfff9..=0xfffb | 0xe000..=0xf8ff | 0xe0000..=0x10ffff);
     c == ' ' || !(c.is_control() || is_space(c) || format)
 }
 
-/// Python's `str.isspace` of a character, which is `\s` too.
+/// Python's `str.isspace` of a character, also `\s` in regular expressions.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\x1c'..='\x1f')
 }

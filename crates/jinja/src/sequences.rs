@@ -1,11 +1,11 @@
-//! Filters that go through a list.
+//! Filters of lists.
 
 use super::Fault;
-use super::args::{Args, flag, int, need, printed, size};
+use super::args::{Args, flag, int, printed, required, size};
 use super::ast::Operator;
 use super::checks::test;
 use super::eval::Interpreter;
-use super::meter::{Meter, Text};
+use super::meter::{Meter, TextBuilder};
 use super::ops::{equal, operate, order};
 use super::value::{SeqKind, Value};
 use std::cmp::Ordering;
@@ -20,7 +20,7 @@ pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> 
         "join" => {
             let [between, attribute] = args.bind(name, ["d", "attribute"])?;
             let between = printed(between, "", meter)?;
-            let mut out = Text::new(meter);
+            let mut out = TextBuilder::new(meter);
             for (i, item) in value.items(meter)?.items.iter().enumerate() {
                 if i > 0 {
                     out.push(&between)?;
@@ -108,8 +108,8 @@ pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> 
             let cased = flag(cased, false);
             let (mut kept, mut keys) = (Vec::new(), Vec::<Value>::new());
             for item in &value.items(meter)?.items {
-                let key = folded(meter, path(it, item, attribute.as_ref())?, cased)?;
-                if !among(meter, &keys, &key)? {
+                let key = fold_case(meter, path(it, item, attribute.as_ref())?, cased)?;
+                if !contains_value(meter, &keys, &key)? {
                     keys.push(key);
                     kept.push(item.clone());
                 }
@@ -129,23 +129,24 @@ pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> 
         }
         "groupby" => {
             let [attribute, default, cased] = args.bind(name, ["attribute", "default", "case_sensitive"])?;
-            let attribute = need(attribute, name)?;
+            let attribute = required(attribute, name)?;
             group(it, &value, (&attribute, flag(cased, false)), default)
         }
         "batch" | "slice" => {
             let [count, fill] = args.bind(name, [if name == "batch" { "linecount" } else { "slices" }, "fill_with"])?;
             let fill = fill.filter(|fill| !matches!(fill, Value::None));
-            let count = size(int(Some(need(count, name)?), 0, name)?);
+            let count = size(int(Some(required(count, name)?), 0, name)?);
             if count == 0 {
                 return Err(Fault::wrong(format!("{name} by 0")));
             }
-            pieces(meter, &value.items(meter)?.items, (name == "batch", count), fill)
+            batch_or_slice(meter, &value.items(meter)?.items, (name == "batch", count), fill)
         }
         _ => Err(Fault::wrong(format!("there is no filter {name}"))),
     }
 }
 
-/// An item's attribute, where one is asked for: `a.b.0`, each step as `item[step]` would find it.
+/// The attribute of an item, or the item itself if none is given: `a.b.0`, each step looked up like
+/// `item[step]`.
 fn path(it: &Interpreter, item: &Value, attribute: Option<&Value>) -> Result<Value, Fault> {
     match attribute {
         None | Some(Value::None) => Ok(item.clone()),
@@ -163,7 +164,7 @@ fn path(it: &Interpreter, item: &Value, attribute: Option<&Value>) -> Result<Val
 
 fn map(it: &Interpreter, value: &Value, mut args: Args) -> Result<Value, Fault> {
     let meter = &it.meter;
-    // As in Jinja, what is not true has no items, `none` too.
+    // As in Jinja, a false value has no items, `none` included.
     if !value.truth() {
         return Value::generator(meter, Vec::new());
     }
@@ -171,7 +172,7 @@ fn map(it: &Interpreter, value: &Value, mut args: Args) -> Result<Value, Fault> 
     let mut out = Vec::with_capacity(items.items.len());
     if args.positional.is_empty() {
         let [attribute, default] = args.bind("map", ["attribute", "default"])?;
-        let attribute = need(attribute, "map")?;
+        let attribute = required(attribute, "map")?;
         for item in &items.items {
             let found = path(it, item, Some(&attribute))?;
             out.push(match (&found, &default) {
@@ -220,14 +221,14 @@ fn select(it: &Interpreter, name: &str, value: &Value, mut args: Args) -> Result
     Value::generator(meter, kept)
 }
 
-fn folded(meter: &Meter, value: Value, cased: bool) -> Result<Value, Fault> {
+fn fold_case(meter: &Meter, value: Value, cased: bool) -> Result<Value, Fault> {
     match value {
         Value::Str(text) if !cased => meter.text(&text.to_lowercase()),
         other => Ok(other),
     }
 }
 
-fn among(meter: &Meter, values: &[Value], wanted: &Value) -> Result<bool, Fault> {
+fn contains_value(meter: &Meter, values: &[Value], wanted: &Value) -> Result<bool, Fault> {
     for value in values {
         if equal(meter, value, wanted)? {
             return Ok(true);
@@ -236,7 +237,7 @@ fn among(meter: &Meter, values: &[Value], wanted: &Value) -> Result<bool, Fault>
     Ok(false)
 }
 
-/// What a list is sorted by, and how.
+/// Sort order of a list.
 struct Order<'a> {
     attribute: Option<&'a Value>,
     cased: bool,
@@ -251,16 +252,17 @@ fn sort(it: &Interpreter, items: Vec<Value>, by: Order) -> Result<Vec<Value>, Fa
     for item in items {
         keyed.push((keys(it, &item, attribute, cased)?, item));
     }
-    let sorted = merged(keyed, &|(a, _), (b, _)| before(meter, a, b, reverse))?;
+    let sorted = merge_sort(keyed, &|(a, _), (b, _)| compare_keys(meter, a, b, reverse))?;
     Ok(sorted.into_iter().map(|(_, item)| item).collect())
 }
 
-/// Which of two rows of keys stands first. NaN, which has no order with anything, stands last both ways.
-fn before(meter: &Meter, a: &[Value], b: &[Value], reverse: bool) -> Result<Ordering, Fault> {
+/// Compares two rows of sort keys. NaN, which has no order, comes last in both directions.
+fn compare_keys(meter: &Meter, a: &[Value], b: &[Value], reverse: bool) -> Result<Ordering, Fault> {
     let nan = |value: &Value| matches!(value, Value::Float(n) if n.is_nan());
     for (a, b) in a.iter().zip(b) {
         let decided = match order(meter, a, b)? {
-            // Not the items: Python's reverse keeps equal ones in their order.
+            // Reverses the comparison, not the items: Python's reverse keeps equal ones in their
+            // order.
             Some(decided) if reverse => decided.reverse(),
             Some(decided) => decided,
             None => nan(a).cmp(&nan(b)),
@@ -272,16 +274,17 @@ fn before(meter: &Meter, a: &[Value], b: &[Value], reverse: bool) -> Result<Orde
     Ok(Ordering::Equal)
 }
 
-/// A stable sort that ends with the first comparison that fails. The library's wants an order that holds throughout, and may panic
-/// where it does not: lists with NaN in them, or whole numbers beside floats that cannot hold them, have none.
-fn merged<T>(mut items: Vec<T>, compare: &impl Fn(&T, &T) -> Result<Ordering, Fault>) -> Result<Vec<T>, Fault> {
+/// A stable sort that stops at the first comparison that fails. The standard library's sort
+/// requires a total order and may panic without one, which is the case for lists with NaN, or with
+/// integers beside floats that cannot represent them.
+fn merge_sort<T>(mut items: Vec<T>, compare: &impl Fn(&T, &T) -> Result<Ordering, Fault>) -> Result<Vec<T>, Fault> {
     if items.len() < 2 {
         return Ok(items);
     }
     let mut sorted = Vec::with_capacity(items.len());
     let right = items.split_off(items.len() / 2);
-    let mut left = merged(items, compare)?.into_iter().peekable();
-    let mut right = merged(right, compare)?.into_iter().peekable();
+    let mut left = merge_sort(items, compare)?.into_iter().peekable();
+    let mut right = merge_sort(right, compare)?.into_iter().peekable();
     while let (Some(a), Some(b)) = (left.peek(), right.peek()) {
         sorted.extend(if compare(a, b)?.is_le() { left.next() } else { right.next() });
     }
@@ -289,14 +292,14 @@ fn merged<T>(mut items: Vec<T>, compare: &impl Fn(&T, &T) -> Result<Ordering, Fa
     Ok(sorted)
 }
 
-/// What an item is sorted by: several attributes may be named, with commas between.
+/// Sort keys of an item: one per attribute, separated by commas.
 fn keys(it: &Interpreter, item: &Value, attribute: Option<&Value>, cased: bool) -> Result<Vec<Value>, Fault> {
     match attribute {
         Some(Value::Str(names)) => {
-            let key = |name: &str| folded(&it.meter, path(it, item, Some(&name.into()))?, cased);
+            let key = |name: &str| fold_case(&it.meter, path(it, item, Some(&name.into()))?, cased);
             names.split(',').map(key).collect()
         }
-        other => Ok(vec![folded(&it.meter, path(it, item, other)?, cased)?]),
+        other => Ok(vec![fold_case(&it.meter, path(it, item, other)?, cased)?]),
     }
 }
 
@@ -308,7 +311,7 @@ fn group(it: &Interpreter, value: &Value, (by, cased): (&Value, bool), default: 
         if let (Value::Undefined(_), Some(default)) = (&name, &default) {
             name = default.clone();
         }
-        let key = folded(meter, name.clone(), cased)?;
+        let key = fold_case(meter, name.clone(), cased)?;
         match groups.last_mut() {
             Some((last, _, items)) if equal(meter, last, &key)? => items.push(item),
             _ => groups.push((key, name, vec![item])),
@@ -318,8 +321,13 @@ fn group(it: &Interpreter, value: &Value, (by, cased): (&Value, bool), default: 
     Value::list(meter, groups.collect::<Result<_, _>>()?)
 }
 
-/// Rows of `count`, or `count` columns.
-fn pieces(meter: &Meter, items: &[Value], (rows, count): (bool, usize), fill: Option<Value>) -> Result<Value, Fault> {
+/// Splits items into rows of `count` (`batch`), or into `count` columns (`slice`).
+fn batch_or_slice(
+    meter: &Meter,
+    items: &[Value],
+    (rows, count): (bool, usize),
+    fill: Option<Value>,
+) -> Result<Value, Fault> {
     let mut out = Vec::new();
     if rows {
         for row in items.chunks(count) {

@@ -1,7 +1,7 @@
-//! Python's ways to cut, replace and capitalise text.
+//! Python's splitting, replacing and capitalizing of strings.
 
 use super::Fault;
-use super::meter::{Meter, Text};
+use super::meter::{Meter, TextBuilder};
 use super::print::is_space;
 use super::value::Value;
 
@@ -11,7 +11,7 @@ pub(super) fn capitalize(s: &str) -> String {
     first + &chars.as_str().to_lowercase()
 }
 
-/// For comparing without case: lower case of the upper, and in Cherokee the upper, which was there first.
+/// Case folding: lower case of the upper case, and in Cherokee the upper case, which is older.
 pub(super) fn casefold(s: &str) -> String {
     let fold = |c: char| match c {
         'ı' => c.to_string(),
@@ -21,7 +21,7 @@ pub(super) fn casefold(s: &str) -> String {
     s.chars().map(fold).collect()
 }
 
-/// Upper case after everything that is no letter.
+/// Upper case after every character that is not a letter.
 pub(super) fn title(s: &str) -> String {
     let mut out = String::with_capacity(s.len());
     let mut within = false;
@@ -36,11 +36,11 @@ pub(super) fn title(s: &str) -> String {
     out
 }
 
-/// The first `most` of one text become another.
+/// Replaces the first `most` occurrences.
 pub(super) fn replace(meter: &Meter, s: &str, (old, new): (&str, &str), most: Option<usize>) -> Result<Value, Fault> {
     meter.bytes(s.len())?;
     let most = most.unwrap_or(usize::MAX);
-    let mut out = Text::new(meter);
+    let mut out = TextBuilder::new(meter);
     let mut done = 0;
     for (at, found) in s.match_indices(old).take(most) {
         out.push(&s[done..at])?;
@@ -51,7 +51,7 @@ pub(super) fn replace(meter: &Meter, s: &str, (old, new): (&str, &str), most: Op
     Ok(Value::Str(out.finish()))
 }
 
-/// At blanks where there is no separator, at most so often, and from the right if so.
+/// Splits at `sep`, or at whitespace without one, at most `most` times, optionally from the right.
 pub(super) fn split(
     meter: &Meter,
     s: &str,
@@ -59,7 +59,7 @@ pub(super) fn split(
     (most, from_right): (Option<usize>, bool),
 ) -> Result<Value, Fault> {
     let most = most.unwrap_or(usize::MAX);
-    // Paid for before the pieces are made: one for every byte at worst.
+    // Charged before the pieces are created: one per byte at worst.
     let pieces = match sep {
         Some("") => return Err(Fault::wrong("split: the separator is empty")),
         Some(sep) => s.matches(sep).count().min(most) + 1,
@@ -108,7 +108,7 @@ pub(super) fn split(
     Value::list(meter, parts)
 }
 
-/// Lines ended by any of the marks Python knows.
+/// Lines ended by any of Python's line boundaries.
 pub(super) fn lines<'s>(meter: &Meter, s: &'s str, keep: bool) -> Result<Vec<&'s str>, Fault> {
     let mut lines = Vec::new();
     let mut rest = s;

@@ -1,4 +1,5 @@
-//! Values as Python has them, because templates print them and test their types. They cannot be changed, only namespaces can.
+//! Values with Python's types, because templates print them and test their types. They are
+//! immutable, except for namespaces.
 
 use super::Fault;
 use super::ast::{For, MacroDef};
@@ -8,20 +9,20 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-/// Lists and dicts within each other. What a template builds deeper than this would be our stack's end, not its own.
-pub(super) const DEEPEST: usize = 160;
+/// Deepest nesting of lists and dicts. A deeper value would overflow our own stack.
+pub(super) const MAX_DEPTH: usize = 160;
 
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    /// What was looked for in vain. It may be printed, tested and looped over; anything else is an error.
+    /// An undefined value. It may be printed, tested and looped over; anything else is an error.
     Undefined(Arc<str>),
     None,
     Bool(bool),
     Int(i128),
     Float(f64),
     Str(Arc<str>),
-    /// A string that went through `safe` or `escape`: what is added to it with `+` is escaped, as in Jinja, although nothing else
-    /// in a chat is.
+    /// A string that went through `safe` or `escape`: as in Jinja, strings added to it with `+` are
+    /// escaped, although nothing else in a chat is.
     Markup(Arc<str>),
     Seq(Rc<Seq>),
     Dict(Rc<Dict>),
@@ -29,18 +30,18 @@ pub(super) enum Value {
     Macro(Rc<Macro>),
     Loop(Rc<Loop>),
     Function(Function),
-    /// `self`: the blocks of the template, of which it has none.
+    /// `self`: the blocks of the template, which are not supported.
     Itself,
-    /// A method and what it is of.
+    /// A bound method: its object and name.
     Method(Rc<(Value, Arc<str>)>),
 }
 
-/// Everything with items in a row.
+/// Any sequence of items.
 #[derive(Debug)]
 pub(super) struct Seq {
     pub(super) kind: SeqKind,
     pub(super) items: Vec<Value>,
-    /// Whether it is a tuple of `groupby`, with names for its two.
+    /// Whether it is a tuple of `groupby`, whose two items have names.
     pub(super) grouped: bool,
     depth: usize,
 }
@@ -52,11 +53,11 @@ pub(super) enum SeqKind {
     Range,
     /// `items()`, `keys()` or `values()` of a dict: has a length, but no indices.
     View(&'static str),
-    /// What most filters give: no length, no indices, and empty once read.
+    /// Result of most filters: no length, no indices, and empty once read.
     Generator(Cell<bool>),
 }
 
-/// Pairs in the order they came in.
+/// Pairs in insertion order.
 #[derive(Debug)]
 pub(super) struct Dict {
     pub(super) pairs: Vec<(Value, Value)>,
@@ -81,11 +82,11 @@ pub(super) struct Loop {
     pub(super) depth: usize,
     /// The arguments of the last `changed()`.
     pub(super) last: RefCell<Option<Vec<Value>>>,
-    /// Where it may be called again.
-    pub(super) again: Option<(Arc<For>, Weak<Scope>)>,
+    /// For a recursive loop: its definition and scope.
+    pub(super) recursion: Option<(Arc<For>, Weak<Scope>)>,
 }
 
-/// The functions every template has.
+/// The global functions of templates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Function {
     Range,
@@ -108,7 +109,7 @@ impl Seq {
 }
 
 impl Value {
-    /// A row of items, paid for.
+    /// A sequence whose items are charged.
     pub(super) fn seq(meter: &Meter, kind: SeqKind, items: Vec<Value>) -> Result<Value, Fault> {
         Value::row(meter, kind, items, false)
     }
@@ -120,7 +121,7 @@ impl Value {
         Ok(Value::Seq(Rc::new(Seq { kind, items, grouped, depth })))
     }
 
-    /// What `groupby` found under one name.
+    /// A group of `groupby`.
     pub(super) fn group(meter: &Meter, name: Value, items: Vec<Value>) -> Result<Value, Fault> {
         Value::row(meter, SeqKind::Tuple, vec![name, Value::list(meter, items)?], true)
     }
@@ -137,7 +138,7 @@ impl Value {
         Value::seq(meter, SeqKind::Generator(Cell::new(false)), items)
     }
 
-    /// Pairs of which every key is there once.
+    /// A dict from pairs with distinct keys.
     pub(super) fn dict(meter: &Meter, pairs: Vec<(Value, Value)>) -> Result<Value, Fault> {
         meter.bytes(pairs.len() * 2 * size_of::<Value>())?;
         let depth = 1 + pairs.iter().map(|(k, v)| k.depth().max(v.depth())).max().unwrap_or(0);
@@ -145,7 +146,7 @@ impl Value {
         Ok(Value::Dict(Rc::new(Dict { pairs, depth })))
     }
 
-    /// What the caller of the template gave.
+    /// Converts the caller's input.
     pub(super) fn from_json(meter: &Meter, json: &serde_json::Value) -> Result<Value, Fault> {
         meter.deeper(|| {
             Ok(match json {
@@ -173,13 +174,13 @@ impl Value {
         match self {
             Value::Seq(seq) => seq.depth,
             Value::Dict(dict) => dict.depth,
-            // A bound method holds what it is of.
+            // A bound method contains its object.
             Value::Method(method) => 1 + method.0.depth(),
             _ => 0,
         }
     }
 
-    /// What Python calls its type.
+    /// Python's name of its type.
     pub(super) fn type_name(&self) -> &'static str {
         match self {
             Value::Undefined(_) => "Undefined",
@@ -218,7 +219,7 @@ impl Value {
         }
     }
 
-    /// A number, where a bool is 0 or 1.
+    /// An integer; a bool is 0 or 1.
     pub(super) fn int(&self) -> Option<i128> {
         match self {
             Value::Int(n) => Some(*n),
@@ -234,7 +235,7 @@ impl Value {
         }
     }
 
-    /// The same as a mere string, where it is markup.
+    /// The value with markup turned into a plain string.
     pub(super) fn plain(&self) -> Value {
         match self {
             Value::Markup(text) => Value::Str(text.clone()),
@@ -242,19 +243,19 @@ impl Value {
         }
     }
 
-    /// As markup, where it is a string or a list of them.
-    pub(super) fn marked(self, meter: &Meter) -> Result<Value, Fault> {
+    /// The value as markup, if it is a string or a list of strings.
+    pub(super) fn into_markup(self, meter: &Meter) -> Result<Value, Fault> {
         match self {
             Value::Str(text) => Ok(Value::Markup(text)),
             Value::Seq(seq) if seq.kind == SeqKind::List => {
-                let items = seq.items.iter().map(|item| item.clone().marked(meter)).collect::<Result<_, _>>()?;
+                let items = seq.items.iter().map(|item| item.clone().into_markup(meter)).collect::<Result<_, _>>()?;
                 Value::list(meter, items)
             }
             other => Ok(other),
         }
     }
 
-    /// An error unless there is a value.
+    /// An error if the value is undefined.
     pub(super) fn defined(&self) -> Result<(), Fault> {
         match self {
             Value::Undefined(what) => Err(Fault::wrong(what.to_string())),
@@ -262,7 +263,7 @@ impl Value {
         }
     }
 
-    /// Its items, as a loop meets them.
+    /// Its items, in the order of a loop.
     pub(super) fn items(&self, meter: &Meter) -> Result<Rc<Seq>, Fault> {
         let items = match self {
             Value::Seq(seq) => match &seq.kind {
@@ -275,7 +276,7 @@ impl Value {
                 text.chars().map(|c| Value::from(c.encode_utf8(&mut [0; 4]) as &str)).collect()
             }
             Value::Dict(dict) => dict.pairs.iter().map(|(k, _)| k.clone()).collect(),
-            other => return Err(Fault::wrong(format!("a {} has no items to go through", other.type_name()))),
+            other => return Err(Fault::wrong(format!("a {} cannot be iterated", other.type_name()))),
         };
         match Value::list(meter, items)? {
             Value::Seq(seq) => Ok(seq),
@@ -300,7 +301,7 @@ impl Value {
 
 fn nested(depth: usize) -> Result<(), Fault> {
     match depth {
-        0..=DEEPEST => Ok(()),
-        _ => Err(Fault::limit(format!("lists nested more than {DEEPEST} deep"))),
+        0..=MAX_DEPTH => Ok(()),
+        _ => Err(Fault::limit(format!("lists nested more than {MAX_DEPTH} deep"))),
     }
 }

@@ -1,4 +1,4 @@
-//! Templates against what transformers makes of them, and templates made to do harm.
+//! Templates compared with their rendering by transformers, and hostile templates.
 
 use sconce_jinja::{Clock, Fault, Template};
 use serde_json::{Map, Value, json};
@@ -11,8 +11,8 @@ fn render(source: &str) -> Result<String, Fault> {
     Template::new(source)?.render(&names, &Map::new(), Clock::utc_now())
 }
 
-/// What a model thought goes by three names. As in transformers, a template finds it under the first, and under the second, which
-/// then stands before all others.
+/// Reasoning text has three names. As in transformers, a template finds it under the first, and
+/// under the second, which then precedes all other keys.
 fn with_thoughts(mut messages: Value) -> Value {
     for message in messages.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
         let mut named = ["reasoning_content", "thinking", "reasoning"].iter().filter_map(|name| message.get(*name));
@@ -26,7 +26,8 @@ fn with_thoughts(mut messages: Value) -> Value {
     messages
 }
 
-/// Templates in the style of the families, and single expressions, against what transformers made of them.
+/// Templates in the style of the model families, and single expressions, compared with
+/// transformers.
 #[test]
 fn as_transformers() {
     let file: Value = serde_json::from_str(include_str!("cases.json")).unwrap();
@@ -55,7 +56,7 @@ fn as_transformers() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What no template of a model does: each must end soon, with an error that says why.
+/// Hostile templates: each must end soon with an error that says why.
 #[test]
 fn hostile_templates_are_stopped() {
     let deep = |open: &str, close: &str, n: usize| format!("{{{{ {}1{} }}}}", open.repeat(n), close.repeat(n));
@@ -129,7 +130,7 @@ fn long_expressions_are_no_deep_ones() {
 #[test]
 fn what_has_no_order_has_a_place() {
     let with = |rest: &str| render(&format!("{{% set n = 'nan'|float %}}{rest}"));
-    // Long enough for the standard library to see that an order is none, which it panics at.
+    // Long enough for the standard library's sort to notice an inconsistent order and panic.
     assert_eq!(with("{{ (([3, n, 1] * 40)|sort)[:80] == [1] * 40 + [3] * 40 }}").unwrap(), "True");
     assert_eq!(with("{{ (([3, n, 1] * 40)|sort(true))[:80] == [3] * 40 + [1] * 40 }}").unwrap(), "True");
     assert_eq!(with("{{ [n, 2, 5]|min }} {{ [n, 2, 5]|max }}").unwrap(), "2 5");
@@ -154,7 +155,8 @@ fn strings_side_by_side_are_read_once() {
     assert!(began.elapsed() < Duration::from_secs(20), "took {:?}", began.elapsed());
 }
 
-/// The longest chains within the deepest brackets: a tree that is still taken apart on the stack of a thread.
+/// The longest chains within the deepest brackets: dropping this tree must not overflow the stack
+/// of a thread.
 #[test]
 fn the_deepest_tree_fits_the_stack() {
     let (mut open, mut close) = (String::new(), String::new());

@@ -1,4 +1,4 @@
-//! Asking others over HTTP: workers, and for the command line the manager itself.
+//! HTTP client: the manager's requests to workers, and the command line's requests to a manager.
 
 use axum::body::Bytes;
 use axum::http::{Method, StatusCode};
@@ -6,33 +6,34 @@ use sconce_api::client::{Answer, Call, Client, Lost, client};
 use serde_json::Value;
 use std::time::Duration;
 
-/// The most bytes of an answer that is read whole.
-const LARGEST: usize = 16 << 20;
+/// Largest response that is read, in bytes.
+const MAX_BODY: usize = 16 << 20;
 
-/// The text of a page.
+/// Gets the body of a page.
 pub(crate) async fn get(client: &Client, url: &str, key: &str, within: Duration) -> Result<Bytes, Lost> {
     let (key, within) = (Some(key), Some(within));
-    let call = Call { method: Method::GET, url, key, body: None, within, largest: LARGEST };
+    let call = Call { method: Method::GET, url, key, body: None, within, largest: MAX_BODY };
     match call.send(client).await? {
         Answer { status, body } if status.is_success() => body.map_err(Lost::theirs),
         Answer { status, .. } => Err(Lost::theirs(format!("it answered {status}"))),
     }
 }
 
-/// What the command line asks a manager.
+/// Client of a manager, for the command line.
 pub struct Asker {
     /// `http://127.0.0.1:9200`.
     pub url: String,
-    /// The manager's key, if it has one.
+    /// The manager's API key, if it has one.
     pub key: Option<String>,
 }
 
 impl Asker {
-    /// Asks, and gives the answer with its status; a JSON body as it is, anything else as a text.
+    /// Sends a request and returns status and body; a body that is not JSON is returned as a
+    /// string.
     pub async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> Result<(StatusCode, Value), String> {
         let (manager, url) = (&self.url, format!("{}{path}", self.url.trim_end_matches('/')));
         let (key, body) = (self.key.as_deref(), body.map(|body| body.to_string().into_bytes()));
-        let call = Call { method, url: &url, key, body, within: None, largest: LARGEST };
+        let call = Call { method, url: &url, key, body, within: None, largest: MAX_BODY };
         let Answer { status, body } = call.send(&client()).await.map_err(|lost| {
             format!("no manager answers at {manager}: {}; start one with `sconce pool serve`", lost.why)
         })?;

@@ -1,4 +1,4 @@
-//! What a manager is told: its flags and the `pool.toml`.
+//! Configuration of a manager: its flags and `pool.toml`.
 
 use crate::core::{Leaving, Origin, Record, Spec, Timings};
 use sconce_api::pool::PORT;
@@ -9,45 +9,45 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A `pool.toml`, or one that says nothing.
+/// A `pool.toml`, or an empty one.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PoolFile {
-    /// Where to listen; 127.0.0.1 unless told otherwise.
+    /// Host name or address to listen on; 127.0.0.1 by default.
     pub hostname: Option<String>,
-    /// The port; 9200 unless told otherwise.
+    /// Port to listen on; 9200 by default.
     pub port: Option<u16>,
-    /// The directory of the manager's own files.
+    /// Directory of the manager's own files.
     pub state: Option<PathBuf>,
-    /// Ports of workers, `9300-9399`; any that are free unless told otherwise.
+    /// Ports of workers, `9300-9399`; any free ports by default.
     pub worker_ports: Option<String>,
     /// Seconds from the start of a worker until it must be ready.
     pub start_timeout: Option<u64>,
-    /// The most bytes of a request's body.
+    /// Largest request body in bytes.
     pub payload_limit: Option<usize>,
-    /// The command for a kind of device (`cpu`, `cuda`, `metal`); this one unless told otherwise.
+    /// The command for a kind of device (`cpu`, `cuda`, `metal`); the manager's own by default.
     #[serde(default)]
     pub binaries: BTreeMap<String, PathBuf>,
-    /// What is to run.
+    /// The models to run.
     #[serde(default, rename = "model")]
     pub models: Vec<Declared>,
 }
 
-/// A model that is to run.
+/// A model to run.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Declared {
     /// Where it comes from.
     pub model: String,
-    /// What requests call it; its reference unless told otherwise.
+    /// Model name that requests use; its reference by default.
     pub name: Option<String>,
     /// `auto`, a kind (`cuda`), or a device (`cuda:0`).
     #[serde(default = "auto")]
     pub device: String,
-    /// How many workers.
+    /// Number of workers.
     #[serde(default = "one")]
     pub replicas: usize,
-    /// How it is kept and run.
+    /// Flags for loading and running it.
     #[serde(default)]
     pub flags: Tuning,
 }
@@ -60,7 +60,7 @@ fn one() -> usize {
     1
 }
 
-/// What is wrong with what a manager was told.
+/// An invalid configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -68,10 +68,10 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         why: std::io::Error,
     },
-    /// The file says something that is not known.
+    /// The file is not a valid `pool.toml`.
     #[error("{}: {what}", path.display())]
     Wrong {
         /// The file.
@@ -82,7 +82,8 @@ pub enum ConfigError {
 }
 
 impl PoolFile {
-    /// Reads one. Paths of commands with a slash, of models and of the state are seen from the file.
+    /// Reads a file. The paths of models, of the state directory and of commands with a slash are
+    /// relative to the file.
     pub fn read(path: &Path) -> Result<PoolFile, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|why| ConfigError::Read { path: path.to_path_buf(), why })?;
         let wrong = |what: String| ConfigError::Wrong { path: path.to_path_buf(), what };
@@ -93,17 +94,18 @@ impl PoolFile {
         }
         file.state = file.state.map(|state| here.join(state));
         for m in &mut file.models {
-            // As the engine has it: what exists is meant, even where it looks like a hub id.
+            // As in the engine: an existing path is meant, even where it looks like a hub id.
             let beside = here.join(&m.model);
             if m.model.starts_with('.') || beside.exists() {
                 let beside = std::path::absolute(&beside).unwrap_or(beside);
-                // The manager may be started elsewhere next time, so the path is whole; requests go on calling it as the file does.
+                // The path becomes absolute, because the manager may be restarted in another
+                // directory; requests still use the name in the file.
                 let written = std::mem::replace(&mut m.model, beside.to_string_lossy().into_owned());
                 m.name.get_or_insert(written);
             }
         }
         if let Some(kind) = file.binaries.keys().find(|k| !["cpu", "cuda", "metal"].contains(&k.as_str())) {
-            return Err(wrong(format!("[binaries] names `{kind}`; the kinds of devices are cpu, cuda and metal")));
+            return Err(wrong(format!("[binaries]: unknown kind of device `{kind}`; kinds: cpu, cuda, metal")));
         }
         let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
         for m in &file.models {
@@ -119,17 +121,17 @@ impl PoolFile {
         Ok(file)
     }
 
-    /// The ports that workers may have.
+    /// The range of ports for workers.
     pub fn ports(&self) -> Result<Option<RangeInclusive<u16>>, String> {
         let Some(text) = &self.worker_ports else { return Ok(None) };
         let parsed = text.split_once('-').and_then(|(a, b)| Some((a.trim().parse().ok()?, b.trim().parse().ok()?)));
         match parsed {
             Some((first, last)) if first > 0 && first <= last => Ok(Some(first..=last)),
-            _ => Err(format!("worker_ports is `{text}`; two ports are wanted, as in `9300-9399`")),
+            _ => Err(format!("worker_ports = `{text}`: expected two ports, such as `9300-9399`")),
         }
     }
 
-    /// Every worker that it declares.
+    /// The specifications of all declared workers.
     pub fn specs(&self) -> Vec<Spec> {
         let one = |m: &Declared| Spec {
             name: m.name.clone().unwrap_or_else(|| m.model.clone()),
@@ -142,39 +144,41 @@ impl PoolFile {
     }
 }
 
-/// All that a manager is told.
+/// Configuration of a manager.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen.
+    /// Host name or address to listen on.
     pub hostname: String,
-    /// The port; 0 takes any that is free.
+    /// Port to listen on; 0 takes any free one.
     pub port: u16,
-    /// The directory of the manager's own files.
+    /// Directory of the manager's own files.
     pub state: PathBuf,
-    /// Clients must know it, if there is one.
+    /// Key that clients must send, if any.
     pub api_key: Option<String>,
-    /// Ports of workers.
+    /// Range of ports for workers.
     pub ports: Option<RangeInclusive<u16>>,
     /// The command for a kind of device.
     pub binaries: BTreeMap<String, PathBuf>,
-    /// The command for the others.
+    /// The command for the other kinds.
     pub binary: PathBuf,
-    /// The most bytes of a request's body.
+    /// Largest request body in bytes.
     pub payload_limit: usize,
-    /// What is to run.
+    /// The workers to run.
     pub specs: Vec<Spec>,
-    /// How long things may take.
+    /// Time-outs and intervals.
     pub timings: Timings,
-    /// The most connections at once; more wait to be accepted.
+    /// Most connections at once; further ones wait to be accepted.
     pub max_connections: usize,
-    /// How long a client may be silent, or leave unread what there is, before it is given up.
-    pub patience: Duration,
-    /// Whether workers go on when the manager is told to end.
+    /// How long a client may send nothing, or leave a response unread, before its connection is
+    /// closed.
+    pub client_timeout: Duration,
+    /// Whether workers keep running when the manager ends.
     pub keep_workers: bool,
 }
 
 impl Config {
-    /// What a file says, with `binary` as the command and `state` as the directory where it does not say.
+    /// The configuration of a file, with `binary` as the command and `state` as the state directory
+    /// if the file names none.
     pub fn new(file: PoolFile, binary: PathBuf, state: impl FnOnce(u16) -> PathBuf) -> Result<Config, String> {
         let port = file.port.unwrap_or(PORT);
         let mut timings = Timings::default();
@@ -193,7 +197,7 @@ impl Config {
             specs: file.specs(),
             timings,
             max_connections: 4_096,
-            patience: Duration::from_secs(60),
+            client_timeout: Duration::from_secs(60),
             keep_workers: false,
         })
     }
@@ -204,24 +208,24 @@ impl Config {
     }
 }
 
-/// What to do with what an earlier manager left, and what is missing.
+/// Difference between the declared workers and those of an earlier manager.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reconciled {
-    /// Go on with these.
+    /// Adopt these.
     pub(crate) keep: Vec<Record>,
-    /// These are not wanted any more.
+    /// Stop these.
     pub(crate) stop: Vec<Record>,
-    /// These are missing.
+    /// Start these.
     pub(crate) start: Vec<Spec>,
 }
 
-/// Workers that were asked for stay; of those that were declared, as many as still are.
+/// Keeps the workers that requests started, and of the declared ones as many as are still declared.
 pub(crate) fn reconcile(specs: &[Spec], records: Vec<Record>) -> Reconciled {
     let mut missing = specs.to_vec();
     let (mut keep, mut stop) = (Vec::new(), Vec::new());
     for record in records {
         match missing.iter().position(|s| *s == record.spec) {
-            // Its end was begun and cut short. It goes on ending, and is none of those that are wanted.
+            // Its stop was interrupted. It continues and does not count as a declared worker.
             _ if record.leaving == Leaving::Stop => stop.push(record),
             _ if record.spec.origin == Origin::Asked => keep.push(record),
             Some(at) => {
@@ -329,12 +333,12 @@ mod tests {
         assert_eq!(done.keep, [left[0].clone(), left[3].clone()]);
         assert_eq!(done.stop, [left[1].clone(), left[2].clone()]);
         assert_eq!(done.start, [spec("d", Origin::Declared)]);
-        // One whose end was cut short does not stand for what is declared, nor for what was asked for.
+        // A worker whose stop was interrupted counts neither as declared nor as requested.
         let leaving = |r: &Record| Record { leaving: Leaving::Stop, ..r.clone() };
         let done = reconcile(std::slice::from_ref(&a), vec![leaving(&left[0]), leaving(&left[3])]);
         assert_eq!((done.keep, done.start), (vec![], vec![a.clone()]));
         assert_eq!(done.stop, [leaving(&left[0]), leaving(&left[3])]);
-        // One that takes no more requests stays as it was left.
+        // A drained worker stays drained.
         let drained = Record { leaving: Leaving::Drain, ..left[0].clone() };
         assert_eq!(reconcile(&[a], vec![drained.clone()]).keep, [drained]);
     }

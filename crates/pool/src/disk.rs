@@ -1,5 +1,6 @@
-//! What a manager that comes back must know, on disk. Written whole beside the old one and put in its place, so that a crash leaves
-//! one or the other. A disk that refuses is told of, and tried again; serving goes on.
+//! The manager's state on disk, for its successor. The file is replaced atomically, so that a crash
+//! leaves either the old or the new one. A failed write is reported and retried while the pool
+//! keeps serving.
 
 use crate::core::Record;
 use serde::{Deserialize, Serialize};
@@ -13,14 +14,15 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 const VERSION: u32 = 2;
-/// Until a disk that refused is tried again.
-const RETRY: Duration = Duration::from_secs(5);
+/// Delay before a failed write is retried.
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// The file.
+/// Content of `state.json`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct State {
     version: u32,
-    /// What workers must be shown, and show.
+    /// Shared with the workers: the manager sends it with every request, and they send it when they
+    /// call back.
     pub(crate) token: String,
     pub(crate) workers: Vec<Record>,
 }
@@ -31,26 +33,26 @@ impl State {
     }
 }
 
-/// Why a manager cannot begin.
+/// Why a manager cannot open its state directory.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
-    /// Another manager has these files.
+    /// Another manager has locked it.
     #[error(
-        "{} is another manager's: it runs already (`sconce pool status`), or was told the same --state",
+        "{} is locked by another manager: it runs already (`sconce pool status`), or has the same --state",
         .0.display()
     )]
-    Taken(PathBuf),
-    /// The directory cannot be had.
+    Locked(PathBuf),
+    /// The directory or a file in it cannot be accessed.
     #[error("{}: {why}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         why: io::Error,
     },
-    /// What is there was not written by us.
-    #[error("{}: {what}; move it away to begin anew (workers that still run are then yours to stop)", path.display())]
-    Strange {
+    /// `state.json` is not a state file of this version.
+    #[error("{}: {what}; move the file away to start without it (workers that still run must then be stopped by hand)", path.display())]
+    Invalid {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
@@ -58,23 +60,23 @@ pub enum DiskError {
     },
 }
 
-/// Keeps the state on disk.
-pub(crate) struct Keeper {
+/// Writes the state to disk.
+pub(crate) struct StateStore {
     path: PathBuf,
-    /// Held as long as the manager lives: the system lets go of it with the process.
+    /// Locked for as long as the manager lives: the system releases it with the process.
     _lock: File,
-    next: Mutex<Option<State>>,
+    queued: Mutex<Option<State>>,
     wake: Notify,
-    trouble: Mutex<Option<String>>,
+    write_error: Mutex<Option<String>>,
 }
 
-/// How long a lock may outlive its manager: a worker that it was about to start has it until it is a program of its own.
-const LEAVING: Duration = Duration::from_millis(500);
-const TRIES: u32 = 20;
+/// How long a lock may outlive its manager: a worker being spawned inherits it until its `exec`.
+const LOCK_GRACE: Duration = Duration::from_millis(500);
+const LOCK_TRIES: u32 = 20;
 
-impl Keeper {
-    /// Takes the directory and reads what is there.
-    pub(crate) fn open(dir: &Path) -> Result<(Arc<Keeper>, State), DiskError> {
+impl StateStore {
+    /// Locks the directory and reads the state file.
+    pub(crate) fn open(dir: &Path) -> Result<(Arc<StateStore>, State), DiskError> {
         let io = |path: &Path| {
             let path = path.to_path_buf();
             move |why| DiskError::Io { path, why }
@@ -86,43 +88,43 @@ impl Keeper {
         loop {
             match lock.try_lock() {
                 Ok(()) => break,
-                Err(fs::TryLockError::WouldBlock) if tries < TRIES => thread::sleep(LEAVING / TRIES),
-                Err(fs::TryLockError::WouldBlock) => return Err(DiskError::Taken(dir.to_path_buf())),
+                Err(fs::TryLockError::WouldBlock) if tries < LOCK_TRIES => thread::sleep(LOCK_GRACE / LOCK_TRIES),
+                Err(fs::TryLockError::WouldBlock) => return Err(DiskError::Locked(dir.to_path_buf())),
                 Err(fs::TryLockError::Error(why)) => return Err(DiskError::Io { path: lock_path, why }),
             }
             tries += 1;
         }
         let path = dir.join("state.json");
         let state = match fs::read(&path) {
-            Ok(bytes) => read(&bytes).map_err(|what| DiskError::Strange { path: path.clone(), what })?,
+            Ok(bytes) => read(&bytes).map_err(|what| DiskError::Invalid { path: path.clone(), what })?,
             Err(e) if e.kind() == io::ErrorKind::NotFound => State::default(),
             Err(why) => return Err(DiskError::Io { path, why }),
         };
-        let (next, trouble) = (Mutex::new(None), Mutex::new(None));
-        Ok((Arc::new(Keeper { path, _lock: lock, next, wake: Notify::new(), trouble }), state))
+        let (queued, write_error) = (Mutex::new(None), Mutex::new(None));
+        Ok((Arc::new(StateStore { path, _lock: lock, queued, wake: Notify::new(), write_error }), state))
     }
 
-    /// Keeps this, soon; what is newer goes before what is older.
+    /// Queues a state to be written; it replaces one that is still queued.
     pub(crate) fn save(&self, state: State) {
-        *self.next() = Some(state);
+        *self.queued() = Some(state);
         self.wake.notify_one();
     }
 
-    /// Why the disk does not have what it should.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Why the last write failed.
+    pub(crate) fn write_error(&self) -> Option<String> {
+        self.write_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Keeps this before anything else happens. Whether the disk has it, `trouble` tells.
+    /// Writes a state before returning. [`StateStore::write_error`] says whether that worked.
     pub(crate) async fn save_now(&self, state: State) {
-        if !self.put(&state).await {
+        if !self.try_write(&state).await {
             self.save(state);
         }
     }
 
-    /// Writes what is to be kept, as it comes, until `end`; then what is left.
+    /// Writes queued states until `end`, then the last one.
     pub(crate) async fn run(self: Arc<Self>, mut end: oneshot::Receiver<()>) {
-        // Of a disk that refused: when it is tried again.
+        // When a failed write is retried.
         let mut again: Option<Instant> = None;
         loop {
             let last = tokio::select! {
@@ -132,11 +134,11 @@ impl Keeper {
             };
             again = None;
             loop {
-                let Some(state) = self.next().take() else { break };
-                if !self.put(&state).await {
-                    // Unless there is something newer by now.
-                    self.next().get_or_insert(state);
-                    again = Some(Instant::now() + RETRY);
+                let Some(state) = self.queued().take() else { break };
+                if !self.try_write(&state).await {
+                    // Unless a newer state was queued in the meantime.
+                    self.queued().get_or_insert(state);
+                    again = Some(Instant::now() + RETRY_DELAY);
                     break;
                 }
             }
@@ -146,30 +148,30 @@ impl Keeper {
         }
     }
 
-    /// What is to be written next.
-    pub(crate) fn next(&self) -> MutexGuard<'_, Option<State>> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The queued state.
+    pub(crate) fn queued(&self) -> MutexGuard<'_, Option<State>> {
+        self.queued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes it; whether that went well.
-    async fn put(&self, state: &State) -> bool {
-        let (path, kept) = (self.path.clone(), state.clone());
+    /// Writes a state; `false` if that failed.
+    async fn try_write(&self, state: &State) -> bool {
+        let (path, copy) = (self.path.clone(), state.clone());
         let shown = self.path.display();
-        let trouble = match tokio::task::spawn_blocking(move || write(&path, &kept)).await {
+        let write_error = match tokio::task::spawn_blocking(move || write(&path, &copy)).await {
             Ok(Ok(())) => None,
             Ok(Err(e)) => Some(format!(
-                "{shown} cannot be written: {e}; a manager started anew may not find all workers until there is room"
+                "cannot write {shown}: {e}; until that works, a restarted manager may not find all workers"
             )),
-            Err(e) => Some(format!("{shown} was not written: {e}")),
+            Err(e) => Some(format!("cannot write {shown}: {e}")),
         };
-        let mut was = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        match (&*was, &trouble) {
+        let mut was = self.write_error.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&*was, &write_error) {
             (was, Some(what)) if was.as_ref() != Some(what) => tracing::error!("{what}"),
-            (Some(_), None) => tracing::info!("{shown} is written again"),
+            (Some(_), None) => tracing::info!("{shown} can be written again"),
             _ => {}
         }
-        let well = trouble.is_none();
-        *was = trouble;
+        let well = write_error.is_none();
+        *was = write_error;
         well
     }
 }
@@ -178,23 +180,23 @@ fn read(bytes: &[u8]) -> Result<State, String> {
     let state: State = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
     match state.version {
         VERSION => Ok(state),
-        other => Err(format!("it is of version {other}, and this manager knows {VERSION}")),
+        other => Err(format!("the file has version {other}, this manager supports {VERSION}")),
     }
 }
 
-/// Whole or not at all, and for the owner's eyes only: the token is in it.
+/// Replaces the file atomically, readable by the owner only because it contains the token.
 fn write(path: &Path, state: &State) -> io::Result<()> {
-    let fresh = path.with_extension("json.new");
+    let temporary = path.with_extension("json.new");
     let mut options = OpenOptions::new();
     options.create(true).write(true).truncate(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(&fresh)?;
+    let mut file = options.open(&temporary)?;
     file.write_all(&serde_json::to_vec_pretty(state).map_err(io::Error::other)?)?;
     file.sync_all()?;
     drop(file);
-    fs::rename(&fresh, path)?;
-    // The new name is safe once the directory is.
+    fs::rename(&temporary, path)?;
+    // The rename is durable once the directory is synced.
     if let Some(dir) = path.parent() {
         File::open(dir)?.sync_all()?;
     }
@@ -208,16 +210,16 @@ mod tests {
     #[tokio::test]
     async fn what_is_saved_is_read_and_a_directory_has_one_manager() {
         let dir = tempfile::tempdir().unwrap();
-        let (keeper, before) = Keeper::open(dir.path()).unwrap();
+        let (store, before) = StateStore::open(dir.path()).unwrap();
         assert_eq!((before.token.as_str(), before.workers.len()), ("", 0));
-        assert!(matches!(Keeper::open(dir.path()), Err(DiskError::Taken(_))));
+        assert!(matches!(StateStore::open(dir.path()), Err(DiskError::Locked(_))));
         let (end, ended) = oneshot::channel();
-        let task = tokio::spawn(keeper.clone().run(ended));
-        (0..50).for_each(|n| keeper.save(State::new(format!("t{n}"), Vec::new())));
+        let task = tokio::spawn(store.clone().run(ended));
+        (0..50).for_each(|n| store.save(State::new(format!("t{n}"), Vec::new())));
         drop(end);
         task.await.unwrap();
-        drop(keeper);
-        let (_keeper, after) = Keeper::open(dir.path()).unwrap();
+        drop(store);
+        let (_store, after) = StateStore::open(dir.path()).unwrap();
         assert_eq!(after.token, "t49");
         assert!(!dir.path().join("state.json.new").exists());
         #[cfg(unix)]
@@ -230,27 +232,27 @@ mod tests {
     #[tokio::test]
     async fn a_disk_that_refuses_is_told_of_and_leaves_the_old_file() {
         let dir = tempfile::tempdir().unwrap();
-        let (keeper, _) = Keeper::open(dir.path()).unwrap();
+        let (store, _) = StateStore::open(dir.path()).unwrap();
         let path = dir.path().join("state.json");
         write(&path, &State::new("old".into(), Vec::new())).unwrap();
-        // A directory in its way: root may write where permissions forbid, but not into that.
+        // A directory is in the way: root ignores permissions, but cannot write to a directory.
         fs::create_dir(dir.path().join("state.json.new")).unwrap();
         let (end, ended) = oneshot::channel();
-        let task = tokio::spawn(keeper.clone().run(ended));
-        keeper.save(State::new("new".into(), Vec::new()));
+        let task = tokio::spawn(store.clone().run(ended));
+        store.save(State::new("new".into(), Vec::new()));
         for _ in 0..200 {
-            if keeper.trouble().is_some() {
+            if store.write_error().is_some() {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        assert!(keeper.trouble().unwrap().contains("state.json"), "{:?}", keeper.trouble());
+        assert!(store.write_error().unwrap().contains("state.json"), "{:?}", store.write_error());
         assert_eq!(read(&fs::read(&path).unwrap()).unwrap().token, "old");
         fs::remove_dir(dir.path().join("state.json.new")).unwrap();
-        keeper.save(State::new("newer".into(), Vec::new()));
+        store.save(State::new("newer".into(), Vec::new()));
         drop(end);
         task.await.unwrap();
-        assert_eq!((keeper.trouble(), read(&fs::read(&path).unwrap()).unwrap().token.as_str()), (None, "newer"));
+        assert_eq!((store.write_error(), read(&fs::read(&path).unwrap()).unwrap().token.as_str()), (None, "newer"));
     }
 
     #[cfg(target_os = "linux")]
@@ -259,27 +261,27 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state.json");
         write(&path, &State::new("old".into(), Vec::new())).unwrap();
-        // Half of what an earlier manager was about to write.
-        let fresh = dir.path().join("state.json.new");
-        fs::write(&fresh, "{\"version\": 2, \"tok").unwrap();
-        let (keeper, before) = Keeper::open(dir.path()).unwrap();
+        // A file that an earlier manager did not finish.
+        let temporary = dir.path().join("state.json.new");
+        fs::write(&temporary, "{\"version\": 2, \"tok").unwrap();
+        let (store, before) = StateStore::open(dir.path()).unwrap();
         assert_eq!(before.token, "old");
-        // It can be opened, and there is no room for a single byte.
-        fs::remove_file(&fresh).unwrap();
-        std::os::unix::fs::symlink("/dev/full", &fresh).unwrap();
-        keeper.save_now(State::new("new".into(), Vec::new())).await;
-        assert!(keeper.trouble().unwrap().contains("os error 28"), "{:?}", keeper.trouble());
+        // It can be opened, but not a single byte can be written.
+        fs::remove_file(&temporary).unwrap();
+        std::os::unix::fs::symlink("/dev/full", &temporary).unwrap();
+        store.save_now(State::new("new".into(), Vec::new())).await;
+        assert!(store.write_error().unwrap().contains("os error 28"), "{:?}", store.write_error());
         assert_eq!(read(&fs::read(&path).unwrap()).unwrap().token, "old");
-        // One chain of tries, however often somebody saves meanwhile.
+        // One chain of retries, however often a state is queued in the meantime.
         let (end, ended) = oneshot::channel();
-        let task = tokio::spawn(keeper.clone().run(ended));
+        let task = tokio::spawn(store.clone().run(ended));
         for n in 0..5 {
-            keeper.save(State::new(format!("new {n}"), Vec::new()));
+            store.save(State::new(format!("new {n}"), Vec::new()));
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        fs::remove_file(&fresh).unwrap();
-        tokio::time::sleep(RETRY + Duration::from_secs(2)).await;
-        assert_eq!((keeper.trouble(), read(&fs::read(&path).unwrap()).unwrap().token.as_str()), (None, "new 4"));
+        fs::remove_file(&temporary).unwrap();
+        tokio::time::sleep(RETRY_DELAY + Duration::from_secs(2)).await;
+        assert_eq!((store.write_error(), read(&fs::read(&path).unwrap()).unwrap().token.as_str()), (None, "new 4"));
         drop(end);
         task.await.unwrap();
     }
@@ -289,7 +291,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for strange in ["{", "{\"version\": 9, \"token\": \"\", \"workers\": []}"] {
             fs::write(dir.path().join("state.json"), strange).unwrap();
-            assert!(matches!(Keeper::open(dir.path()), Err(DiskError::Strange { .. })), "{strange}");
+            assert!(matches!(StateStore::open(dir.path()), Err(DiskError::Invalid { .. })), "{strange}");
         }
     }
 }

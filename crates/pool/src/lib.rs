@@ -1,21 +1,25 @@
-//! A host's manager of workers: it starts, watches and restarts them, and routes requests to them. It speaks `api` over HTTP and
-//! never links the engine: what it must know of devices and models it asks the command itself.
+//! Manager of the workers of a host: it starts, probes and restarts them, and routes requests to
+//! them. It speaks `api` over HTTP and never links the engine: it learns about devices and models
+//! by running the `sconce` command.
 //!
-//! [`core`] is its mind, and pure; everything else does what the core wants done and tells it what came of it.
+//! [`core`] makes the decisions and is pure; the other modules carry out its actions and report the
+//! resulting events to it.
 
-mod ask;
 mod client;
 mod config;
 pub mod core;
 mod disk;
 mod http;
+mod ids;
+mod inspect;
 mod logs;
 mod manager;
 mod process;
+mod restore;
 mod serve;
-mod start;
+mod spawn;
 
-/// How something is asked for.
+/// Re-exported for [`Asker::ask`].
 pub use axum::http::Method;
 pub use client::Asker;
 pub use config::{Config, ConfigError, Declared, PoolFile};

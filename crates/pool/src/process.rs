@@ -1,14 +1,15 @@
-//! Processes: starting them, knowing them again, ending them.
+//! Processes of workers: spawning, recognizing and signalling them.
 
-use crate::core::{Birth, Process};
+use crate::core::{Process, StartTime};
 use crate::logs;
 use std::io;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use tokio::process::{Child, Command};
 
-/// Starts a process that outlives us: in a group of its own, so that a Ctrl-C meant for us is not meant for it, and with a file
-/// to write to, since a pipe would end with us.
+/// Spawns a process that outlives the manager: in its own process group, so that Ctrl-C in the
+/// manager's terminal does not reach it, and with a log file, since a pipe would close with the
+/// manager.
 pub(crate) fn spawn(
     binary: &Path,
     arguments: &[String],
@@ -21,87 +22,92 @@ pub(crate) fn spawn(
     #[cfg(unix)]
     command.process_group(0);
     let child = command.spawn()?;
-    let pid = child.id().ok_or_else(|| io::Error::other("it ended at once"))?;
-    Ok((child, Process { pid, born: born(pid) }))
+    let pid = child.id().ok_or_else(|| io::Error::other("the process ended at once"))?;
+    Ok((child, Process { pid, born: start_time(pid) }))
 }
 
-/// When a process that runs began. `None`: there is none, or it has ended and nobody has asked how, or it is not to be known.
+/// Start time of a running process. `None` if there is no such process, it is a zombie, or the
+/// system does not say.
 #[cfg(target_os = "linux")]
-pub(crate) fn born(pid: u32) -> Option<Birth> {
+pub(crate) fn start_time(pid: u32) -> Option<StartTime> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    Some(Birth { boot: boot()?, ticks: ticks(&stat)? })
+    Some(StartTime { boot: boot_id()?, ticks: ticks(&stat)? })
 }
 
-/// Ticks from the machine's start to the process's, of a line of `/proc/PID/stat`: never set anew, as the clock may be. `None` for one
-/// that has ended.
+/// Ticks from boot to the start of the process, from a line of `/proc/PID/stat`; unlike the wall
+/// clock they are never adjusted. `None` for a zombie.
 #[cfg(target_os = "linux")]
 fn ticks(stat: &str) -> Option<u64> {
-    // The second field is the program's name in parentheses, and may hold anything, parentheses and spaces too.
+    // The second field is the program's name in parentheses, which may itself contain parentheses
+    // and spaces.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
-    // The third field was the state; the twenty-second is the start.
+    // The third field is the state, the twenty-second the start time.
     (!matches!(state, "Z" | "X" | "x")).then(|| fields.nth(18)?.parse().ok()).flatten()
 }
 
-/// Which start of the machine this is: a number drawn anew at each.
+/// Boot id: a random number that changes at each boot.
 #[cfg(target_os = "linux")]
-fn boot() -> Option<(u64, u64)> {
+fn boot_id() -> Option<(u64, u64)> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let id = u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()?;
     Some(((id >> 64) as u64, id as u64))
 }
 
-/// When a process that runs began. `None`: there is none, or it has ended and nobody has asked how, or it is not to be known.
+/// Start time of a running process. `None` if there is no such process, it is a zombie, or the
+/// system does not say.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn born(pid: u32) -> Option<Birth> {
+pub(crate) fn start_time(pid: u32) -> Option<StartTime> {
     use sysinfo::{Pid, ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, System};
     let (pid, mut system) = (Pid::from_u32(pid), System::new().ok()?);
     system.refresh_processes_specifics(ProcessesToUpdate::Some(&[pid]), true, ProcessRefreshKind::nothing());
     let process = system.process(pid)?;
     let ended = matches!(process.status(), ProcessStatus::Zombie | ProcessStatus::Dead);
-    // These systems note the time itself.
-    (!ended).then(|| Birth { boot: (0, 0), ticks: process.start_time() })
+    // These systems report the time itself.
+    (!ended).then(|| StartTime { boot: (0, 0), ticks: process.start_time() })
 }
 
-/// Whether a process still runs. Its number alone does not tell: numbers are given out again.
-pub(crate) fn runs(process: Process) -> bool {
-    process.born.is_some() && born(process.pid) == process.born
+/// Whether a process still runs. The pid alone does not tell, because pids are reused.
+pub(crate) fn is_running(process: Process) -> bool {
+    process.born.is_some() && start_time(process.pid) == process.born
 }
 
-/// How a process is told to end.
+/// The signal that ends a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tell {
+pub(crate) enum EndSignal {
     /// SIGTERM.
     Terminate,
     /// SIGKILL.
     Kill,
 }
 
-/// Sends it, if the process is still itself.
-pub(crate) fn tell(process: Process, what: Tell) {
-    if runs(process) {
-        send(process.pid, what);
+/// Signals a process if its start time still matches.
+pub(crate) fn signal(process: Process, end: EndSignal) {
+    if is_running(process) {
+        send_signal(process.pid, end);
     }
 }
 
-/// Sends it to whoever has this number. Of a child of ours that nobody has waited for, the number is its own.
+/// Signals whatever process has this pid. The pid of a child that was not waited for cannot be
+/// reused.
 #[cfg(unix)]
-pub(crate) fn send(pid: u32, what: Tell) {
+pub(crate) fn send_signal(pid: u32, end: EndSignal) {
     use rustix::process::{Pid, Signal, kill_process};
-    let signal = match what {
-        Tell::Terminate => Signal::TERM,
-        Tell::Kill => Signal::KILL,
+    let signal = match end {
+        EndSignal::Terminate => Signal::TERM,
+        EndSignal::Kill => Signal::KILL,
     };
     if let Some(known) = i32::try_from(pid).ok().and_then(Pid::from_raw)
         && let Err(e) = kill_process(known, signal)
     {
-        tracing::warn!("process {pid} could not be sent {signal:?}: {e}");
+        tracing::warn!("cannot send {signal:?} to process {pid}: {e}");
     }
 }
 
-/// Ends whoever has this number: there is no asking here. Of a child of ours that nobody has waited for, the number is its own.
+/// Kills whatever process has this pid; there is no SIGTERM here. The pid of a child that was not
+/// waited for cannot be reused.
 #[cfg(not(unix))]
-pub(crate) fn send(pid: u32, _what: Tell) {
+pub(crate) fn send_signal(pid: u32, _what: EndSignal) {
     use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
     let (pid, Ok(mut system)) = (Pid::from_u32(pid), System::new()) else { return };
     system.refresh_processes_specifics(ProcessesToUpdate::Some(&[pid]), true, ProcessRefreshKind::nothing());
@@ -110,8 +116,8 @@ pub(crate) fn send(pid: u32, _what: Tell) {
     }
 }
 
-/// How a process ended, in words, with the last of what it wrote.
-pub(crate) fn how(status: ExitStatus, log: &Path) -> String {
+/// How a process ended, with the last line of its log.
+pub(crate) fn describe_exit(status: ExitStatus, log: &Path) -> String {
     #[cfg(unix)]
     let signal = std::os::unix::process::ExitStatusExt::signal(&status).map(|s| format!("signal {s}"));
     #[cfg(not(unix))]
@@ -119,32 +125,32 @@ pub(crate) fn how(status: ExitStatus, log: &Path) -> String {
     let ended = match (status.code(), signal) {
         (Some(code), _) => format!("exit code {code}"),
         (None, Some(signal)) => signal,
-        (None, None) => "nobody knows how".into(),
+        (None, None) => "exit status unknown".into(),
     };
     match logs::last_line(log) {
-        Some(line) => format!("{ended}; it last said: {line}"),
+        Some(line) => format!("{ended}; last line of its log: {line}"),
         None => ended,
     }
 }
 
-/// Lets us open as many files as the system lets anybody: every request takes a connection to its client and one to its worker.
-/// Says how many that is, where that is known.
+/// Raises the limit of open files to the hard limit, because every request takes a connection to
+/// its client and one to its worker. Returns the limit, if there is one.
 #[cfg(unix)]
-pub(crate) fn raise_files() -> Option<u64> {
+pub(crate) fn raise_file_limit() -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let now = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: now.maximum, ..now };
     if now.current != now.maximum
         && let Err(e) = setrlimit(Resource::Nofile, raised)
     {
-        tracing::debug!("the limit of open files stays as it is: {e}");
+        tracing::debug!("cannot raise the limit of open files: {e}");
     }
     getrlimit(Resource::Nofile).current
 }
 
 /// There is no such limit here.
 #[cfg(not(unix))]
-pub(crate) fn raise_files() -> Option<u64> {
+pub(crate) fn raise_file_limit() -> Option<u64> {
     None
 }
 
@@ -171,38 +177,39 @@ mod tests {
     #[tokio::test]
     async fn a_process_is_known_by_its_birth_and_nobody_else_is_told_to_end() {
         let (mut child, process) = sleeper();
-        assert!(runs(process));
-        let Birth { boot, ticks } = process.born.unwrap();
-        // The same number: a tick later, after another start of the machine, or of a birth that nobody noted.
-        let others = [Some(Birth { boot, ticks: ticks + 1 }), Some(Birth { boot: (boot.0, !boot.1), ticks }), None];
+        assert!(is_running(process));
+        let StartTime { boot, ticks } = process.born.unwrap();
+        // The same pid with a start time one tick later, of another boot, or unknown.
+        let others =
+            [Some(StartTime { boot, ticks: ticks + 1 }), Some(StartTime { boot: (boot.0, !boot.1), ticks }), None];
         for other in others.map(|born| Process { born, ..process }) {
-            assert!(!runs(other), "{other:?}");
-            tell(other, Tell::Kill);
+            assert!(!is_running(other), "{other:?}");
+            signal(other, EndSignal::Kill);
         }
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         assert!(child.try_wait().unwrap().is_none(), "it was not meant");
-        tell(process, Tell::Terminate);
+        signal(process, EndSignal::Terminate);
         assert!(!child.wait().await.unwrap().success());
-        assert!(!runs(process));
+        assert!(!is_running(process));
     }
 
     #[tokio::test]
     async fn one_that_ended_and_was_not_waited_for_does_not_run() {
         let (mut child, process) = sleeper();
-        send(process.pid, Tell::Kill);
+        send_signal(process.pid, EndSignal::Kill);
         for _ in 0..200 {
-            if !runs(process) {
+            if !is_running(process) {
                 break;
             }
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
-        assert!(!runs(process), "a zombie");
+        assert!(!is_running(process), "a zombie");
         assert!(child.wait().await.unwrap().code().is_none());
     }
 
     #[test]
     fn files_may_be_opened_up_to_the_hard_limit() {
         use rustix::process::{Resource, getrlimit};
-        assert_eq!(raise_files(), getrlimit(Resource::Nofile).maximum);
+        assert_eq!(raise_file_limit(), getrlimit(Resource::Nofile).maximum);
     }
 }

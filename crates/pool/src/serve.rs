@@ -1,9 +1,10 @@
-//! From a configuration to a manager that listens.
+//! Binds a manager, accepts its connections and shuts it down.
 
 use crate::config::Config;
-use crate::disk::{DiskError, Keeper, State};
+use crate::disk::{DiskError, State, StateStore};
 use crate::http::{self, Peer};
-use crate::manager::{Manager, random};
+use crate::ids::random_hex;
+use crate::manager::Manager;
 use crate::process;
 use axum::Router;
 use hyper::body::Incoming;
@@ -20,92 +21,94 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 
-/// Files that are open for other things than requests: logs, pipes, what the runtime needs.
+/// Open files besides connections: logs, pipes, the runtime's own.
 const OTHER_FILES: usize = 128;
-/// The first bytes of a connection that speaks HTTP/2.
+/// The first bytes of an HTTP/2 connection.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// How long answers that are under way may take when the manager ends.
+/// How long running responses may take when the manager ends.
 const DRAIN: Duration = Duration::from_secs(30);
 
-/// Why a manager did not come to be.
+/// Why a manager did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Its place is taken, or not to be had.
+    /// The address is taken or not available.
     #[error("cannot listen at {at}: {why}")]
     Listen {
-        /// Where.
+        /// The address.
         at: String,
-        /// Why not.
+        /// The error.
         why: std::io::Error,
     },
-    /// Its files are not to be had.
+    /// Its state directory cannot be used.
     #[error(transparent)]
     Disk(#[from] DiskError),
 }
 
-/// A manager that listens.
+/// A manager with a bound port.
 pub struct Pool {
     manager: Arc<Manager>,
     listener: TcpListener,
     address: SocketAddr,
-    /// Connections at once.
-    most: usize,
-    left: Vec<crate::core::Record>,
-    keeping: JoinHandle<()>,
+    /// Most connections at once.
+    max_connections: usize,
+    earlier: Vec<crate::core::Record>,
+    store_task: JoinHandle<()>,
     end: oneshot::Sender<()>,
 }
 
 impl Pool {
-    /// Takes its directory and its port. Nothing runs yet.
+    /// Locks the state directory and binds the port. No worker runs yet.
     pub async fn bind(config: Config) -> Result<Pool, Error> {
-        let (keeper, State { token, workers, .. }) = Keeper::open(&config.state)?;
+        let (store, State { token, workers, .. }) = StateStore::open(&config.state)?;
         let (host, port) = (config.hostname.as_str(), config.port);
         let failed = |why| Error::Listen { at: format!("{host} port {port}"), why };
         let listener = TcpListener::bind((host, port)).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        // Workers of an earlier manager know its token. A new one is on disk before any worker has it: a manager that comes back
-        // without it would not know them, nor they it.
+        // Workers of an earlier manager know its token. A new token is on disk before any worker
+        // has it: a manager that restarted without it would not recognize its workers, nor they it.
         let token = match token.is_empty() {
             true => {
-                let token = random(32);
-                keeper.save_now(State::new(token.clone(), workers.clone())).await;
+                let token = random_hex(32);
+                store.save_now(State::new(token.clone(), workers.clone())).await;
                 token
             }
             false => token,
         };
         let (end, ended) = oneshot::channel();
-        let keeping = tokio::spawn(keeper.clone().run(ended));
-        // A request takes two files, one towards its client and one towards its worker.
-        let files = process::raise_files().and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
-        let most = (files.saturating_sub(OTHER_FILES) / 2).min(config.max_connections).clamp(1, Semaphore::MAX_PERMITS);
-        let manager = Manager::new(config, keeper, token, address);
-        Ok(Pool { manager, listener, address, most, left: workers, keeping, end })
+        let store_task = tokio::spawn(store.clone().run(ended));
+        // A request takes two files, a connection to its client and one to its worker.
+        let files = process::raise_file_limit().and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+        let max_connections =
+            (files.saturating_sub(OTHER_FILES) / 2).min(config.max_connections).clamp(1, Semaphore::MAX_PERMITS);
+        let manager = Manager::new(config, store, token, address);
+        Ok(Pool { manager, listener, address, max_connections, earlier: workers, store_task, end })
     }
 
-    /// Where it listens.
+    /// The bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Manages and answers until `stop`; then ends its workers too, unless it was told to keep them. `now` cuts that short.
+    /// Manages workers and answers requests until `stop`; then stops the workers too, unless
+    /// `keep_workers` is set. `now` ends the shutdown at once.
     pub async fn run(self, stop: impl Future<Output = ()>, now: impl Future<Output = ()>) -> Result<(), Error> {
-        let Pool { manager, listener, address, most, left, keeping, end } = self;
+        let Pool { manager, listener, address, max_connections, earlier, store_task, end } = self;
         tracing::info!("listening at http://{address}");
         let router = http::router(&manager);
         let graceful = GracefulShutdown::new();
-        let ticking = tokio::spawn(manager.clone().run());
-        // Before anybody is answered, or they would be told that there are no models. Who comes meanwhile waits in the system's
-        // queue.
-        manager.begin(left).await;
-        let looking = tokio::spawn(manager.clone().look());
-        let (connections, patience) = (Arc::new(Semaphore::new(most)), manager.config.patience);
-        // Dropped at the end: who has not said anything by then is not waited for.
+        let ticking = tokio::spawn(manager.clone().tick_loop());
+        // Before the first request is answered, which would otherwise find no models. Connections
+        // wait in the system's queue until then.
+        manager.restore(earlier).await;
+        let inspecting = tokio::spawn(manager.clone().inspect_loop());
+        let (connections, client_timeout) = (Arc::new(Semaphore::new(max_connections)), manager.config.client_timeout);
+        // Dropped at shutdown: connections that have sent nothing by then are closed.
         let (open, opened) = watch::channel(());
         tokio::pin!(stop, now);
         loop {
-            // Taken before accepting: who comes beyond the most waits in the system's queue.
-            let place = tokio::select! {
-                place = connections.clone().acquire_owned() => place,
+            // Acquired before accepting: further connections wait in the system's queue.
+            let permit = tokio::select! {
+                permit = connections.clone().acquire_owned() => permit,
                 () = &mut stop => break,
             };
             let accepted = tokio::select! {
@@ -114,41 +117,43 @@ impl Pool {
             };
             match accepted {
                 Ok((stream, from)) => {
-                    // Tokens are small and should go at once.
+                    // Tokens are small and must not wait for more data.
                     let _ = stream.set_nodelay(true);
                     let (router, watcher, mut opened) = (router.clone(), graceful.watcher(), opened.clone());
                     tokio::spawn(async move {
-                        let _place = place;
-                        let speaks = tokio::select! {
-                            speaks = speaks(&stream, patience) => speaks,
+                        let _permit = permit;
+                        let sends_request = tokio::select! {
+                            sends_request = sends_request(&stream, client_timeout) => sends_request,
                             _ = opened.changed() => false,
                         };
-                        if !speaks {
+                        if !sends_request {
                             return;
                         }
                         let peer = Peer::new(from);
-                        let watched = watcher.watch(connection(TokioIo::new(stream), router, peer.clone(), patience));
+                        let watched =
+                            watcher.watch(connection(TokioIo::new(stream), router, peer.clone(), client_timeout));
                         tokio::select! {
                             ended = watched => if let Err(e) = ended {
                                 tracing::debug!("a connection ended: {e}");
                             },
-                            () = peer.hung_up() => tracing::debug!("a client that does not read was hung up on"),
+                            () = peer.hung_up() => tracing::debug!("closed the connection of a client that does not read"),
                         }
                     });
                 }
                 Err(e) => {
-                    // Mostly too many open files. Others may go soon; trying at once would only burn the processor.
+                    // Usually too many open files. Some may close soon; retrying at once would only
+                    // use CPU time.
                     tracing::warn!("cannot accept a connection: {e}");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }
         }
         drop((listener, open));
-        looking.abort();
+        inspecting.abort();
         let ending = async {
             let drained = tokio::time::timeout(DRAIN, graceful.shutdown()).await;
             if drained.is_err() {
-                tracing::warn!("ended with requests unanswered");
+                tracing::warn!("shut down with requests unanswered");
             }
             if !manager.config.keep_workers {
                 tracing::info!("stopping all workers");
@@ -157,34 +162,37 @@ impl Pool {
         };
         tokio::select! {
             () = ending => {}
-            () = &mut now => tracing::warn!("ending at once; workers that still run are found by the next manager"),
+            () = &mut now => tracing::warn!("ending at once; the next manager adopts the workers that still run"),
         }
         ticking.abort();
         drop(end);
-        let _ = keeping.await;
+        let _ = store_task.await;
         Ok(())
     }
 }
 
-/// Whether a client says enough in time to tell which HTTP it speaks. Until then nobody else looks to the time; from then on hyper does.
-async fn speaks(stream: &TcpStream, patience: Duration) -> bool {
+/// Whether a client sends enough within the time-out to tell HTTP/1 from HTTP/2. Hyper applies its
+/// own time-outs only after that.
+async fn sends_request(stream: &TcpStream, client_timeout: Duration) -> bool {
     let enough = async {
         let mut head = [0; PREFACE.len()];
         loop {
             match stream.peek(&mut head).await {
                 Ok(0) | Err(_) => return false,
                 Ok(n) if n == PREFACE.len() || head[..n] != PREFACE[..n] => return true,
-                // Part of it. What is there is seen again at once, so that there is nothing to wait for but time.
+                // A part of the preface. `peek` returns the same bytes at once, so only waiting
+                // helps.
                 Ok(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         }
     };
-    tokio::time::timeout(patience, enough).await.unwrap_or(false)
+    tokio::time::timeout(client_timeout, enough).await.unwrap_or(false)
 }
 
 type Io = TokioIo<TcpStream>;
 
-/// HTTP/1 or HTTP/2, as the client's first bytes say. Requests are told who is at the other end.
+/// Serves HTTP/1 or HTTP/2, by the client's first bytes. Every request gets the [`Peer`] of its
+/// connection.
 fn connection(
     io: Io,
     router: Router,

@@ -1,11 +1,11 @@
-//! `sconce classify`: labels of texts, or of pairs of texts.
+//! `sconce classify`: labels for texts or pairs of texts.
 
 use crate::Failure;
 use crate::args::TaskModel;
 use crate::input::{Input, Text};
-use crate::output::{Answers, Cell, Output};
+use crate::output::{Output, ResultNames, ResultRow};
 use crate::report::Report;
-use crate::work::{Answering, Asking, Texts};
+use crate::window_runner::{ModelCall, ResultOutput, Texts};
 use clap::Args;
 use sconce_engine::Loaded;
 use sconce_engine::{Classifier, Label, RequestContext, TextOrPair};
@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 use serde_json::json;
 use std::process::ExitCode;
 
-/// Label texts, or pairs of texts.
+/// Classify texts, or pairs of texts.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     sconce classify -m distilbert/distilbert-base-uncased-finetuned-sst-2-english \"What a lovely day.\"\n  \
@@ -26,19 +26,19 @@ pub(crate) struct Classify {
     model: TaskModel,
     #[command(flatten)]
     output: Output,
-    /// The second text of every pair, for models that read two.
+    /// Second text of every pair, for models that read two.
     #[arg(long, value_name = "TEXT", conflicts_with = "pair_field")]
     pair: Option<String>,
-    /// The field of each JSON object that holds the second text.
+    /// Field of each JSON object with the second text.
     #[arg(long, value_name = "NAME", requires = "field", conflicts_with = "texts")]
     pair_field: Option<String>,
-    /// Give the model's own scores, whatever they add up to.
+    /// Print the model's raw scores (logits).
     #[arg(long)]
     raw: bool,
-    /// Give only the K best labels of each text.
+    /// Print only the K best labels of each text.
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
-    /// Give only labels that score X at least.
+    /// Print only labels with a score of at least X.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     threshold: Option<f32>,
 }
@@ -47,27 +47,32 @@ impl Classify {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         self.output.check(false)?;
         let texts = Texts::open(&self.input)?;
-        let caller = RequestContext::default();
-        let classifier = self.model.load(report, Classifier::load)?.with_context(&caller);
-        let ask = |window: &[Text]| {
-            let pairs = window.iter().map(|t| Ok(TextOrPair { text: &t.text, pair: self.second(t)? }));
+        let context = RequestContext::default();
+        let classifier = self.model.load(report, Classifier::load)?.with_context(&context);
+        let run = |window: &[Text]| {
+            let pairs = window.iter().map(|t| Ok(TextOrPair { text: &t.text, pair: self.pair_text(t)? }));
             let pairs = pairs.collect::<Result<Vec<_>, Failure>>()?;
             Ok(classifier.classify(&pairs, self.raw)?)
         };
-        let answering = Answering {
+        let result_output = ResultOutput {
             output: &self.output,
-            answers: Answers { many: "results", one: Some("labels"), array: None },
+            names: ResultNames { many: "results", one: Some("labels"), array: None },
             model: &classifier,
             about: json!({"labels": classifier.labels()}),
         };
-        texts.answer(report, answering, Asking { caller: &caller, ask }, |writer, text, mut labels, seen| {
-            labels.retain(|l| self.threshold.is_none_or(|x| l.score >= x));
-            labels.truncate(self.top_k.unwrap_or(usize::MAX));
-            writer.write(text, &Labels(labels), seen)
-        })
+        texts.write_results(
+            report,
+            result_output,
+            ModelCall { context: &context, run },
+            |writer, text, mut labels, info| {
+                labels.retain(|l| self.threshold.is_none_or(|x| l.score >= x));
+                labels.truncate(self.top_k.unwrap_or(usize::MAX));
+                writer.write(text, &Labels(labels), info)
+            },
+        )
     }
 
-    fn second<'a>(&'a self, text: &'a Text) -> Result<Option<&'a str>, Failure> {
+    fn pair_text<'a>(&'a self, text: &'a Text) -> Result<Option<&'a str>, Failure> {
         match &self.pair_field {
             Some(field) => text.field(field).map(Some),
             None => Ok(self.pair.as_deref()),
@@ -90,8 +95,8 @@ impl Serialize for Labels {
     }
 }
 
-impl Cell for Labels {
-    /// One line a text, so that they can be counted.
+impl ResultRow for Labels {
+    /// One line per text.
     fn lines(&self, of: &Text) -> String {
         let labels: Vec<String> = self.0.iter().map(|l| format!("{} {:.4}", l.label, l.score)).collect();
         format!("{}  | {}\n", labels.join("  "), of.preview())

@@ -1,13 +1,13 @@
-//! `sconce clip`: images, and the texts that describe them.
+//! `sconce clip`: image–text scores and image embeddings (CLIP, SigLIP).
 
 use super::classify::Labels;
-use super::{ran_line, with_ran};
+use super::{run_line, with_run_info};
 use crate::Failure;
 use crate::args::TaskModel;
-use crate::cells::Floats;
 use crate::input::Text;
-use crate::output::{Answers, Output};
+use crate::output::{Output, ResultNames};
 use crate::report::Report;
+use crate::vector_output::Floats;
 use clap::Args;
 use sconce_engine::{Clip as Model, Embeddings, Error, Image, Label, Loaded};
 use serde_json::{Map, json};
@@ -20,16 +20,18 @@ use std::time::Instant;
 /// Images decoded at a time.
 const WINDOW: usize = 32;
 
-/// Bytes of decoded images beyond which no further one joins a window: they are many times larger in memory than on disk.
-const HELD: usize = 256 << 20;
+/// A window takes no further image beyond this many decoded bytes: images are much larger in memory
+/// than on disk.
+const MAX_DECODED_BYTES: usize = 256 << 20;
 
-/// No picture's file is larger; what is must be something else.
-const LARGEST: u64 = 256 << 20;
+/// Largest image file.
+const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// Say which text describes an image, or turn images into vectors.
+/// Score texts against images, or compute image embeddings (CLIP, SigLIP).
 ///
-/// With --text, each image gets the model's score of each text: shares of one for CLIP, each by itself for SigLIP. Without, the
-/// vectors of the images are written, as `sconce embed` writes those of texts.
+/// With --text, each image gets a score for each text: probabilities that add up to 1 for CLIP,
+/// independent probabilities for SigLIP. Without --text, the embeddings of the images are written,
+/// as `sconce embed` writes those of texts.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     sconce clip -m openai/clip-vit-base-patch32 cat.jpg dog.png --text \"a photo of a cat\" --text \"a photo of a dog\"\n  \
@@ -43,10 +45,10 @@ pub(crate) struct Clip {
     model: TaskModel,
     #[command(flatten)]
     output: Output,
-    /// What an image may show. May be given more than once.
+    /// Text to score against each image. May be repeated.
     #[arg(short, long, value_name = "TEXT")]
     text: Vec<String>,
-    /// Print the cosine of image and text instead of the model's score.
+    /// Print the cosine similarity of image and text instead of the model's score.
     #[arg(long, requires = "text")]
     cosine: bool,
 }
@@ -56,20 +58,21 @@ impl Clip {
         let is_scored = !self.text.is_empty();
         self.output.check(!is_scored)?;
         if self.images.iter().filter(|path| is_stdin(path)).count() > 1 {
-            return Err("standard input holds one image; `-` was given more than once".into());
+            return Err("`-` was given more than once, but standard input is one image".into());
         }
-        // A name spelled wrong must not come to light after the model and the other images.
-        self.images.iter().filter(|path| !is_stdin(path)).try_for_each(|path| openable(path))?;
+        // A misspelled name must not surface after the model and the other images are loaded.
+        self.images.iter().filter(|path| !is_stdin(path)).try_for_each(|path| check_readable(path))?;
         let mut paths = self.images.iter();
-        // What is no picture should not wait for a model to load.
+        // A file that is no image is an error before a model is loaded.
         let mut window = next_window(&mut paths)?;
         let clip = self.model.load(report, Model::load)?;
-        let texts = if is_scored { clip.texts(&self.text).map_err(|e| self.placed(e))? } else { Embeddings::default() };
-        self.tell_cut(&texts, &clip, report);
+        let texts =
+            if is_scored { clip.texts(&self.text).map_err(|e| self.with_text(e))? } else { Embeddings::default() };
+        self.warn_truncated(&texts, &clip, report);
         let answers = match is_scored {
-            true => Answers { many: "results", one: Some("labels"), array: None },
+            true => ResultNames { many: "results", one: Some("labels"), array: None },
             false => {
-                Answers { many: "embeddings", one: Some("embedding"), array: Some(("<f4", clip.plan().dimension)) }
+                ResultNames { many: "embeddings", one: Some("embedding"), array: Some(("<f4", clip.plan().dimension)) }
             }
         };
         let mut writer = self.output.open(answers)?;
@@ -78,17 +81,17 @@ impl Clip {
         while !window.is_empty() {
             let (names, images): (Vec<Text>, Vec<Image>) = window.into_iter().unzip();
             if is_scored {
-                let vectors = clip.images(&images).map_err(|e| seen(e, &names))?;
+                let vectors = clip.images(&images).map_err(|e| with_image_name(e, &names))?;
                 for (name, labels) in names.iter().zip(self.score(&clip, &vectors, &texts)) {
                     writer.write(name, &Labels(labels), None)?;
                 }
             } else {
-                let vectors = clip.images(&images).map_err(|e| seen(e, &names))?;
+                let vectors = clip.images(&images).map_err(|e| with_image_name(e, &names))?;
                 for (name, row) in names.iter().zip(vectors.rows()) {
                     writer.write(name, &Floats(row), None)?;
                 }
             }
-            writer.show()?;
+            writer.flush_stream()?;
             bar.inc(names.len() as u64);
             drop(images);
             window = next_window(&mut paths)?;
@@ -97,10 +100,10 @@ impl Clip {
         let images: Vec<String> = self.images.iter().map(|p| name(p)).collect();
         let about = json!({"images": images, "texts": self.text, "truncated_texts": texts.truncated,
             "dimension": clip.plan().dimension, "score": if self.cosine { "cosine" } else { "model" }});
-        writer.finish(&with_ran(about, &clip))?;
+        writer.finish(&with_run_info(about, &clip))?;
         let (n, seconds) = (images.len(), start.elapsed().as_secs_f64());
         let s = if n == 1 { "" } else { "s" };
-        report.say(&format!("{n} image{s}, {} texts in {seconds:.2} s on {}", self.text.len(), ran_line(&clip)));
+        report.info(&format!("{n} image{s}, {} texts in {seconds:.2} s on {}", self.text.len(), run_line(&clip)));
         Ok(ExitCode::SUCCESS)
     }
 
@@ -120,7 +123,7 @@ impl Clip {
         scores.into_iter().map(named).collect()
     }
 
-    fn placed(&self, e: Error) -> Failure {
+    fn with_text(&self, e: Error) -> Failure {
         match e {
             Error::Text { text, why } | Error::TooLong { text, why } => {
                 format!("--text {:?}: {why}", self.text.get(text)).into()
@@ -129,7 +132,7 @@ impl Clip {
         }
     }
 
-    fn tell_cut(&self, texts: &Embeddings, clip: &Model, report: &Report) {
+    fn warn_truncated(&self, texts: &Embeddings, clip: &Model, report: &Report) {
         if let Some(first) = texts.truncated.first() {
             let (cut, all, most) = (texts.truncated.len(), self.text.len(), clip.plan().max_tokens);
             report.warn(&format!(
@@ -140,13 +143,13 @@ impl Clip {
     }
 }
 
-/// The next images, each as outputs know a text: as many as make good batches, fewer where they are large.
+/// The next images with their names: enough to fill batches, fewer if they are large.
 fn next_window<'a>(paths: &mut impl Iterator<Item = &'a PathBuf>) -> Result<Vec<(Text, Image)>, Failure> {
-    let (mut window, mut held) = (Vec::new(), 0);
-    while window.len() < WINDOW && held < HELD {
+    let (mut window, mut decoded) = (Vec::new(), 0);
+    while window.len() < WINDOW && decoded < MAX_DECODED_BYTES {
         let Some(path) = paths.next() else { break };
         let image = read(path)?;
-        held += image.rgb().len();
+        decoded += image.rgb().len();
         window.push((named(path), image));
     }
     Ok(window)
@@ -165,12 +168,12 @@ fn named(path: &Path) -> Text {
     Text { text: name(path), object: Some(object), origin: name(path), bytes: 0 }
 }
 
-fn openable(path: &Path) -> Result<(), Failure> {
+fn check_readable(path: &Path) -> Result<(), Failure> {
     let is_dir = File::open(path).and_then(|f| f.metadata()).map_err(|e| format!("{}: {e}", path.display()))?.is_dir();
     if is_dir { Err(format!("{}: is a directory", path.display()).into()) } else { Ok(()) }
 }
 
-/// A picture, or an error that names its file.
+/// Reads an image; errors name its file.
 fn read(path: &Path) -> Result<Image, Failure> {
     let fail = |e: &dyn std::fmt::Display| Failure::from(format!("{}: {e}", name(path)));
     let mut bytes = Vec::new();
@@ -178,15 +181,15 @@ fn read(path: &Path) -> Result<Image, Failure> {
         true => Box::new(std::io::stdin()),
         false => Box::new(File::open(path).map_err(|e| fail(&e))?),
     };
-    source.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|e| fail(&e))?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(fail(&format!("larger than {} MiB", LARGEST >> 20)));
+    source.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|e| fail(&e))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(fail(&format!("larger than {} MiB", MAX_FILE_BYTES >> 20)));
     }
     Image::decode(&bytes).map_err(|e| fail(&e))
 }
 
-/// An image's error, at the image's name.
-fn seen(e: Error, names: &[Text]) -> Failure {
+/// Puts the image's name before its error.
+fn with_image_name(e: Error, names: &[Text]) -> Failure {
     match e {
         Error::Image { image, why } => format!("{}: {why}", names[image].origin).into(),
         e => e.into(),

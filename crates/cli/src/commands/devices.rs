@@ -1,4 +1,4 @@
-//! `sconce devices`: what this build and this machine have.
+//! `sconce devices`: the devices of this build and machine.
 
 use super::{bytes, print, table};
 use crate::Failure;
@@ -20,7 +20,7 @@ pub(crate) struct Devices {
 
 impl Devices {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        self.threads.settle()?;
+        self.threads.apply()?;
         let all = Device::all();
         let (best, why) = Device::best();
         if self.json {
@@ -32,13 +32,13 @@ impl Devices {
             print(&json!({"devices": all, "auto": best.to_string()}).to_string())?;
             return Ok(ExitCode::SUCCESS);
         }
-        let mut rows = vec![["", "device", "free", "total", "what it is"].map(String::from).to_vec()];
+        let mut rows = vec![["", "device", "free", "total", "description"].map(String::from).to_vec()];
         rows.extend(all.iter().map(|d| {
             let mark = if d.device == best { "best" } else { "" };
             let (free, total) = (bytes(d.free_bytes), bytes(d.total_bytes));
             vec![mark.to_string(), d.device.to_string(), free, total, d.description.clone()]
         }));
-        print(&format!("{}\n\nauto takes {best} ({why})", table(&rows)))?;
+        print(&format!("{}\n\nauto chooses {best} ({why})", table(&rows)))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,4 +1,5 @@
-//! `sconce completions` and `sconce man`: made from the same definitions that parse the command line.
+//! `sconce completions` and `sconce man`, generated from the definitions that parse the command
+//! line.
 
 use crate::Failure;
 use clap::{Args, Command};
@@ -24,10 +25,10 @@ impl Completions {
     }
 }
 
-/// Print the manual page, or write it and one for each command into a directory.
+/// Print the manual page, or write it and one per command into a directory.
 #[derive(Args)]
 pub(crate) struct Man {
-    /// Write sconce.1, sconce-embed.1, … here.
+    /// Write sconce.1, sconce-embed.1, … to this directory.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }

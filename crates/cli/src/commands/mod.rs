@@ -1,4 +1,4 @@
-//! One file a command.
+//! The commands, one file each.
 
 pub(crate) mod bench;
 pub(crate) mod chat;
@@ -28,21 +28,21 @@ fn bytes(n: u64) -> String {
     indicatif::BinaryBytes(n).to_string()
 }
 
-/// A line, or several, on standard output. Unlike `println!` it does not panic when the reader has gone.
+/// Prints text and a newline. Unlike `println!` it does not panic when the reader has gone.
 fn print(text: &str) -> std::io::Result<()> {
     writeln!(std::io::stdout(), "{text}")
 }
 
-/// `about`, an object, with what ran beside it.
-pub(crate) fn with_ran(mut about: Value, model: &dyn Loaded) -> Value {
-    if let (Value::Object(about), Value::Object(ran)) = (&mut about, ran(model)) {
-        about.extend(ran);
+/// The object `about`, extended with what ran.
+pub(crate) fn with_run_info(mut about: Value, model: &dyn Loaded) -> Value {
+    if let (Value::Object(about), Value::Object(run_info)) = (&mut about, run_info(model)) {
+        about.extend(run_info);
     }
     about
 }
 
 /// What ran, for scripts.
-fn ran(model: &dyn Loaded) -> Value {
+fn run_info(model: &dyn Loaded) -> Value {
     let count = |(c, calls): (sconce_ops::Counted, u64)| json!({"op": c.op, "device": c.device.to_string(), "dtype": c.dtype.to_string(), "rung": c.rung.to_string(), "calls": calls});
     json!({
         "device": model.plan().device.to_string(),
@@ -53,7 +53,7 @@ fn ran(model: &dyn Loaded) -> Value {
 }
 
 /// What ran, for a person: `cpu, f32: 46 op calls, all fused`.
-pub(crate) fn ran_line(model: &dyn Loaded) -> String {
+pub(crate) fn run_line(model: &dyn Loaded) -> String {
     let counts = model.counts();
     let total: u64 = counts.iter().map(|(_, n)| n).sum();
     let of = |rung: Rung| counts.iter().filter(|(c, _)| c.rung == rung).map(|(_, n)| n).sum::<u64>();
@@ -66,7 +66,7 @@ pub(crate) fn ran_line(model: &dyn Loaded) -> String {
     format!("{}, {}: {total} op calls, {rungs}", model.plan().device, model.plan().format())
 }
 
-/// Columns lined up, the first row a heading.
+/// Aligns columns; the first row is the heading.
 fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);

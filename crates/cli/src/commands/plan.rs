@@ -2,7 +2,7 @@
 
 use super::{bytes, print, table};
 use crate::Failure;
-use crate::args::{How, Room};
+use crate::args::{KvCacheArgs, RunArgs};
 use crate::report::Report;
 use clap::Args;
 use sconce_engine::hub::{Files, Reference, resolve};
@@ -11,9 +11,11 @@ use sconce_ops::{Device, Rung, Step};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
-/// Show op by op what a model will run on, why not on something better, and the memory it will take.
+/// Show for each op which rung runs it, why no better one does, and how much memory the model
+/// needs.
 ///
-/// The device need not be in this machine: the plan is made on phantoms, from the configuration and the shapes of the weights.
+/// The device need not be in this machine: a plan needs only the model's configuration and the
+/// shapes of its weights.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  sconce plan BAAI/bge-base-en-v1.5 -d cuda --dtype bf16\n  \
     sconce plan cross-encoder/ms-marco-MiniLM-L6-v2 --all-devices\n  \
@@ -22,17 +24,18 @@ pub(crate) struct Plan {
     /// A directory or .gguf file, a hub id, pip:NAME, or a short name.
     #[arg(default_value = "minilm")]
     model: String,
-    /// What the model is to do: embed, rerank, classify, tag, sparse, multi, m3, clip, generate or seq2seq. By default what its
-    /// files are made for.
+    /// Task: embed, rerank, classify, tag, sparse, multi, m3, clip, generate or seq2seq. Default:
+    /// detected from the model's files.
     #[arg(long, value_name = "TASK")]
     task: Option<Task>,
-    /// Compare cpu, cuda and metal instead, a line each: which rung takes how many of the op calls, and whether all are taken.
+    /// Compare cpu, cuda and metal, one line each: op calls per rung, and whether all calls can
+    /// run.
     #[arg(long)]
     all_devices: bool,
     #[command(flatten)]
-    how: How,
+    run_args: RunArgs,
     #[command(flatten)]
-    room: Room,
+    kv_cache: KvCacheArgs,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -40,31 +43,30 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
-        let mut options = self.how.language_options()?;
+        let mut options = self.run_args.language_options()?;
         let files = resolve(&self.model.parse::<Reference>()?, &options.hub, report)?;
         let task = self.task.map_or_else(|| Task::detect(files.root()), Ok)?;
         if !matches!(task, Task::Generate | Task::Seq2Seq) {
-            options = self.how.options()?;
+            options = self.run_args.options()?;
         }
-        if task == Task::Seq2Seq && self.room.context.is_some() {
+        if task == Task::Seq2Seq && self.kv_cache.context.is_some() {
             return Err(
-                "--context is for language models; this one reads a text, of its own longest, and writes another"
-                    .into(),
+                "--context is for language models; the input length of a sequence-to-sequence model is fixed".into()
             );
         }
-        let options = self.room.within(options, LlmOptions::default().sequences);
+        let options = self.kv_cache.apply_to(options, LlmOptions::default().sequences);
         let model = Model { files: &files, task, options: &options };
         if self.all_devices {
             return self.compare(&model);
         }
         let (devices, why) = options.device.candidates(options.fallback);
         if let Some(why) = why {
-            report.say(&format!("device: {}, chosen by auto ({why})", devices[0]));
+            report.info(&format!("device: {}, chosen by auto ({why})", devices[0]));
         }
         let (mut chosen, mut verdict) = model.planned(devices[0])?;
         for next in &devices[1..] {
             let Err(why) = &verdict else { break };
-            report.say(&format!("{} cannot serve: {why}; falling back to {next}, as was allowed", chosen.device));
+            report.info(&format!("{} cannot serve: {why}; falling back to {next} (--fallback)", chosen.device));
             (chosen, verdict) = model.planned(*next)?;
         }
         print(&if self.json {
@@ -75,7 +77,8 @@ impl Plan {
         Ok(if verdict.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// One line a task of device. It is well where every task takes every call, be it here or not.
+    /// One line per kind of device. The exit code is 0 if every kind can run every call, whether or
+    /// not it is here.
     fn compare(&self, model: &Model) -> Result<ExitCode, Failure> {
         let task = model.task;
         let mut rows = vec![
@@ -101,7 +104,7 @@ impl Plan {
                 "refused": refused, "weights_bytes": plan.weights, "workspace_bytes": plan.workspace,
                 "runs": verdict.is_ok(), "verdict": sentence}));
         }
-        // `auto` need not choose the same everywhere.
+        // `auto` may choose different formats on different devices.
         formats.dedup();
         let dtype = formats.join(", ");
         print(&if self.json {
@@ -113,7 +116,7 @@ impl Plan {
     }
 }
 
-/// What is planned.
+/// The model to plan.
 struct Model<'a> {
     files: &'a Files,
     task: Task,
@@ -129,7 +132,7 @@ impl Model<'_> {
     }
 }
 
-/// Whether it will run here, in a sentence either way.
+/// Whether the plan will run here, as a sentence in both cases.
 fn judge(plan: &Planned, device: Device) -> Result<String, String> {
     let info = match device.info() {
         Ok(info) => info,
@@ -140,7 +143,7 @@ fn judge(plan: &Planned, device: Device) -> Result<String, String> {
     Ok(format!("it will run, and fits: {} of {} free", bytes(plan.bytes()), bytes(info.free_bytes)))
 }
 
-/// Calls that are alike, with how many there are.
+/// Equal calls with their number.
 fn grouped(steps: &[Step]) -> Vec<(&Step, usize)> {
     let mut groups: Vec<(&Step, usize)> = Vec::new();
     for step in steps {
@@ -199,14 +202,14 @@ fn as_text(task: Task, plan: &Planned, verdict: &Result<String, String>) -> Stri
     )
 }
 
-/// An encoder's format, who chose it, and what is known of its loss.
+/// Format of an encoder, how it was chosen, and the known bound on its error.
 fn precision(plan: &Planned) -> String {
     let chosen = plan.chosen.as_ref().map_or_else(String::new, |why| format!(", chosen by auto ({why})"));
     let bound = plan.bound().map_or_else(String::new, |least| format!("; cosine to f32 at least {least} on MiniLM"));
     format!("{}{chosen}{bound}", plan.format())
 }
 
-/// Bytes that the cache keeps of a token.
+/// Bytes of KV cache per token.
 fn token_bytes(plan: &Planned) -> u64 {
     plan.cache / plan.cache_tokens.max(1) as u64
 }

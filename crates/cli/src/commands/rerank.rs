@@ -1,11 +1,11 @@
-//! `sconce rerank`: documents in the order in which they answer a query.
+//! `sconce rerank`: documents ordered by relevance to a query.
 
-use super::{print, table, with_ran};
+use super::{print, table, with_run_info};
 use crate::Failure;
 use crate::args::TaskModel;
 use crate::input::{Input, Text};
 use crate::report::Report;
-use crate::work::{Asking, Texts, words};
+use crate::window_runner::{ModelCall, Texts, strings};
 use clap::{Args, ValueEnum};
 use sconce_engine::Loaded;
 use sconce_engine::{RankOptions, Representation, RequestContext, Reranker, Scores};
@@ -13,32 +13,32 @@ use serde::Serialize;
 use serde_json::json;
 use std::process::ExitCode;
 
-/// Order documents by how well they answer a query, with a cross-encoder.
+/// Order documents by relevance to a query, with a cross-encoder or an LLM reranker.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     sconce rerank -m cross-encoder/ms-marco-MiniLM-L6-v2 --query \"Who eats?\" \"A man eats.\" \"It rains.\"\n  \
     sconce rerank -m BAAI/bge-reranker-base --query \"Who eats?\" -f docs.txt --top-n 10 --texts --json")]
 pub(crate) struct Rerank {
-    /// What the documents should answer.
+    /// The query.
     #[arg(long, value_name = "TEXT")]
     query: String,
     #[command(flatten)]
     input: Input,
     #[command(flatten)]
     model: TaskModel,
-    /// Show only the N best.
+    /// Print only the N best documents.
     #[arg(long, value_name = "N")]
     top_n: Option<usize>,
-    /// Give the model's own scores, not squeezed between 0 and 1.
+    /// Print the model's raw scores (logits) instead of their sigmoid.
     #[arg(long)]
     raw: bool,
-    /// Put whole documents into the output, not their number and beginning alone.
+    /// Print whole documents, not only their index and beginning.
     #[arg(long = "texts")]
-    whole: bool,
-    /// What stands for query and document before the classifier.
+    full_texts: bool,
+    /// Representation of query and document that the classifier gets.
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
-    representation: Stands,
-    /// What to look for, in a sentence, for language models that are asked (Qwen3-Reranker).
+    representation: RepresentationArg,
+    /// Instruction for LLM rerankers (Qwen3-Reranker), in a sentence.
     #[arg(long, value_name = "TEXT")]
     instruction: Option<String>,
     /// Print JSON.
@@ -47,19 +47,19 @@ pub(crate) struct Rerank {
 }
 
 #[derive(Clone, Copy, Default, ValueEnum)]
-enum Stands {
-    /// What the model's own head takes.
+enum RepresentationArg {
+    /// The input of the model's own head.
     #[default]
     Pooler,
-    /// The first token as it is, for BERTs trained so.
+    /// The first token's hidden state, for BERT models trained for it.
     Cls,
-    /// The mean of all tokens, for BERTs trained so.
+    /// The mean of all hidden states, for BERT models trained for it.
     Mean,
 }
 
-/// A document in its place.
+/// A ranked document.
 #[derive(Serialize)]
-struct Placed {
+struct RankedDocument {
     index: usize,
     score: f32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,9 +74,9 @@ impl Rerank {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         let texts = Texts::open(&self.input)?;
         let representation = match self.representation {
-            Stands::Pooler => Representation::Pooler,
-            Stands::Cls => Representation::Cls,
-            Stands::Mean => Representation::Mean,
+            RepresentationArg::Pooler => Representation::Pooler,
+            RepresentationArg::Cls => Representation::Cls,
+            RepresentationArg::Mean => Representation::Mean,
         };
         let load = |r: &_, o: &_, p: &dyn sconce_engine::hub::Progress| {
             let reranker = Reranker::load_with(r, o, representation, p)?;
@@ -85,37 +85,39 @@ impl Rerank {
                 None => Ok(reranker),
             }
         };
-        let caller = RequestContext::default();
-        let reranker = self.model.load(report, load)?.with_context(&caller);
-        // Windows are put in order together, by logit: far out many scores are the same number.
+        let context = RequestContext::default();
+        let reranker = self.model.load(report, load)?.with_context(&context);
+        // All windows are sorted together by logit, because many extreme scores round to the same
+        // number.
         let options = RankOptions { raw: true, top_n: None, texts: false };
-        let (mut placed, mut truncated, mut done) = (Vec::new(), Vec::new(), 0);
-        let tally = texts.each(
+        let (mut ranked, mut truncated, mut done) = (Vec::new(), Vec::new(), 0);
+        let summary = texts.run_windows(
             report,
-            Asking {
-                caller: &caller,
-                ask: |window: &[Text]| Ok(reranker.rerank(&self.query, &words(window), options)?),
+            ModelCall {
+                context: &context,
+                run: |window: &[Text]| Ok(reranker.rerank(&self.query, &strings(window), options)?),
             },
             |ranking, mut window| {
                 truncated.extend(ranking.truncated.iter().map(|i| i + done));
                 for r in ranking.ranked {
                     let score = if self.raw { r.score } else { Scores::Sigmoid.apply(&[r.score])[0] };
                     let (index, preview) = (r.index + done, window[r.index].preview());
-                    let text = self.whole.then(|| std::mem::take(&mut window[r.index].text));
-                    placed.push(Placed { index, score, text, logit: r.score, preview });
+                    let text = self.full_texts.then(|| std::mem::take(&mut window[r.index].text));
+                    ranked.push(RankedDocument { index, score, text, logit: r.score, preview });
                 }
                 done += window.len();
-                self.keep_best(&mut placed);
+                self.keep_best(&mut ranked);
                 Ok(())
             },
         )?;
         if self.json {
-            let about = json!({"query": self.query, "documents": done, "tokens": tally.tokens, "truncated": truncated});
-            let (results, rest) = (serde_json::to_string(&placed)?, with_ran(about, &reranker).to_string());
+            let about =
+                json!({"query": self.query, "documents": done, "tokens": summary.tokens, "truncated": truncated});
+            let (results, rest) = (serde_json::to_string(&ranked)?, with_run_info(about, &reranker).to_string());
             print(&format!("{{\"results\":{results},{}", &rest[1..]))?;
         } else {
             let mut rows = vec![["score", "index", "text"].map(String::from).to_vec()];
-            rows.extend(placed.into_iter().map(|p| {
+            rows.extend(ranked.into_iter().map(|p| {
                 vec![
                     format!("{:.6}", p.score),
                     p.index.to_string(),
@@ -124,13 +126,13 @@ impl Rerank {
             }));
             print(&table(&rows))?;
         }
-        tally.close(report, &reranker);
+        summary.report(report, &reranker);
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The best first, of equals the first given; no more than are wanted.
-    fn keep_best(&self, placed: &mut Vec<Placed>) {
-        placed.sort_by(|a, b| b.logit.total_cmp(&a.logit).then(a.index.cmp(&b.index)));
-        placed.truncate(self.top_n.unwrap_or(usize::MAX));
+    /// Sorts the best first, equal ones by index, and keeps the `top_n` best.
+    fn keep_best(&self, ranked: &mut Vec<RankedDocument>) {
+        ranked.sort_by(|a, b| b.logit.total_cmp(&a.logit).then(a.index.cmp(&b.index)));
+        ranked.truncate(self.top_n.unwrap_or(usize::MAX));
     }
 }

@@ -1,6 +1,6 @@
 //! `sconce serve`: models over HTTP.
 
-use crate::args::{How, Room};
+use crate::args::{KvCacheArgs, RunArgs};
 use crate::report::Report;
 use crate::{Failure, logs, runtime};
 use clap::Args;
@@ -11,10 +11,12 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Serve models over HTTP, in the dialects of OpenAI, text-embeddings-inference, Cohere and Jina, on one port.
+/// Serve models over HTTP on one port, with the APIs of OpenAI, text-embeddings-inference, Cohere
+/// and Jina.
 ///
-/// It listens at once; until a model is loaded, requests for it are answered with 503 and how far it is. SIGTERM or Ctrl-C
-/// finishes what runs and ends; a second one ends at once.
+/// The server listens at once; until a model is loaded, requests for it get status 503 and the
+/// loading progress. SIGTERM or Ctrl-C finishes running requests and exits; a second one exits at
+/// once.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  sconce serve\n  \
     sconce serve -m BAAI/bge-m3 -m cross-encoder/ms-marco-MiniLM-L6-v2 -p 8080\n  \
@@ -22,8 +24,8 @@ use std::time::Duration;
     curl localhost:8080/v1/embeddings -H 'content-type: application/json' \\\n    \
     -d '{\"model\": \"minilm\", \"input\": \"A text.\"}'")]
 pub(crate) struct Serve {
-    /// A model, as for other commands, or NAME=MODEL to give it a name in requests. May be given several times, or several with
-    /// commas.
+    /// A model, as for other commands, or NAME=MODEL to name it in requests. May be repeated, or
+    /// list several separated by commas.
     #[arg(
         short,
         long = "model",
@@ -34,69 +36,71 @@ pub(crate) struct Serve {
         default_value = "minilm"
     )]
     models: Vec<String>,
-    /// What the model is to do: embed, classify, rerank, tag, sparse, multi, m3, clip, generate or seq2seq. By default what
-    /// its files are made for.
+    /// Task: embed, classify, rerank, tag, sparse, multi, m3, clip, generate or seq2seq. Default:
+    /// detected from the model's files.
     #[arg(long, value_name = "TASK")]
     task: Option<Task>,
-    /// A branch, tag or commit of the model, if it comes from a hub.
+    /// Branch, tag or commit of a model from a hub.
     #[arg(long, value_name = "REVISION", env = "REVISION")]
     revision: Option<String>,
-    /// Another name that the model answers to.
+    /// Further name of the model in requests. May be repeated.
     #[arg(long, value_name = "NAME", env = "SERVED_MODEL_NAME", value_delimiter = ',')]
     served_model_name: Vec<String>,
     #[command(flatten)]
-    how: How,
+    run_args: RunArgs,
     #[command(flatten)]
-    room: Room,
+    kv_cache: KvCacheArgs,
     #[command(flatten)]
     http: Http,
 }
 
-/// How a server listens, and what it allows.
+/// How a server listens, and its limits.
 #[derive(Args, Clone)]
 pub(crate) struct Http {
-    /// Who may come: 127.0.0.1 is this machine alone, 0.0.0.0 everybody.
+    /// Address to listen on: 127.0.0.1 for this machine only, 0.0.0.0 for all networks.
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1", env = "SCONCE_HOSTNAME")]
     pub(crate) hostname: String,
-    /// The port; 0 takes any that is free.
+    /// Port to listen on; 0 takes any free one.
     #[arg(short, long, value_name = "PORT", default_value_t = 8080, env = "PORT")]
     pub(crate) port: u16,
-    /// Listen at this socket in the file system instead.
+    /// Listen on this Unix socket instead of a port.
     #[arg(long, value_name = "PATH", env = "SCONCE_UNIX_SOCKET")]
     unix_socket: Option<PathBuf>,
-    /// A key that requests must show (`Authorization: Bearer KEY`); several with commas. Better given by the environment, where
-    /// a list of processes does not show it.
+    /// API key that requests must send (`Authorization: Bearer KEY`); several separated by commas.
+    /// Prefer the environment variable: process lists show arguments.
     #[arg(long, value_name = "KEY", env = "SCONCE_API_KEY", hide_env_values = true, value_delimiter = ',')]
     api_key: Vec<String>,
-    /// The most bytes of a request's body.
+    /// Largest request body.
     #[arg(long, value_name = "BYTES", default_value = "2MB", env = "PAYLOAD_LIMIT")]
     payload_limit: Bytes,
-    /// The most inputs of a request.
+    /// Most inputs of one request.
     #[arg(long, value_name = "N", default_value_t = 128, env = "MAX_CLIENT_BATCH_SIZE")]
     max_client_batch_size: usize,
-    /// The most requests that are worked on at once; more are answered with 429.
+    /// Most requests processed at once; further ones get status 429.
     #[arg(long, value_name = "N", default_value_t = 512, env = "MAX_CONCURRENT_REQUESTS")]
     max_concurrent_requests: usize,
-    /// How many seconds a request may take; 0: as long as it takes.
+    /// Time-out of a request in seconds; 0 for none.
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0, env = "REQUEST_TIMEOUT")]
     request_timeout: f64,
-    /// A page's origin that may read answers; `*` is any. May be given several times.
+    /// Origin whose web pages may read responses (CORS); `*` for any. May be repeated.
     #[arg(long, value_name = "ORIGIN", env = "CORS_ALLOW_ORIGIN", value_delimiter = ',')]
     cors_allow_origin: Vec<String>,
-    /// Cut texts that are longer than the model can take where a request does not say; otherwise they are refused.
+    /// Truncate texts longer than the model's limit, unless the request says otherwise. By default
+    /// they are refused.
     #[arg(long, env = "AUTO_TRUNCATE")]
     auto_truncate: bool,
-    /// Words before every text to be embedded, where a request names no prompt.
+    /// Prompt before every text to embed, if the request names none.
     #[arg(long, value_name = "TEXT", env = "DEFAULT_PROMPT", conflicts_with = "default_prompt_name")]
     default_prompt: Option<String>,
-    /// The same as one of the model's prompts, by name.
+    /// Like --default-prompt, with one of the model's own prompts by name.
     #[arg(long, value_name = "NAME", env = "DEFAULT_PROMPT_NAME")]
     default_prompt_name: Option<String>,
-    /// Unload a model that nobody asked for so many seconds; the next request brings it back. 0: never.
+    /// Unload a model after this many seconds without requests; the next request loads it again. 0:
+    /// never.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, env = "SCONCE_IDLE_TIMEOUT")]
     idle_timeout: f64,
-    /// The most memory of all models together, as planned: 8GB, 512MB. Where another needs room, the one unused the longest
-    /// goes, never one that is being used.
+    /// Most memory of all models together, as planned: 8GB, 512MB. When another model needs memory,
+    /// the least recently used one that is idle is unloaded.
     #[arg(long, value_name = "BYTES", env = "SCONCE_MEMORY_BUDGET")]
     memory_budget: Option<Bytes>,
     #[command(flatten)]
@@ -106,19 +110,20 @@ pub(crate) struct Http {
     pub(crate) json_output: bool,
 }
 
-/// Where spans of requests go.
+/// Export of trace spans.
 #[derive(Args, Clone)]
 pub(crate) struct Spans {
-    /// Send a span of every request to this OpenTelemetry collector (OTLP over gRPC), such as http://localhost:4317.
+    /// Send a span of every request to this OpenTelemetry collector (OTLP over gRPC), such as
+    /// http://localhost:4317.
     #[arg(long, value_name = "URL", env = "OTLP_ENDPOINT")]
     otlp_endpoint: Option<String>,
-    /// The name that spans carry.
+    /// Service name of the spans.
     #[arg(long, value_name = "NAME", env = "OTLP_SERVICE_NAME", default_value = "sconce.serve")]
     otlp_service_name: String,
 }
 
 impl Spans {
-    /// To be called within a runtime.
+    /// Must be called within a runtime.
     pub(crate) fn traces(&self) -> Result<Option<Traces>, Failure> {
         let to = |endpoint: &String| Traces::to(endpoint, &self.otlp_service_name);
         self.otlp_endpoint.as_ref().map(to).transpose().map_err(|e| format!("--otlp-endpoint {e}").into())
@@ -141,14 +146,15 @@ impl FromStr for Bytes {
             "kib" => 1 << 10,
             "mib" => 1 << 20,
             "gib" => 1 << 30,
-            _ => return Err("a number of bytes is written as in 2000000, 2MB or 8GiB".into()),
+            _ => return Err("expected a number of bytes, such as 2000000, 2MB or 8GiB".into()),
         };
-        let number: f64 = s[..digits].parse().map_err(|_| "a number of bytes begins with a number".to_string())?;
+        let number: f64 =
+            s[..digits].parse().map_err(|_| "expected a number of bytes, such as 2000000, 2MB or 8GiB".to_string())?;
         Ok(Bytes((number * unit as f64) as u64))
     }
 }
 
-/// A time that 0 stands for none of.
+/// A duration; 0 is `None`.
 fn seconds(n: f64, flag: &str) -> Result<Option<Duration>, Failure> {
     match n {
         0.0 => Ok(None),
@@ -157,11 +163,11 @@ fn seconds(n: f64, flag: &str) -> Result<Option<Duration>, Failure> {
 }
 
 impl Http {
-    /// As the server wants it.
+    /// The server's configuration.
     pub(crate) fn config(&self) -> Result<Config, Failure> {
         let api_keys: Vec<Secret> = self.api_key.iter().filter_map(|key| Secret::new(key)).collect();
         if api_keys.len() < self.api_key.len() {
-            return Err("an empty --api-key would let nobody in, or everybody; give one, or none".into());
+            return Err("--api-key is empty; give a key, or leave the option out".into());
         }
         let default_prompt = match (&self.default_prompt, &self.default_prompt_name) {
             (Some(words), _) => Prompt::Text(words.clone()),
@@ -187,7 +193,7 @@ impl Http {
         })
     }
 
-    /// Threads for as many requests as may be with the models, which block while they wait for them.
+    /// One thread for each request that may wait for a model, which blocks it.
     fn threads(&self) -> usize {
         self.max_concurrent_requests.clamp(1, 4_096) + 16
     }
@@ -213,10 +219,10 @@ impl Serve {
             (!self.served_model_name.is_empty(), "--served-model-name"),
         ] {
             if given && !one {
-                return Err(format!("{flag} is for one model, and there are {}", self.models.len()).into());
+                return Err(format!("{flag} is for a single model, but {} were given", self.models.len()).into());
             }
         }
-        let options = self.room.within(self.how.language_options()?, LlmOptions::default().sequences);
+        let options = self.kv_cache.apply_to(self.run_args.language_options()?, LlmOptions::default().sequences);
         let spec = |given: &String| {
             let mut spec = ModelSpec::new(given, options.clone());
             if let Some(revision) = &self.revision {
@@ -237,7 +243,7 @@ impl Serve {
 fn at_revision(reference: &str, revision: &str) -> Result<String, Failure> {
     let local = std::path::Path::new(reference).exists() || reference.starts_with("pip:") || !reference.contains('/');
     if local || reference.contains('@') {
-        return Err(format!("--revision is for a hub id that has none yet, and the model is `{reference}`").into());
+        return Err(format!("--revision is for a hub id without a revision, not for `{reference}`").into());
     }
     Ok(match reference.split_once(':') {
         Some((repo, tag)) => format!("{repo}@{revision}:{tag}"),

@@ -1,6 +1,6 @@
-//! `sconce similarity`: how alike texts are.
+//! `sconce similarity`: cosine similarity of texts.
 
-use super::{print, ran_line, with_ran};
+use super::{print, run_line, with_run_info};
 use crate::Failure;
 use crate::args::Model;
 use crate::input::{Input, Text, preview};
@@ -11,7 +11,7 @@ use serde_json::json;
 use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
-/// Show the cosine of every pair of texts.
+/// Print the cosine similarity of every pair of texts.
 #[derive(Args)]
 #[command(after_help = "Example:\n  sconce similarity \"A man is eating food.\" \"A man is eating a piece of bread.\"")]
 pub(crate) struct Similarity {
@@ -28,7 +28,7 @@ impl Similarity {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         let texts = self.input.texts()?.collect::<Result<Vec<Text>, _>>()?;
         if texts.len() < 2 {
-            return Err("two texts at least are needed to compare".into());
+            return Err("at least two texts are needed".into());
         }
         let embedder = self.model.load(report, Embedder::load)?;
         let words: Vec<&str> = texts.iter().map(|t| t.text.as_str()).collect();
@@ -41,7 +41,7 @@ impl Similarity {
             for i in 0..words.len() {
                 write!(out, "{}{}", if i > 0 { "," } else { "" }, json!(row(i)))?;
             }
-            let rest = with_ran(json!({"truncated": e.truncated}), &embedder).to_string();
+            let rest = with_run_info(json!({"truncated": e.truncated}), &embedder).to_string();
             writeln!(out, "],{}", &rest[1..])?;
             out.flush()?;
         } else if words.len() == 2 {
@@ -59,7 +59,7 @@ impl Similarity {
                 texts[*first].origin
             ));
         }
-        report.say(&format!("{} texts on {}", words.len(), ran_line(&embedder)));
+        report.info(&format!("{} texts on {}", words.len(), run_line(&embedder)));
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,11 +1,11 @@
-//! `sconce tag`: names, places and whatever else a model finds in texts.
+//! `sconce tag`: token classification (named entity recognition).
 
 use crate::Failure;
 use crate::args::TaskModel;
 use crate::input::{Input, Text};
-use crate::output::{Answers, Cell, Output};
+use crate::output::{Output, ResultNames, ResultRow};
 use crate::report::Report;
-use crate::work::{Answering, Asking, Texts, words};
+use crate::window_runner::{ModelCall, ResultOutput, Texts, strings};
 use clap::{Args, ValueEnum};
 use sconce_engine::Loaded;
 use sconce_engine::{Entity, RequestContext, Strategy, Tagger};
@@ -13,9 +13,9 @@ use serde::{Serialize, Serializer};
 use serde_json::json;
 use std::process::ExitCode;
 
-/// Find names, places and the like in texts.
+/// Find named entities in texts (token classification, NER).
 ///
-/// Places are counted in characters, the first being 0.
+/// Offsets count characters from 0.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     sconce tag -m dslim/bert-base-NER \"Anna Lindqvist lives in Uppsala.\"\n  \
@@ -27,10 +27,10 @@ pub(crate) struct Tag {
     model: TaskModel,
     #[command(flatten)]
     output: Output,
-    /// How tokens that belong together become one.
+    /// How to merge tokens into entities.
     #[arg(long, value_enum, value_name = "HOW", default_value_t)]
     aggregation: Aggregation,
-    /// Only what scores X at least.
+    /// Print only entities with a score of at least X.
     #[arg(long, value_name = "X", default_value_t = 0.0)]
     threshold: f32,
 }
@@ -39,14 +39,14 @@ pub(crate) struct Tag {
 enum Aggregation {
     /// Every token by itself, with its full label.
     None,
-    /// Neighbours with the same label.
+    /// Adjacent tokens with the same label.
     #[default]
     Simple,
     /// Words; each has the label of its first token.
     First,
     /// Words; each has the label with the highest mean score.
     Average,
-    /// Words; each has the label of its surest token.
+    /// Words; each has the label of its highest-scoring token.
     Max,
 }
 
@@ -54,8 +54,8 @@ impl Tag {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         self.output.check(false)?;
         let texts = Texts::open(&self.input)?;
-        let caller = RequestContext::default();
-        let tagger = self.model.load(report, Tagger::load)?.with_context(&caller);
+        let context = RequestContext::default();
+        let tagger = self.model.load(report, Tagger::load)?.with_context(&context);
         let strategy = match self.aggregation {
             Aggregation::None => Strategy::None,
             Aggregation::Simple => Strategy::Simple,
@@ -63,33 +63,38 @@ impl Tag {
             Aggregation::Average => Strategy::Average,
             Aggregation::Max => Strategy::Max,
         };
-        let says_where = !self.input.is_one();
-        let ask = |window: &[Text]| Ok(tagger.tag(&words(window), strategy, self.threshold)?);
-        let answering = Answering {
+        let show_origin = !self.input.is_one();
+        let run = |window: &[Text]| Ok(tagger.tag(&strings(window), strategy, self.threshold)?);
+        let result_output = ResultOutput {
             output: &self.output,
-            answers: Answers { many: "results", one: Some("entities"), array: None },
+            names: ResultNames { many: "results", one: Some("entities"), array: None },
             model: &tagger,
             about: json!({"labels": tagger.labels()}),
         };
-        texts.answer(report, answering, Asking { caller: &caller, ask }, |writer, text, entities, seen| {
-            let found = entities.iter().map(|e| Found { entity: e, text: slice(&text.text, e) }).collect();
-            writer.write(text, &Entities { found, says_where }, seen)
-        })
+        texts.write_results(
+            report,
+            result_output,
+            ModelCall { context: &context, run },
+            |writer, text, entities, info| {
+                let found = entities.iter().map(|e| TaggedText { entity: e, text: slice(&text.text, e) }).collect();
+                writer.write(text, &Entities { found, show_origin }, info)
+            },
+        )
     }
 }
 
-/// The text's own spelling of an entity.
+/// The entity as it is spelled in the text.
 fn slice<'a>(text: &'a str, e: &Entity) -> &'a str {
     let byte = |n: usize| text.char_indices().nth(n).map_or(text.len(), |(at, _)| at);
     text.get(byte(e.start)..byte(e.end)).unwrap_or_default()
 }
 
 struct Entities<'a> {
-    found: Vec<Found<'a>>,
-    says_where: bool,
+    found: Vec<TaggedText<'a>>,
+    show_origin: bool,
 }
 
-struct Found<'a> {
+struct TaggedText<'a> {
     entity: &'a Entity,
     text: &'a str,
 }
@@ -100,7 +105,7 @@ impl Serialize for Entities<'_> {
     }
 }
 
-impl Serialize for Found<'_> {
+impl Serialize for TaggedText<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Fields<'a> {
@@ -118,10 +123,10 @@ impl Serialize for Found<'_> {
     }
 }
 
-impl Cell for Entities<'_> {
+impl ResultRow for Entities<'_> {
     fn lines(&self, of: &Text) -> String {
-        let origin = if self.says_where { format!("{}: ", of.origin) } else { String::new() };
-        let line = |Found { entity: e, text }: &Found| {
+        let origin = if self.show_origin { format!("{}: ", of.origin) } else { String::new() };
+        let line = |TaggedText { entity: e, text }: &TaggedText| {
             let text = text.replace(char::is_control, " ");
             format!("{origin}{}..{} {} {:.4} {text}\n", e.start, e.end, e.label, e.score)
         };

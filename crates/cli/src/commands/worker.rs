@@ -1,7 +1,7 @@
 //! `sconce worker`: one model, for a pool.
 
 use super::serve::Spans;
-use crate::args::{How, Room, Threads};
+use crate::args::{KvCacheArgs, RunArgs, Threads};
 use crate::report::Report;
 use crate::{Failure, logs, runtime};
 use clap::Args;
@@ -11,11 +11,11 @@ use sconce_server::{Config, Error, Listen, Membership, ModelSpec, Secret, Server
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
-/// Serve one model as a member of a pool, which starts it, watches it and sends it requests.
+/// Serve one model as a worker of a pool, which starts it, probes it and sends it requests.
 ///
-/// It answers /execute, /cancel and their kin beside everything that `sconce serve` answers. When its port is bound and the
-/// model has passed its self-check it says so to --callback-url, and that it is still there every 30 seconds. If the port is
-/// taken it exits with 98.
+/// A worker has the paths /execute and /cancel besides those of `sconce serve`. Once its port is
+/// bound and the model has passed its self-check, it calls --callback-url, and then sends a
+/// heartbeat there every 30 seconds. If the port is taken it exits with code 98.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     sconce worker --worker-id w-1 --model smollm --port 9301 --callback-url http://localhost:9999/dry-run\n  \
@@ -24,8 +24,8 @@ use std::process::ExitCode;
 pub(crate) struct Worker {
     #[command(flatten)]
     launch: Launch,
-    /// A key that requests must show, and that is shown with callbacks. Better given by the environment, where a list of
-    /// processes does not show it.
+    /// API key that requests must send, and that callbacks carry. Prefer the environment variable:
+    /// process lists show arguments.
     #[arg(long, value_name = "KEY", env = Launch::KEY, hide_env_values = true)]
     api_key: Option<String>,
     #[command(flatten)]
@@ -42,7 +42,7 @@ impl Worker {
         logs::start(self.json_output, report.is_quiet())?;
         let url = &self.launch.callback_url;
         if !url.starts_with("http://") {
-            return Err(format!("--callback-url {url}: it must begin with http://, and be on this host").into());
+            return Err(format!("--callback-url {url}: it must begin with http://").into());
         }
         let (mut config, spec) = (self.config()?, self.spec()?);
         let threads = config.max_concurrent.clamp(1, 4_096) + 16;
@@ -62,7 +62,10 @@ impl Worker {
     }
 
     fn config(&self) -> Result<Config, Failure> {
-        let key = self.api_key.as_deref().map(|key| Secret::new(key).ok_or("an empty --api-key would let nobody in"));
+        let key = self
+            .api_key
+            .as_deref()
+            .map(|key| Secret::new(key).ok_or("--api-key is empty; give a key, or leave the option out"));
         let mut config = Config {
             listen: Listen::Tcp { host: self.launch.hostname.clone(), port: self.launch.port },
             api_keys: key.transpose()?.into_iter().collect(),
@@ -80,7 +83,7 @@ impl Worker {
 
     fn spec(&self) -> Result<ModelSpec, Failure> {
         let (launch, tuning) = (&self.launch, &self.launch.tuning);
-        let how = How {
+        let run_args = RunArgs {
             device: launch.device().parse()?,
             fallback: false,
             dtype: tuning.dtype.as_deref().map(str::parse).transpose()?,
@@ -91,13 +94,16 @@ impl Worker {
             offline: tuning.offline,
             threads: self.threads.clone(),
         };
-        let room = Room {
+        let kv_cache = KvCacheArgs {
             context: tuning.context.map(usize::try_from).transpose()?,
             kv_dtype: tuning.kv_dtype.as_deref().map(str::parse).transpose()?,
         };
-        let mut spec =
-            ModelSpec::new(&launch.model, room.within(how.language_options()?, LlmOptions::default().sequences));
-        // A reference is one, whatever it looks like: names come with --served-model-name.
+        let mut spec = ModelSpec::new(
+            &launch.model,
+            kv_cache.apply_to(run_args.language_options()?, LlmOptions::default().sequences),
+        );
+        // `model` is always a reference, even if it looks like NAME=MODEL: names come from
+        // --served-model-name.
         spec.reference.clone_from(&launch.model);
         if let Some((first, more)) = launch.names.split_first() {
             spec.aliases.push(std::mem::replace(&mut spec.id, first.clone()));

@@ -1,10 +1,11 @@
-//! Running the command, for every test of it.
+//! Runs the command for the tests.
 
 use serde_json::Value;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-/// Runs the command with a cache of its own, so that no verdict or setting of this machine leaks in.
+/// Runs the command with its own cache directory, isolated from this machine's verdicts and
+/// settings.
 pub(crate) fn sconce(args: &[&str], stdin: &[u8]) -> Output {
     let cache = tempfile::tempdir().unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_sconce"))
@@ -23,14 +24,14 @@ pub(crate) fn sconce(args: &[&str], stdin: &[u8]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// What it prints, where it succeeds.
+/// Standard output of a command that succeeds.
 pub(crate) fn out(args: &[&str], stdin: &[u8]) -> String {
     let o = sconce(args, stdin);
     assert!(o.status.success(), "{args:?}: {}", String::from_utf8_lossy(&o.stderr));
     String::from_utf8(o.stdout).unwrap()
 }
 
-/// What it complains of, where it fails.
+/// Standard error of a command that fails.
 pub(crate) fn err(args: &[&str], stdin: &[u8]) -> String {
     let o = sconce(args, stdin);
     assert_eq!(o.status.code(), Some(1), "{args:?}");

@@ -1,31 +1,31 @@
-//! When to try again: after 1, 2, 4, … seconds, and after too many failures in too short a time, not for a good while.
-//! Pure: the time comes in.
+//! Restart backoff: exponential (1, 2, 4, … seconds), with a circuit breaker that opens after too
+//! many failures in a short time. Pure: the caller passes the time.
 
 use super::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How long to wait.
+/// Delays between restarts and limits of the circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
-    /// After the first failure; twice as long after each further one.
+pub struct Backoff {
+    /// Delay after the first failure; it doubles with each further one.
     pub first: Duration,
-    /// At most.
+    /// Longest delay.
     pub most: Duration,
     /// So many failures …
     pub failures: usize,
-    /// … within this time open the breaker, …
+    /// … within this time open the breaker.
     pub within: Duration,
-    /// … and it stays open so long. Then there is one try; if that fails, it opens again.
+    /// How long the breaker stays open. One attempt follows; if it fails, the breaker opens again.
     pub open: Duration,
-    /// What ran well for so long begins anew.
+    /// A worker that was ready for so long starts over with the first delay.
     pub steady: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
+impl Default for Backoff {
+    fn default() -> Backoff {
         let seconds = Duration::from_secs;
-        Patience {
+        Backoff {
             first: seconds(1),
             most: seconds(60),
             failures: 5,
@@ -38,45 +38,46 @@ impl Default for Patience {
 
 /// The failures of one worker.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Backoff {
-    /// In a row.
-    row: u32,
-    /// The last few.
-    when: VecDeque<Time>,
-    /// Whether the breaker was open before this try: its failure, however long it took, opens it again.
+pub(super) struct FailureHistory {
+    /// Failures in a row.
+    in_a_row: u32,
+    /// Times of the last failures.
+    times: VecDeque<Time>,
+    /// Whether the breaker opened before this attempt: if the attempt fails, however late, it opens
+    /// again.
     is_open: bool,
 }
 
-/// When it is tried again.
+/// When the next attempt starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Again {
+pub(super) struct NextAttempt {
     pub(super) at: Time,
     /// Whether the breaker is open until then.
     pub(super) is_open: bool,
 }
 
-impl Backoff {
-    /// It failed.
-    pub(super) fn failed(&mut self, now: Time, patience: &Patience) -> Again {
-        self.when.push_back(now);
-        while self.when.len() > patience.failures.max(1) {
-            self.when.pop_front();
+impl FailureHistory {
+    /// Records a failure and returns the time of the next attempt.
+    pub(super) fn failed(&mut self, now: Time, backoff: &Backoff) -> NextAttempt {
+        self.times.push_back(now);
+        while self.times.len() > backoff.failures.max(1) {
+            self.times.pop_front();
         }
-        let recent = self.when.iter().filter(|t| now.saturating_sub(**t) <= patience.within).count();
-        self.row = self.row.saturating_add(1);
-        self.is_open |= recent >= patience.failures.max(1);
+        let recent = self.times.iter().filter(|t| now.saturating_sub(**t) <= backoff.within).count();
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        self.is_open |= recent >= backoff.failures.max(1);
         if self.is_open {
-            return Again { at: now + patience.open, is_open: true };
+            return NextAttempt { at: now + backoff.open, is_open: true };
         }
-        // 2^31 seconds are more than any `most`, and 2^32 would not fit.
-        let wait = patience.first.saturating_mul(1 << (self.row - 1).min(31)).min(patience.most);
-        Again { at: now + wait, is_open: false }
+        // 2^31 seconds exceed any `most`, and 2^32 would overflow.
+        let wait = backoff.first.saturating_mul(1 << (self.in_a_row - 1).min(31)).min(backoff.most);
+        NextAttempt { at: now + wait, is_open: false }
     }
 
-    /// It ran from `since` until now before it failed.
-    pub(super) fn ran(&mut self, since: Time, now: Time, patience: &Patience) {
-        if now.saturating_sub(since) >= patience.steady {
-            *self = Backoff::default();
+    /// Records that the worker was ready from `since` until its failure.
+    pub(super) fn ran(&mut self, since: Time, now: Time, backoff: &Backoff) {
+        if now.saturating_sub(since) >= backoff.steady {
+            *self = FailureHistory::default();
         }
     }
 }
@@ -91,50 +92,51 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_the_most() {
-        let patience = Patience { failures: 100, most: at(10), ..Patience::default() };
-        let mut backoff = Backoff::default();
-        let waits: Vec<u64> = (0..6).map(|_| backoff.failed(at(7), &patience).at.as_secs() - 7).collect();
+        let backoff = Backoff { failures: 100, most: at(10), ..Backoff::default() };
+        let mut history = FailureHistory::default();
+        let waits: Vec<u64> = (0..6).map(|_| history.failed(at(7), &backoff).at.as_secs() - 7).collect();
         assert_eq!(waits, [1, 2, 4, 8, 10, 10]);
         for _ in 0..100 {
-            backoff.failed(at(7), &Patience { failures: 1000, ..patience });
+            history.failed(at(7), &Backoff { failures: 1000, ..backoff });
         }
-        assert_eq!(backoff.failed(at(7), &Patience { failures: 1000, ..patience }).at, at(17), "no overflow");
+        assert_eq!(history.failed(at(7), &Backoff { failures: 1000, ..backoff }).at, at(17), "no overflow");
     }
 
     #[test]
     fn five_failures_in_a_row_open_the_breaker_and_one_try_is_given_after_it() {
-        let patience = Patience::default();
-        let mut backoff = Backoff::default();
+        let backoff = Backoff::default();
+        let mut history = FailureHistory::default();
         for t in 0..4 {
-            assert!(!backoff.failed(at(t), &patience).is_open, "failure {t}");
+            assert!(!history.failed(at(t), &backoff).is_open, "failure {t}");
         }
-        assert_eq!(backoff.failed(at(4), &patience), Again { at: at(304), is_open: true });
-        assert_eq!(backoff.failed(at(304), &patience), Again { at: at(604), is_open: true });
-        // A try that took long to fail has failed no less, though the failures before it are long past.
-        assert_eq!(backoff.failed(at(2000), &patience), Again { at: at(2300), is_open: true });
-        backoff.ran(at(2300), at(2500), &patience);
-        assert!(!backoff.failed(at(2500), &patience).is_open, "it ran well in between");
+        assert_eq!(history.failed(at(4), &backoff), NextAttempt { at: at(304), is_open: true });
+        assert_eq!(history.failed(at(304), &backoff), NextAttempt { at: at(604), is_open: true });
+        // A slow attempt that fails opens the breaker again, although the earlier failures are long
+        // past.
+        assert_eq!(history.failed(at(2000), &backoff), NextAttempt { at: at(2300), is_open: true });
+        history.ran(at(2300), at(2500), &backoff);
+        assert!(!history.failed(at(2500), &backoff).is_open, "it ran well in between");
     }
 
     #[test]
     fn failures_long_past_do_not_count() {
-        let patience = Patience::default();
-        let mut backoff = Backoff::default();
+        let backoff = Backoff::default();
+        let mut history = FailureHistory::default();
         for t in 0..20 {
-            assert!(!backoff.failed(at(t * 200), &patience).is_open, "failure {t}");
+            assert!(!history.failed(at(t * 200), &backoff).is_open, "failure {t}");
         }
     }
 
     #[test]
     fn what_ran_well_begins_anew() {
-        let patience = Patience::default();
-        let mut backoff = Backoff::default();
+        let backoff = Backoff::default();
+        let mut history = FailureHistory::default();
         for t in 0..4 {
-            backoff.failed(at(t), &patience);
+            history.failed(at(t), &backoff);
         }
-        backoff.ran(at(10), at(20), &patience);
-        assert!(backoff.clone().failed(at(20), &patience).is_open, "ten seconds are not well");
-        backoff.ran(at(10), at(130), &patience);
-        assert_eq!(backoff.failed(at(130), &patience), Again { at: at(131), is_open: false });
+        history.ran(at(10), at(20), &backoff);
+        assert!(history.clone().failed(at(20), &backoff).is_open, "ten seconds are not well");
+        history.ran(at(10), at(130), &backoff);
+        assert_eq!(history.failed(at(130), &backoff), NextAttempt { at: at(131), is_open: false });
     }
 }

@@ -1,5 +1,5 @@
-//! What becomes of workers. Pure: what happened and the time come in, what is to be done comes out. No process, socket, file
-//! or clock is touched here.
+//! Decisions about workers. Pure: events and the time come in, actions come out. The core touches
+//! no process, socket, file or clock.
 //!
 //! ```text
 //!            plan          spawn            callback
@@ -8,63 +8,63 @@
 //!                      └── backoff ──┴──── failed ◀──────┘
 //! ```
 //!
-//! Whatever runs is told apart by its *attempt*: news of an earlier process of the same worker changes nothing.
+//! Each process of a worker is an *attempt*; events of an earlier attempt are ignored.
 
 mod backoff;
-mod news;
+mod events;
 mod place;
+mod probe;
 mod route;
 mod status;
-mod watch;
 mod worker;
 
 #[cfg(test)]
 mod tests;
 
-pub use backoff::Patience;
-pub use news::{Action, Answer, Event, Found, Timings};
+pub use backoff::Backoff;
+pub use events::{Action, Event, Found, ProbeResult, Timings};
 
 pub use place::{Device, kind};
-pub use route::{Ask, NoRoute, Target};
+pub use route::{NoRoute, RouteQuery, Target};
 pub use status::{Counts, Outcome, STOPS};
-pub use worker::{Birth, Leaving, Origin, Planned, Process, Record, Spec};
+pub use worker::{Leaving, Origin, Planned, Process, Record, Spec, StartTime};
 
-use place::Held;
+use place::Reserved;
 use route::Affinity;
 use sconce_api::pool::{Code, Ended, Failure};
 use sconce_api::worker::PORT_TAKEN;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use worker::{Phase, Watched, Worker};
+use worker::{Phase, ProbeState, Worker};
 
-/// Since the manager began.
+/// Time since the manager started.
 pub type Time = Duration;
 
-/// Endings that are remembered.
-const REMEMBERED: usize = 64;
-/// How often in a row another port is tried.
-const PORTS: u32 = 5;
+/// Ended workers that are remembered.
+const MAX_ENDED: usize = 64;
+/// Attempts in a row with another port.
+const MAX_PORT_TRIES: u32 = 5;
 
-/// The manager's mind.
+/// State and decisions of the manager.
 pub struct Core {
     timings: Timings,
     devices: Vec<Device>,
     workers: BTreeMap<String, Worker>,
     ended: VecDeque<(Ended, Option<Failure>)>,
     affinity: Affinity,
-    /// Requests that were routed.
+    /// Number of requests routed.
     turn: u64,
     counts: Counts,
 }
 
 impl Core {
-    /// Nothing runs.
+    /// A core without workers.
     pub fn new(timings: Timings, devices: Vec<Device>) -> Core {
         let (workers, ended) = (BTreeMap::new(), VecDeque::new());
         Core { timings, devices, workers, ended, affinity: Affinity::default(), turn: 0, counts: Counts::default() }
     }
 
-    /// A worker that is to be. `id` is new.
+    /// Adds a worker. `id` must be unused.
     pub fn start(&mut self, id: String, spec: Spec) -> Vec<Action> {
         let record = Record {
             id: id.clone(),
@@ -83,7 +83,7 @@ impl Core {
         vec![Action::Save, Action::Plan { id, attempt, spec }]
     }
 
-    /// A worker that an earlier manager started.
+    /// Adds a worker that an earlier manager started.
     pub fn adopt(&mut self, record: Record, found: Found, now: Time) -> Vec<Action> {
         let (id, leaving) = (record.id.clone(), record.leaving);
         let phase = match found {
@@ -95,12 +95,12 @@ impl Core {
         match found {
             Found::Serving => {
                 worker.record.been_ready = true;
-                worker.watched = Watched { next: now + self.timings.probe, ..Watched::default() };
+                worker.probes = ProbeState { next: now + self.timings.probe, ..ProbeState::default() };
             }
             Found::Silent => {}
             Found::Gone => {
                 worker.record.process = None;
-                let why = "it was not there when the manager came back";
+                let why = "its process was gone when the manager restarted";
                 worker.why = Some(Failure::new(Code::WorkerStartFailed, why));
             }
         }
@@ -108,7 +108,7 @@ impl Core {
         let mut actions = match leaving {
             Leaving::Stop => self.stop(&id, now).unwrap_or_default(),
             Leaving::Drain if found != Found::Gone => self.drain(&id).unwrap_or_default(),
-            // Nobody wants what was drained and is gone.
+            // A drained worker that is gone is not started again.
             Leaving::Drain => self.stop(&id, now).unwrap_or_default(),
             Leaving::No => Vec::new(),
         };
@@ -117,7 +117,7 @@ impl Core {
         actions
     }
 
-    /// Takes no more requests; those under way end as they will.
+    /// Stops routing requests to a worker; its running requests finish.
     pub fn drain(&mut self, id: &str) -> Result<Vec<Action>, Box<Failure>> {
         let worker = self.workers.get_mut(id).ok_or_else(|| unknown(id))?;
         if matches!(worker.phase, Phase::Ready { .. }) {
@@ -129,7 +129,7 @@ impl Core {
         Ok(vec![Action::Save])
     }
 
-    /// Drains it and ends it.
+    /// Drains a worker and ends its process.
     pub fn stop(&mut self, id: &str, now: Time) -> Result<Vec<Action>, Box<Failure>> {
         let worker = self.workers.get_mut(id).ok_or_else(|| unknown(id))?;
         worker.record.leaving = Leaving::Stop;
@@ -137,10 +137,10 @@ impl Core {
         match worker.phase {
             Phase::Ready { .. } | Phase::Draining { end: None } => {
                 worker.phase = Phase::Draining { end: Some(now + self.timings.drain) };
-                actions.extend(self.settle(id, now));
+                actions.extend(self.terminate_if_drained(id, now));
             }
             Phase::Starting { .. } if worker.has_process() => actions.extend(self.terminate(id, now)),
-            // `Spawned` will find that it is to leave.
+            // `spawned` terminates it.
             Phase::Starting { .. } => {}
             Phase::Planning | Phase::Failed { .. } => self.remove(id, "it was stopped", None),
             Phase::Draining { .. } | Phase::Stopping { .. } | Phase::Killing { .. } => {}
@@ -148,10 +148,10 @@ impl Core {
         Ok(actions)
     }
 
-    /// Something happened to a worker.
+    /// Handles an event of a worker.
     pub fn handle(&mut self, id: &str, attempt: u64, event: Event, now: Time) -> Vec<Action> {
         if self.workers.get(id).is_none_or(|w| w.attempt != attempt) {
-            // A process that came to be after its worker was given up.
+            // The process was spawned after its worker was removed.
             let Event::Spawned { process, .. } = event else { return Vec::new() };
             return vec![Action::Kill(process)];
         }
@@ -159,7 +159,7 @@ impl Core {
             Event::Planned { outcome } => self.planned(id, outcome, now),
             Event::Spawned { process, port } => self.spawned(id, process, port, now),
             Event::NotSpawned(why) => {
-                let why = format!("its process could not be started: {why}");
+                let why = format!("cannot start its process: {why}");
                 self.fail(id, Failure::new(Code::WorkerStartFailed, why), now)
             }
             Event::Exited { code, how } => self.exited(id, code, &how, now),
@@ -167,12 +167,12 @@ impl Core {
         }
     }
 
-    /// A worker says that it is ready. Whether it is the one it says, and allowed to say so, is known.
-    pub fn called(&mut self, id: &str, now: Time) -> Result<Vec<Action>, Box<Failure>> {
+    /// Handles the ready callback of a worker. The caller has checked the token and the port.
+    pub fn ready_callback(&mut self, id: &str, now: Time) -> Result<Vec<Action>, Box<Failure>> {
         let worker = self.workers.get_mut(id).ok_or_else(|| unknown(id))?;
         let Phase::Starting { .. } = worker.phase else { return Ok(Vec::new()) };
         worker.phase = Phase::Ready { since: now };
-        worker.watched = Watched { next: now + self.timings.probe, ..Watched::default() };
+        worker.probes = ProbeState { next: now + self.timings.probe, ..ProbeState::default() };
         worker.record.been_ready = true;
         worker.ports = 0;
         self.counts.started += 1;
@@ -182,32 +182,32 @@ impl Core {
         Ok(vec![Action::Save])
     }
 
-    /// Time went by.
+    /// Handles the passing of time.
     pub fn tick(&mut self, now: Time) -> Vec<Action> {
         let ids: Vec<String> = self.workers.keys().cloned().collect();
         ids.iter().flat_map(|id| self.due(id, now)).collect()
     }
 
-    /// What is due of one worker.
+    /// Timed actions of one worker.
     fn due(&mut self, id: &str, now: Time) -> Vec<Action> {
         let Some(worker) = self.workers.get(id) else { return Vec::new() };
         match &worker.phase {
             Phase::Starting { until } if *until <= now => {
                 let seconds = self.timings.start.as_secs();
-                let why = format!("it was not ready within {seconds} s; give it longer with start_timeout");
+                let why = format!("it was not ready within {seconds} s; raise start_timeout to allow more");
                 self.kill(id, Failure::new(Code::WorkerStartTimeout, why), now)
             }
             Phase::Ready { .. } | Phase::Draining { .. } => {
                 let mut actions = self.probe(id, now);
-                actions.extend(self.settle(id, now));
+                actions.extend(self.terminate_if_drained(id, now));
                 actions
             }
             Phase::Stopping { kill } if *kill <= now => {
                 let seconds = self.timings.term.as_secs();
-                let why = format!("it did not end within {seconds} s of being asked to");
+                let why = format!("it did not exit within {seconds} s of SIGTERM");
                 self.kill(id, Failure::new(Code::WorkerFailed, why), now)
             }
-            Phase::Failed { again, .. } if *again <= now => self.again(id, now),
+            Phase::Failed { again, .. } if *again <= now => self.retry(id, now),
             _ => Vec::new(),
         }
     }
@@ -216,8 +216,8 @@ impl Core {
         let placed = outcome.and_then(|(planned, devices)| {
             self.devices = devices;
             let wanted = self.workers[id].record.spec.device.clone();
-            let device = place::choose(&self.devices, &wanted, |d| self.held(d))?;
-            place::admit(&device, self.held(&device.device), planned.bytes)?;
+            let device = place::choose(&self.devices, &wanted, |d| self.reserved(d))?;
+            place::admit(&device, self.reserved(&device.device), planned.bytes)?;
             Ok((planned, device.device))
         });
         match placed {
@@ -232,22 +232,25 @@ impl Core {
         }
     }
 
-    /// The devices were looked at.
-    pub fn saw(&mut self, devices: Vec<Device>) {
+    /// Updates the devices and their free memory.
+    pub fn set_devices(&mut self, devices: Vec<Device>) {
         self.devices = devices;
     }
 
-    /// The device that a worker would be put on now.
+    /// The device on which a worker would be placed now.
     pub fn place(&self, wanted: &str, devices: &[Device]) -> Result<Device, Box<Failure>> {
-        place::choose(devices, wanted, |d| self.held(d))
+        place::choose(devices, wanted, |d| self.reserved(d))
     }
 
-    /// The bytes that a device's workers have been promised.
-    fn held(&self, device: &str) -> Held {
+    /// Memory promised to the workers of a device.
+    fn reserved(&self, device: &str) -> Reserved {
         let on = |w: &&Worker| w.record.device.as_deref() == Some(device);
-        let is_coming = |w: &&Worker| matches!(w.phase, Phase::Starting { .. } | Phase::Failed { .. });
+        let is_loading = |w: &&Worker| matches!(w.phase, Phase::Starting { .. } | Phase::Failed { .. });
         let here = || self.workers.values().filter(on);
-        Held { all: here().map(Worker::holds).sum(), coming: here().filter(is_coming).map(Worker::holds).sum() }
+        Reserved {
+            total: here().map(Worker::reserved_bytes).sum(),
+            loading: here().filter(is_loading).map(Worker::reserved_bytes).sum(),
+        }
     }
 
     fn spawn(&mut self, id: &str, now: Time) -> Vec<Action> {
@@ -264,7 +267,7 @@ impl Core {
         let mut actions = vec![Action::Save];
         match &worker.phase {
             Phase::Starting { .. } if worker.record.leaving == Leaving::Stop => actions.extend(self.terminate(id, now)),
-            // The time for it to start was over before there was a process.
+            // The start timed out before the process was spawned.
             Phase::Killing { .. } => actions.push(Action::Kill(process)),
             _ => {}
         }
@@ -281,22 +284,22 @@ impl Core {
                 self.remove(id, "it was stopped", code);
                 vec![Action::Save]
             }
-            Phase::Starting { .. } if code == Some(PORT_TAKEN) && worker.ports < PORTS => {
+            Phase::Starting { .. } if code == Some(PORT_TAKEN) && worker.ports < MAX_PORT_TRIES => {
                 worker.ports += 1;
                 worker.attempt += 1;
                 self.spawn(id, now)
             }
             Phase::Starting { .. } => {
-                let why = format!("it ended before it was ready: {how}");
+                let why = format!("it exited before it was ready: {how}");
                 self.fail(id, Failure::new(Code::WorkerStartFailed, why), now)
             }
             Phase::Ready { since, .. } => {
-                worker.backoff.ran(since, now, &timings.patience);
-                self.fail(id, Failure::new(Code::WorkerFailed, format!("it ended: {how}")), now)
+                worker.failures.ran(since, now, &timings.backoff);
+                self.fail(id, Failure::new(Code::WorkerFailed, format!("it exited: {how}")), now)
             }
             Phase::Draining { .. } => {
                 self.counts.stopped("failed");
-                self.remove(id, &format!("it ended before it was asked to: {how}"), code);
+                self.remove(id, &format!("it exited while it was being drained: {how}"), code);
                 vec![Action::Save]
             }
             Phase::Stopping { .. } => {
@@ -314,8 +317,8 @@ impl Core {
         }
     }
 
-    /// Asks a drained worker to end, if nothing keeps it.
-    fn settle(&mut self, id: &str, now: Time) -> Vec<Action> {
+    /// Terminates a draining worker that has no requests left or has run out of time.
+    fn terminate_if_drained(&mut self, id: &str, now: Time) -> Vec<Action> {
         match self.workers.get(id) {
             Some(Worker { phase: Phase::Draining { end: Some(end) }, active, .. }) if *active == 0 || *end <= now => {
                 self.terminate(id, now)
@@ -330,18 +333,19 @@ impl Core {
         worker.record.process.map(Action::Terminate).into_iter().collect()
     }
 
-    /// Ends a process that does not end, or does not answer, by itself. What follows, follows when it is gone.
+    /// Kills a process that does not exit or answer. `then` is handled when the process is gone.
     fn kill(&mut self, id: &str, then: Failure, now: Time) -> Vec<Action> {
         let Some(worker) = self.workers.get_mut(id) else { return Vec::new() };
         worker.why = Some(then.clone());
         if let Phase::Ready { since, .. } = worker.phase {
-            worker.backoff.ran(since, now, &self.timings.patience);
+            worker.failures.ran(since, now, &self.timings.backoff);
         }
         worker.phase = Phase::Killing { then: Box::new(then) };
         worker.record.process.map(Action::Kill).into_iter().collect()
     }
 
-    /// It does not run. It is tried again, unless it was asked for and never came to be.
+    /// Handles a worker without a process. It is retried, unless a request started it and it was
+    /// never ready.
     fn fail(&mut self, id: &str, why: Failure, now: Time) -> Vec<Action> {
         let Some(worker) = self.workers.get_mut(id) else { return Vec::new() };
         let never = !worker.record.been_ready;
@@ -359,19 +363,19 @@ impl Core {
             }
             return vec![Action::Save];
         }
-        let again = worker.backoff.failed(now, &self.timings.patience);
+        let again = worker.failures.failed(now, &self.timings.backoff);
         worker.phase = Phase::Failed { again: again.at, is_open: again.is_open };
         worker.why = Some(why);
-        // What is still heard of this process is no news.
+        // Ignore later events of this process.
         worker.attempt += 1;
         vec![Action::Save]
     }
 
-    /// Another try.
-    fn again(&mut self, id: &str, now: Time) -> Vec<Action> {
+    /// Starts the next attempt.
+    fn retry(&mut self, id: &str, now: Time) -> Vec<Action> {
         let Some(worker) = self.workers.get_mut(id) else { return Vec::new() };
         worker.record.restarts += 1;
-        if worker.holds() > 0 {
+        if worker.reserved_bytes() > 0 {
             return self.spawn(id, now);
         }
         worker.phase = Phase::Planning;
@@ -381,7 +385,7 @@ impl Core {
     fn remove(&mut self, id: &str, why: &str, exit_code: Option<i32>) {
         let Some(worker) = self.workers.remove(id) else { return };
         self.affinity.forget(id);
-        if self.ended.len() == REMEMBERED {
+        if self.ended.len() == MAX_ENDED {
             self.ended.pop_front();
         }
         let model_ref = worker.record.spec.model;
@@ -390,6 +394,6 @@ impl Core {
 }
 
 fn unknown(id: &str) -> Box<Failure> {
-    let message = format!("there is no worker {id}; GET /v2/state lists those there are");
+    let message = format!("no worker {id}; GET /v2/state lists the workers");
     Box::new(Failure::new(Code::WorkerNotFound, message))
 }

@@ -1,21 +1,21 @@
-//! Which device a worker goes to, and whether it fits there. Pure.
+//! Chooses the device of a worker and checks that its model fits there. Pure.
 
 use sconce_api::pool::{Code, Failure};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// A device, as `sconce devices --json` tells it.
+/// A device, as `sconce devices --json` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
     /// `cpu`, `cuda:0`, `metal:0`.
     pub device: String,
-    /// Its maker's name for it.
+    /// The vendor's name for it.
     pub description: String,
-    /// Bytes that can still be taken, when it was asked last.
+    /// Free bytes at the last inspection.
     pub free_bytes: u64,
-    /// Bytes in all.
+    /// Total bytes.
     pub total_bytes: u64,
-    /// Whether `auto` takes it.
+    /// Whether `auto` chooses it.
     pub best: bool,
 }
 
@@ -26,29 +26,36 @@ impl Device {
     }
 }
 
-/// The kind of a device's name.
+/// The kind of a device: the part of its id before the colon.
 pub fn kind(device: &str) -> &str {
     device.split(':').next().unwrap_or(device)
 }
 
-/// What is to be had on a device.
+/// Memory promised to the workers of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Held {
-    /// Bytes of all workers there.
-    pub(super) all: u64,
-    /// Bytes of those among them that have not loaded their model yet, so that the device does not know of them.
-    pub(super) coming: u64,
+pub(super) struct Reserved {
+    /// Bytes of all its workers.
+    pub(super) total: u64,
+    /// Bytes of the workers that have not loaded their model yet, so that the device still counts
+    /// them as free.
+    pub(super) loading: u64,
 }
 
-/// Bytes that one more may take: neither more than is free now, nor more than was not promised to others.
-pub(super) fn room(device: &Device, held: Held) -> u64 {
-    let unpromised = device.total_bytes.saturating_sub(held.all);
-    let free = device.free_bytes.saturating_sub(held.coming);
+/// Bytes available to one more worker: at most what is free now, and at most what is not promised
+/// to others.
+pub(super) fn available(device: &Device, reserved: Reserved) -> u64 {
+    let unpromised = device.total_bytes.saturating_sub(reserved.total);
+    let free = device.free_bytes.saturating_sub(reserved.loading);
     unpromised.min(free)
 }
 
-/// The device that `wanted` means: itself, or of a kind (of the best kind, if `auto`) the one with most room.
-pub(super) fn choose(devices: &[Device], wanted: &str, held: impl Fn(&str) -> Held) -> Result<Device, Box<Failure>> {
+/// The device that `wanted` means: a device id, or a kind, for which it is the device of that kind
+/// with most available memory. `auto` is the best kind.
+pub(super) fn choose(
+    devices: &[Device],
+    wanted: &str,
+    reserved: impl Fn(&str) -> Reserved,
+) -> Result<Device, Box<Failure>> {
     if let Some(named) = devices.iter().find(|d| d.device == wanted) {
         return Ok(named.clone());
     }
@@ -56,31 +63,32 @@ pub(super) fn choose(devices: &[Device], wanted: &str, held: impl Fn(&str) -> He
     let kind = if wanted == "auto" { best } else { Some(wanted) };
     let alike = devices.iter().filter(|d| Some(d.kind()) == kind);
     // The first among equals: `max_by_key` would take the last.
-    let roomiest = alike.reduce(|a, b| if room(b, held(&b.device)) > room(a, held(&a.device)) { b } else { a });
-    roomiest.cloned().ok_or_else(|| {
+    let most_free =
+        alike.reduce(|a, b| if available(b, reserved(&b.device)) > available(a, reserved(&a.device)) { b } else { a });
+    most_free.cloned().ok_or_else(|| {
         let names: Vec<&str> = devices.iter().map(|d| d.device.as_str()).collect();
-        let have = if names.is_empty() { "none at all".to_string() } else { names.join(", ") };
-        let message = format!("there is no device {wanted} on this host; there is {have}");
+        let have = if names.is_empty() { "none".to_string() } else { names.join(", ") };
+        let message = format!("no device {wanted} on this host; devices: {have}");
         let details = json!({"device": wanted, "devices": names});
         Box::new(Failure { details, ..Failure::new(Code::GpuUnavailable, message) })
     })
 }
 
-/// Whether `need` bytes fit.
-pub(super) fn admit(device: &Device, held: Held, need: u64) -> Result<(), Box<Failure>> {
-    let room = room(device, held);
-    if need <= room {
+/// Fails if `need` bytes are not available.
+pub(super) fn admit(device: &Device, reserved: Reserved, need: u64) -> Result<(), Box<Failure>> {
+    let available = available(device, reserved);
+    if need <= available {
         return Ok(());
     }
     let message = format!(
-        "model needs {}, {} has room for {} ({} are promised to other workers); stop one of them, or try a smaller --dtype \
+        "model needs {}, but {} has {} available ({} are reserved by other workers); stop one of them, or try a smaller --dtype \
          or --context",
         gib(need),
         device.device,
-        gib(room),
-        gib(held.all)
+        gib(available),
+        gib(reserved.total)
     );
-    let details = json!({"device": device.device, "need_bytes": need, "room_bytes": room, "allocated_bytes": held.all});
+    let details = json!({"device": device.device, "need_bytes": need, "room_bytes": available, "allocated_bytes": reserved.total});
     Err(Box::new(Failure { details, ..Failure::new(Code::InsufficientVram, message) }))
 }
 
@@ -100,19 +108,23 @@ mod tests {
         Device { device: name.into(), description: String::new(), free_bytes: free, total_bytes: total, best }
     }
 
-    fn none(_: &str) -> Held {
-        Held { all: 0, coming: 0 }
+    fn none(_: &str) -> Reserved {
+        Reserved { total: 0, loading: 0 }
     }
 
     #[test]
     fn room_is_what_is_neither_taken_nor_promised() {
         let d = device("cuda:0", 70, 100, true);
-        assert_eq!(room(&d, Held { all: 0, coming: 0 }), 70);
-        assert_eq!(room(&d, Held { all: 50, coming: 50 }), 20, "promised and not there yet");
-        assert_eq!(room(&d, Held { all: 50, coming: 0 }), 50, "promised, and there less is taken than was promised");
-        assert_eq!(room(&d, Held { all: 200, coming: 200 }), 0);
-        assert!(admit(&d, Held { all: 50, coming: 50 }, 20).is_ok());
-        let e = admit(&d, Held { all: 50, coming: 50 }, 21).unwrap_err();
+        assert_eq!(available(&d, Reserved { total: 0, loading: 0 }), 70);
+        assert_eq!(available(&d, Reserved { total: 50, loading: 50 }), 20, "promised and not there yet");
+        assert_eq!(
+            available(&d, Reserved { total: 50, loading: 0 }),
+            50,
+            "promised, and there less is taken than was promised"
+        );
+        assert_eq!(available(&d, Reserved { total: 200, loading: 200 }), 0);
+        assert!(admit(&d, Reserved { total: 50, loading: 50 }, 20).is_ok());
+        let e = admit(&d, Reserved { total: 50, loading: 50 }, 21).unwrap_err();
         assert_eq!((e.error_code, &e.details["need_bytes"]), (Code::InsufficientVram, &json!(21)));
     }
 
@@ -126,7 +138,7 @@ mod tests {
         assert_eq!(named("cpu").unwrap(), "cpu");
         assert_eq!(named("metal"), Err(Code::GpuUnavailable));
         assert_eq!(named("cuda:7"), Err(Code::GpuUnavailable));
-        let held = |d: &str| if d == "cuda:1" { Held { all: 60, coming: 60 } } else { none(d) };
-        assert_eq!(choose(&all, "cuda", held).unwrap().device, "cuda:0");
+        let reserved = |d: &str| if d == "cuda:1" { Reserved { total: 60, loading: 60 } } else { none(d) };
+        assert_eq!(choose(&all, "cuda", reserved).unwrap().device, "cuda:0");
     }
 }

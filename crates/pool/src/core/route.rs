@@ -1,70 +1,72 @@
-//! Which worker a request goes to: of those that serve its model, the one with the fewest tokens before it; but a prompt that
-//! begins like an earlier one goes where that one went, because its beginning is computed there already, unless so much waits
-//! there that computing it again is quicker. Pure.
+//! Routing: a request goes to the least loaded worker of its model, by tokens. A prompt that shares
+//! a prefix with an earlier one goes to the same worker, whose prefix cache holds that part, unless
+//! so many tokens wait there that computing the prefix again is quicker. Pure.
 
 use super::worker::{Phase, Worker};
 use super::{Action, Core, Time};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Tokens that may wait at a worker beyond those at the idlest before a known beginning is not worth it any more.
-const SLACK: u64 = 4_096;
-/// Beginnings that are remembered, of all models together.
-const KNOWN: usize = 32_768;
+/// Tokens by which a worker's load may exceed the least loaded worker's before a cached prefix is
+/// not worth the wait.
+const AFFINITY_SLACK: u64 = 4_096;
+/// Prompt prefixes that are remembered, of all models together.
+const MAX_PREFIXES: usize = 32_768;
 
-/// Names that stand for any model where none is called so: huggingface_hub sends the first where it was given no name.
-const ANY: [&str; 3] = ["dummy", "tgi", ""];
+/// Names that stand for any model, unless a model has that name: huggingface_hub sends the first
+/// when no model is given.
+const ANY_MODEL: [&str; 3] = ["dummy", "tgi", ""];
 
-/// What a request is like.
+/// The part of a request that decides its route.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ask<'a> {
-    /// The model that it names.
+pub struct RouteQuery<'a> {
+    /// The model it names.
     pub model: Option<&'a str>,
-    /// What the model must do, where it names none; empty means anything.
+    /// Tasks of which the model must have one, if the request names no model; empty means any.
     pub tasks: &'a [&'a str],
-    /// Digests of the beginnings of its prompt, each longer than the one before.
+    /// Hashes of the prompt's prefixes, in order of length.
     pub prefixes: &'a [u64],
-    /// Its tokens, as far as one can tell.
+    /// Estimated tokens.
     pub tokens: u64,
-    /// Workers that it came back from.
+    /// Workers that were tried already.
     pub tried: &'a [String],
 }
 
-/// Where it goes.
+/// The worker that gets a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The worker.
+    /// Its id.
     pub id: String,
-    /// Where it listens.
+    /// Its port.
     pub port: u16,
-    /// What requests call its model.
+    /// Model name that requests use.
     pub model: String,
 }
 
-/// Why it goes nowhere.
+/// Why no worker gets a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoRoute {
-    /// There is no such model.
+    /// No worker has the model.
     Unknown {
-        /// What was asked for.
+        /// The requested model.
         model: String,
-        /// What there is.
+        /// The models of the pool.
         names: Vec<String>,
     },
-    /// It names no model, and there are several.
+    /// The request names no model and several would do.
     Unnamed {
-        /// What there is.
+        /// The models of the pool.
         names: Vec<String>,
     },
     /// No worker of the model takes requests now.
     NotReady {
-        /// What was asked for.
+        /// The requested model.
         model: String,
-        /// What its workers are doing.
+        /// The states of its workers.
         why: String,
     },
 }
 
-/// Who computed which beginning; the least recently used is forgotten first.
+/// Which worker has computed which prompt prefix; an LRU cache.
 #[derive(Debug, Default)]
 pub(super) struct Affinity {
     known: HashMap<u64, (String, u64)>,
@@ -83,7 +85,7 @@ impl Affinity {
             self.order.remove(&stamp);
         }
         self.order.insert(self.clock, prefix);
-        if self.known.len() > KNOWN
+        if self.known.len() > MAX_PREFIXES
             && let Some((_, oldest)) = self.order.pop_first()
         {
             self.known.remove(&oldest);
@@ -102,11 +104,11 @@ impl Affinity {
 }
 
 impl Core {
-    /// Chooses a worker and counts the request as its own, until [`Core::end`].
-    pub fn begin(&mut self, ask: &Ask) -> Result<Target, NoRoute> {
-        let name = self.name(ask)?;
+    /// Chooses a worker and counts the request as its load until [`Core::end`].
+    pub fn begin(&mut self, query: &RouteQuery) -> Result<Target, NoRoute> {
+        let name = self.name(query)?;
         let serves = |w: &Worker| w.record.spec.name == name && matches!(w.phase, Phase::Ready { .. });
-        let able = |(id, w): &(&String, &Worker)| serves(w) && !ask.tried.contains(id);
+        let able = |(id, w): &(&String, &Worker)| serves(w) && !query.tried.contains(id);
         let idlest = self.workers.iter().filter(able).min_by_key(|(_, w)| (w.tokens, w.active, w.last));
         let Some((id, idlest)) = idlest else {
             let of = self.workers.values().filter(|w| w.record.spec.name == name);
@@ -114,38 +116,38 @@ impl Core {
             let why = states.into_iter().collect::<Vec<_>>().join(", ");
             return Err(NoRoute::NotReady { model: name, why });
         };
-        // The longest that is known saves most.
-        let known = ask.prefixes.iter().rev().filter_map(|p| self.affinity.get(*p)).find(|known| {
+        // The longest cached prefix saves most.
+        let known = query.prefixes.iter().rev().filter_map(|p| self.affinity.get(*p)).find(|known| {
             let worker = self.workers.get(*known);
-            let able = worker.is_some_and(serves) && !ask.tried.iter().any(|t| t == known);
-            able && worker.is_some_and(|w| w.tokens <= idlest.tokens + SLACK)
+            let able = worker.is_some_and(serves) && !query.tried.iter().any(|t| t == known);
+            able && worker.is_some_and(|w| w.tokens <= idlest.tokens + AFFINITY_SLACK)
         });
         let id = known.unwrap_or(id).to_string();
-        ask.prefixes.iter().for_each(|prefix| self.affinity.set(*prefix, &id));
+        query.prefixes.iter().for_each(|prefix| self.affinity.set(*prefix, &id));
         self.turn += 1;
-        let Some(worker) = self.workers.get_mut(&id) else { unreachable!("it was found above") };
+        let Some(worker) = self.workers.get_mut(&id) else { unreachable!("its id was found above") };
         worker.active += 1;
-        worker.tokens += ask.tokens;
+        worker.tokens += query.tokens;
         worker.last = self.turn;
         Ok(Target { id, port: worker.record.port, model: name })
     }
 
-    /// A request has ended, however it did.
+    /// Handles the end of a request, whatever its outcome.
     pub fn end(&mut self, id: &str, tokens: u64, now: Time) -> Vec<Action> {
         let Some(worker) = self.workers.get_mut(id) else { return Vec::new() };
         worker.active = worker.active.saturating_sub(1);
         worker.tokens = worker.tokens.saturating_sub(tokens);
-        self.settle(id, now)
+        self.terminate_if_drained(id, now)
     }
 
-    /// What the model is called that a request means.
-    fn name(&self, ask: &Ask) -> Result<String, NoRoute> {
+    /// The name of the model that a request means.
+    fn name(&self, query: &RouteQuery) -> Result<String, NoRoute> {
         let all: BTreeSet<&str> = self.workers.values().map(|w| w.record.spec.name.as_str()).collect();
         let names = || all.iter().map(ToString::to_string).collect::<Vec<String>>();
-        let Some(model) = ask.model.filter(|name| all.contains(name) || !ANY.contains(name)) else {
+        let Some(model) = query.model.filter(|name| all.contains(name) || !ANY_MODEL.contains(name)) else {
             let suits = |w: &&Worker| {
                 let task = w.record.planned.as_ref().map(|p| p.task.as_str());
-                ask.tasks.is_empty() || task.is_some_and(|t| ask.tasks.contains(&t))
+                query.tasks.is_empty() || task.is_some_and(|t| query.tasks.contains(&t))
             };
             let suit: BTreeSet<&str> =
                 self.workers.values().filter(suits).map(|w| w.record.spec.name.as_str()).collect();
@@ -153,7 +155,7 @@ impl Core {
                 1 => Ok(suit.into_iter().next().unwrap_or_default().to_string()),
                 0 if all.len() == 1 => Ok(names().remove(0)),
                 0 if all.is_empty() => {
-                    Err(NoRoute::NotReady { model: "any model".into(), why: "there are none".into() })
+                    Err(NoRoute::NotReady { model: "any model".into(), why: "there are no workers".into() })
                 }
                 _ => Err(NoRoute::Unnamed { names: names() }),
             };

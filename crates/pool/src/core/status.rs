@@ -1,22 +1,22 @@
-//! What can be read off the manager's mind: for `/v2/state`, for `/metrics`, for the disk.
+//! Read access to the core, for `/v2/state`, `/metrics` and the state file.
 
 use super::{Core, Record, Time, place};
 use crate::core::worker::Phase;
 use sconce_api::pool::{self as api, Code, Failure, State};
 use std::collections::BTreeMap;
 
-/// What was counted since the manager began.
+/// Counters since the manager started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Workers that became ready.
     pub started: u64,
-    /// Starts that failed, by code.
+    /// Failed starts by error code.
     pub not_started: BTreeMap<&'static str, u64>,
-    /// Workers that ended, by reason.
+    /// Ended workers by reason.
     pub stopped: BTreeMap<&'static str, u64>,
 }
 
-/// Why workers end.
+/// Reasons for which workers end.
 pub const STOPS: [&str; 3] = ["failed", "killed", "requested"];
 
 impl Counts {
@@ -36,45 +36,45 @@ impl Counts {
     }
 }
 
-/// What came of a start.
+/// Outcome of a start.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// Nothing yet.
+    /// Still starting.
     Pending,
-    /// It serves.
+    /// It has been ready.
     Ready(Box<api::Started>),
-    /// It does not.
+    /// It failed.
     Failed(Box<Failure>),
 }
 
 impl Core {
-    /// Everything, but for what the core does not know: the time since the beginning and the disk.
-    pub fn everything(&self, now: Time) -> api::Everything {
+    /// The whole state, except for `disk_error`, which the core does not know.
+    pub fn snapshot(&self, now: Time) -> api::Everything {
         api::Everything {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_seconds: now.as_secs(),
-            devices: self.devices(),
+            devices: self.device_states(),
             workers: self.workers.keys().filter_map(|id| self.worker(id, now)).collect(),
             ended: self.ended.iter().map(|(ended, _)| ended.clone()).collect(),
             disk_error: None,
         }
     }
 
-    fn devices(&self) -> Vec<api::Device> {
+    fn device_states(&self) -> Vec<api::Device> {
         let one = |d: &place::Device| {
-            let held = self.held(&d.device);
+            let reserved = self.reserved(&d.device);
             api::Device {
                 id: d.device.clone(),
                 name: d.description.clone(),
                 total_bytes: d.total_bytes,
-                allocated_bytes: held.all,
-                room_bytes: place::room(d, held),
+                allocated_bytes: reserved.total,
+                room_bytes: place::available(d, reserved),
             }
         };
         self.devices.iter().map(one).collect()
     }
 
-    /// One worker.
+    /// The state of one worker.
     pub fn worker(&self, id: &str, now: Time) -> Option<api::Worker> {
         let w = self.workers.get(id)?;
         let r = &w.record;
@@ -87,7 +87,7 @@ impl Core {
             state: w.state(),
             uri: r.process.map(|_| format!("http://127.0.0.1:{}", r.port)),
             pid: r.process.map(|p| p.pid),
-            vram_bytes: w.holds(),
+            vram_bytes: w.reserved_bytes(),
             active: w.active,
             outstanding_tokens: w.tokens,
             restarts: r.restarts,
@@ -100,14 +100,14 @@ impl Core {
         })
     }
 
-    /// What came of the start of a worker.
+    /// Outcome of the start of a worker.
     pub fn outcome(&self, id: &str) -> Outcome {
         let Some(w) = self.workers.get(id) else {
             let ended = self.ended.iter().rev().find(|(e, _)| e.id == id);
             let why = match ended {
                 Some((_, Some(failure))) => failure.clone(),
                 Some((ended, None)) => Failure::new(Code::WorkerStartFailed, ended.why.clone()),
-                None => Failure::new(Code::WorkerNotFound, format!("there is no worker {id}")),
+                None => Failure::new(Code::WorkerNotFound, format!("no worker {id}")),
             };
             return Outcome::Failed(Box::new(why));
         };
@@ -118,27 +118,27 @@ impl Core {
             worker_id: id.into(),
             device: w.record.device.clone().unwrap_or_default(),
             uri: format!("http://127.0.0.1:{}", w.record.port),
-            vram_bytes: w.holds(),
+            vram_bytes: w.reserved_bytes(),
             state: w.state(),
         }))
     }
 
-    /// What is to be kept on disk.
+    /// The records to write to disk.
     pub fn records(&self) -> Vec<Record> {
         self.workers.values().map(|w| w.record.clone()).collect()
     }
 
-    /// The devices, as they were found last.
-    pub fn found(&self) -> &[place::Device] {
+    /// The devices of the last inspection.
+    pub fn devices(&self) -> &[place::Device] {
         &self.devices
     }
 
-    /// The key to whom the port belongs: whether a worker of this name was given this port.
-    pub fn listens(&self, id: &str, port: u16) -> bool {
+    /// Whether the worker `id` was given this port.
+    pub fn has_port(&self, id: &str, port: u16) -> bool {
         self.workers.get(id).is_some_and(|w| w.record.port == port)
     }
 
-    /// Workers, their models and where they listen, of those that answer.
+    /// Id, model name and port of every worker that answers HTTP requests.
     pub fn serving(&self) -> Vec<(String, String, u16)> {
         let answers = |p: &Phase| matches!(p, Phase::Ready { .. } | Phase::Draining { .. } | Phase::Stopping { .. });
         let all = self.workers.iter().filter(|(_, w)| answers(&w.phase));
@@ -150,19 +150,19 @@ impl Core {
         self.workers.is_empty()
     }
 
-    /// The names of all workers.
+    /// The ids of all workers.
     pub fn ids(&self) -> Vec<String> {
         self.workers.keys().cloned().collect()
     }
 
-    /// How many workers are in each state.
+    /// Number of workers by state.
     pub fn states(&self) -> BTreeMap<State, u64> {
         let mut all: BTreeMap<State, u64> = State::ALL.into_iter().map(|s| (s, 0)).collect();
         self.workers.values().for_each(|w| *all.entry(w.state()).or_default() += 1);
         all
     }
 
-    /// What was counted.
+    /// The counters.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }

@@ -1,136 +1,139 @@
-//! One worker: what it should be, and where it stands.
+//! One worker: its specification, its record on disk and its phase.
 
 use super::Time;
-use super::backoff::Backoff;
+use super::backoff::FailureHistory;
 use sconce_api::pool::{Failure, State};
 use sconce_api::worker::Tuning;
 use serde::{Deserialize, Serialize};
 
-/// What a worker is to be.
+/// Specification of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
-    /// What requests call its model.
+    /// Model name that requests use.
     pub name: String,
     /// Where the model comes from.
     pub model: String,
-    /// What was asked for: `auto`, `cuda`, `cpu`, `cuda:0`.
+    /// The requested device: `auto`, `cuda`, `cpu`, `cuda:0`.
     pub device: String,
-    /// How the model is kept and run.
+    /// Flags for loading and running the model.
     pub tuning: Tuning,
-    /// Who wants it.
+    /// Where the specification comes from.
     pub origin: Origin,
 }
 
-/// Who wants a worker.
+/// Where a worker's specification comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// The `pool.toml`. It is tried again and again, from the beginning.
+    /// `pool.toml`. The worker is retried whenever it fails.
     Declared,
-    /// A request. If it does not start, whoever asked is told, and that is that.
+    /// A request to start a worker. If the start fails, the request gets the error and there is no
+    /// retry.
     Asked,
 }
 
-/// A process: its number, and when it began, since numbers are given out again.
+/// A process: its pid, and its start time, because pids are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number.
+    /// Its pid.
     pub pid: u32,
-    /// When it began. Where that is not known, it is not known again either.
-    pub born: Option<Birth>,
+    /// Start time. A process without one cannot be recognized by a later manager.
+    pub born: Option<StartTime>,
 }
 
-/// When a process began, exactly: two of the same number never have the same.
+/// Exact start time of a process: two processes of the same pid never share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Birth {
-    /// Which start of the machine `ticks` is counted from; zeros where the system tells the time itself.
+pub struct StartTime {
+    /// Boot id of the machine from whose start `ticks` counts; zeros where the system reports
+    /// absolute time.
     pub boot: (u64, u64),
-    /// In whatever the system counts.
+    /// In the system's unit.
     pub ticks: u64,
 }
 
-/// What a model takes, as `sconce plan --json` tells it.
+/// Memory and task of a model, as `sconce plan --json` prints them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Planned {
-    /// Bytes in all.
+    /// Total bytes.
     pub bytes: u64,
-    /// What the model does: `embed`, `generate`, ….
+    /// The model's task: `embed`, `generate`, ….
     pub task: String,
 }
 
-/// What is kept of a worker on disk.
+/// A worker as it is written to disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Its name.
+    /// Its id.
     pub id: String,
-    /// What it is to be.
+    /// Its specification.
     pub spec: Spec,
-    /// Where it was put.
+    /// The device it was placed on.
     #[serde(default)]
     pub device: Option<String>,
-    /// What it takes.
+    /// The memory it needs.
     #[serde(default)]
     pub planned: Option<Planned>,
-    /// What it runs as.
+    /// Its process.
     #[serde(default)]
     pub process: Option<Process>,
-    /// Where it listens.
+    /// The port it listens on.
     #[serde(default)]
     pub port: u16,
-    /// Whether it has been ready.
+    /// Whether it has ever been ready.
     #[serde(default)]
     pub been_ready: bool,
-    /// Whether it is to take no more requests; and whether it is to end.
+    /// Whether it is being drained or stopped.
     #[serde(default)]
     pub leaving: Leaving,
-    /// How often it was started again.
+    /// Number of restarts.
     #[serde(default)]
     pub restarts: u64,
 }
 
-/// What was said of a worker's end.
+/// Whether somebody asked for a worker to be drained or stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Leaving {
-    /// Nothing.
+    /// Neither.
     #[default]
     No,
-    /// It is to take no more requests.
+    /// It gets no more requests.
     Drain,
-    /// It is to end.
+    /// It is drained, then its process ends.
     Stop,
 }
 
-/// Where a worker stands.
+/// Phase of a worker's life.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Phase {
-    /// What it takes is being worked out.
+    /// Its memory is being planned.
     Planning,
-    /// It was told to run, and must call back in time.
+    /// Its process was requested and must call back before `until`.
     Starting { until: Time },
-    /// It serves.
+    /// It serves requests.
     Ready { since: Time },
-    /// It takes no more requests. With a time, it is to end when it has none left, and then at the latest.
+    /// It gets no more requests. With `end`, it is terminated when it has none left, at `end` at
+    /// the latest.
     Draining { end: Option<Time> },
-    /// It was asked to end, and is killed at `kill`.
+    /// It was sent SIGTERM and is sent SIGKILL at `kill`.
     Stopping { kill: Time },
-    /// It was killed; `then` when its process is gone.
+    /// It was sent SIGKILL; `then` is handled when its process is gone.
     Killing { then: Box<Failure> },
-    /// It does not run.
+    /// It has no process; `again` is the time of the next attempt.
     Failed { again: Time, is_open: bool },
 }
 
-/// What is known of a worker from its probes, while it listens.
+/// Health of a worker from its probes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Watched {
-    /// When it is asked next.
+pub(super) struct ProbeState {
+    /// Time of the next probe.
     pub(super) next: Time,
-    /// Whether an answer is waited for.
-    pub(super) asked: bool,
-    /// Answers that did not come, in a row.
+    /// Whether a probe is running.
+    pub(super) running: bool,
+    /// Missed probes in a row.
     pub(super) misses: u32,
-    /// When the last of them did not.
-    pub(super) missed: Option<Time>,
+    /// Time of the last missed probe that counted.
+    pub(super) last_miss: Option<Time>,
 }
 
 /// A worker.
@@ -138,18 +141,18 @@ pub(super) struct Watched {
 pub(super) struct Worker {
     pub(super) record: Record,
     pub(super) phase: Phase,
-    /// Counts its processes. What is heard of an earlier one is no news.
+    /// Numbers its processes. Events of an earlier process are ignored.
     pub(super) attempt: u64,
-    /// How often in a row its port was taken.
+    /// Attempts in a row whose port was taken.
     pub(super) ports: u32,
-    pub(super) backoff: Backoff,
-    /// What its probes told.
-    pub(super) watched: Watched,
-    /// Requests under way.
+    pub(super) failures: FailureHistory,
+    /// Results of its probes.
+    pub(super) probes: ProbeState,
+    /// Running requests.
     pub(super) active: u64,
-    /// Tokens of theirs.
+    /// Their tokens.
     pub(super) tokens: u64,
-    /// When it was last chosen, by turns; among equals the one that waited longest is next.
+    /// Turn of its last request; among equally loaded workers the one with the smallest is next.
     pub(super) last: u64,
     pub(super) why: Option<Failure>,
     pub(super) exit_code: Option<i32>,
@@ -162,8 +165,8 @@ impl Worker {
             phase,
             attempt: 1,
             ports: 0,
-            backoff: Backoff::default(),
-            watched: Watched::default(),
+            failures: FailureHistory::default(),
+            probes: ProbeState::default(),
             active: 0,
             tokens: 0,
             last: 0,
@@ -182,9 +185,10 @@ impl Worker {
         }
     }
 
-    /// Bytes that are promised to it. What has served keeps its place while it is started again, so that nobody takes it
-    /// meanwhile; what never did, or fails so often that the breaker is open, is looked at anew when it is tried again.
-    pub(super) fn holds(&self) -> u64 {
+    /// Bytes promised to it. A worker that has been ready keeps its memory while it restarts, so
+    /// that no other worker takes it. One that was never ready, or whose circuit breaker is open,
+    /// is planned anew on its next attempt.
+    pub(super) fn reserved_bytes(&self) -> u64 {
         let keeps = match self.phase {
             Phase::Planning => false,
             Phase::Failed { is_open, .. } => self.record.been_ready && !is_open,
@@ -193,7 +197,7 @@ impl Worker {
         if keeps { self.record.planned.as_ref().map_or(0, |p| p.bytes) } else { 0 }
     }
 
-    /// Whether it listens, or is about to.
+    /// Whether its process runs.
     pub(super) fn has_process(&self) -> bool {
         self.record.process.is_some()
     }

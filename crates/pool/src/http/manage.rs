@@ -1,8 +1,8 @@
-//! The manager's own paths.
+//! The manager's own HTTP paths.
 
+use super::messages::{Dialect, error_response, error_response_with_status};
 use super::metrics;
 use super::proxy::read;
-use super::words::{Dialect, answer, answer_with};
 use crate::client::get;
 use crate::core::{Origin, Outcome, Spec};
 use crate::manager::Manager;
@@ -19,29 +19,29 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// For a worker's page.
-const PAGE: Duration = Duration::from_secs(2);
+/// Time-out of a request to a worker.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
 async fn body<T: DeserializeOwned>(pool: &Manager, request: Request) -> Result<T, Box<Response>> {
-    let failed =
-        |status, what: String| Box::new(answer_with(&Failure::new(Code::InvalidRequest, what), Dialect::Pool, status));
-    // A page may send any other kind to anybody without asking.
+    let failed = |status, what: String| {
+        Box::new(error_response_with_status(&Failure::new(Code::InvalidRequest, what), Dialect::Pool, status))
+    };
+    // A web page may send any other content type to another site without a CORS preflight.
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     if !kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
-        let what = "the body must be JSON, and say so: `Content-Type: application/json`".to_string();
+        let what = "the body must be JSON with the header `Content-Type: application/json`".to_string();
         return Err(failed(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
     }
     let bytes = read(pool, request.into_body()).await.map_err(|(status, what)| failed(status, what))?;
-    serde_json::from_slice(&bytes)
-        .map_err(|e| failed(StatusCode::BAD_REQUEST, format!("the body is not what this path takes: {e}")))
+    serde_json::from_slice(&bytes).map_err(|e| failed(StatusCode::BAD_REQUEST, format!("invalid body: {e}")))
 }
 
 pub(crate) async fn state(State(pool): State<Arc<Manager>>) -> Json<api::Everything> {
-    let everything = pool.core().everything(pool.now());
-    Json(api::Everything { disk_error: pool.keeper.trouble(), ..everything })
+    let everything = pool.core().snapshot(pool.now());
+    Json(api::Everything { disk_error: pool.store.write_error(), ..everything })
 }
 
-/// Starts a worker, and waits until it is ready or will not be.
+/// Starts a worker, and responds when it is ready or has failed.
 pub(crate) async fn start(State(pool): State<Arc<Manager>>, request: Request) -> Response {
     let start: api::Start = match body(&pool, request).await {
         Ok(start) => start,
@@ -60,17 +60,17 @@ pub(crate) async fn start(State(pool): State<Arc<Manager>>, request: Request) ->
         let outcome = pool.core().outcome(&id);
         match outcome {
             Outcome::Ready(started) => return Json(*started).into_response(),
-            Outcome::Failed(why) => return answer(&why, Dialect::Pool),
+            Outcome::Failed(why) => return error_response(&why, Dialect::Pool),
             Outcome::Pending => {}
         }
         if changes.changed().await.is_err() {
             let failure = Failure::new(Code::WorkerStartFailed, "the manager is ending");
-            return answer(&failure, Dialect::Pool);
+            return error_response(&failure, Dialect::Pool);
         }
     }
 }
 
-/// Stops a worker. It is told at once how it stands; `/v2/state` tells when it is gone.
+/// Stops a worker. The response gives its state at once; `/v2/state` shows when it is gone.
 pub(crate) async fn stop(State(pool): State<Arc<Manager>>, request: Request) -> Response {
     let api::Stop { worker_id } = match body(&pool, request).await {
         Ok(stop) => stop,
@@ -80,7 +80,7 @@ pub(crate) async fn stop(State(pool): State<Arc<Manager>>, request: Request) -> 
         Ok(actions) => (Ok(()), actions),
         Err(why) => (Err(why), Vec::new()),
     });
-    standing(&pool, worker_id, stopped)
+    worker_state(&pool, worker_id, stopped)
 }
 
 pub(crate) async fn drain(State(pool): State<Arc<Manager>>, Path(id): Path<String>) -> Response {
@@ -88,12 +88,12 @@ pub(crate) async fn drain(State(pool): State<Arc<Manager>>, Path(id): Path<Strin
         Ok(actions) => (Ok(()), actions),
         Err(why) => (Err(why), Vec::new()),
     });
-    standing(&pool, id, drained)
+    worker_state(&pool, id, drained)
 }
 
-fn standing(pool: &Manager, worker_id: String, done: Result<(), Box<Failure>>) -> Response {
+fn worker_state(pool: &Manager, worker_id: String, done: Result<(), Box<Failure>>) -> Response {
     if let Err(why) = done {
-        return answer(&why, Dialect::Pool);
+        return error_response(&why, Dialect::Pool);
     }
     let worker = pool.core().worker(&worker_id, pool.now());
     // Gone already: it had no process to wait for.
@@ -101,17 +101,18 @@ fn standing(pool: &Manager, worker_id: String, done: Result<(), Box<Failure>>) -
     (StatusCode::ACCEPTED, Json(api::Stopping { worker_id, state, active })).into_response()
 }
 
-/// A worker says that it is ready, or that it is still there.
+/// Ready callback or heartbeat of a worker.
 pub(crate) async fn ready(State(pool): State<Arc<Manager>>, request: Request) -> Response {
     let (id, port) = match body(&pool, request).await {
-        Ok(Callback::Called(called)) => {
-            let port = called.uri.rsplit(':').next().and_then(|p| p.trim_end_matches('/').parse().ok());
-            (called.worker_id, port.unwrap_or(0))
+        Ok(Callback::Called(callback)) => {
+            let port = callback.uri.rsplit(':').next().and_then(|p| p.trim_end_matches('/').parse().ok());
+            (callback.worker_id, port.unwrap_or(0))
         }
         Ok(Callback::Heartbeat(beat)) => (beat.worker.id, beat.worker.port),
         Err(response) => return *response,
     };
-    // A name alone does not make a worker: it must be where we told it to be. It may say so before we know it ourselves.
+    // The id alone does not identify a worker: its port must match. Its callback may arrive before
+    // the core has handled `Spawned`.
     for _ in 0..50 {
         let known = pool.core().worker(&id, pool.now());
         match known {
@@ -119,23 +120,24 @@ pub(crate) async fn ready(State(pool): State<Arc<Manager>>, request: Request) ->
             _ => break,
         }
     }
-    if pool.core().worker(&id, pool.now()).is_some() && !pool.core().listens(&id, port) {
-        // An earlier process of that name, that an earlier manager did not live to write down. Told that nobody knows it, it ends.
-        let what = format!("the worker {id} was not given port {port}: whoever listens there is not it");
-        return answer(&Failure::new(Code::WorkerNotFound, what), Dialect::Pool);
+    if pool.core().worker(&id, pool.now()).is_some() && !pool.core().has_port(&id, port) {
+        // An earlier process of this worker that the last manager did not live to record. It ends
+        // itself when it gets this response.
+        let what = format!("worker {id} does not have port {port}; another process called back in its name");
+        return error_response(&Failure::new(Code::WorkerNotFound, what), Dialect::Pool);
     }
-    let called = pool.decide(|core, now| match core.called(&id, now) {
+    let callback = pool.decide(|core, now| match core.ready_callback(&id, now) {
         Ok(actions) => (Ok(!actions.is_empty()), actions),
         Err(why) => (Err(why), Vec::new()),
     });
-    match called {
-        Ok(news) => {
-            if news {
+    match callback {
+        Ok(is_change) => {
+            if is_change {
                 tracing::info!(worker = id, "ready");
             }
             Json(json!({"acknowledged": true})).into_response()
         }
-        Err(why) => answer(&why, Dialect::Pool),
+        Err(why) => error_response(&why, Dialect::Pool),
     }
 }
 
@@ -147,10 +149,10 @@ pub(crate) async fn capabilities(State(pool): State<Arc<Manager>>) -> Json<api::
         vram_gb: (d.total_bytes as f64 / 1_073_741_824.0 * 100.0).round() / 100.0,
         compute_capability: d.description.split_once("compute capability ").map(|(_, c)| c.trim().to_string()),
     };
-    Json(api::Capabilities { devices: pool.core().found().iter().map(one).collect() })
+    Json(api::Capabilities { devices: pool.core().devices().iter().map(one).collect() })
 }
 
-/// Well if somebody can be asked.
+/// Healthy if a worker takes requests.
 pub(crate) async fn health(State(pool): State<Arc<Manager>>) -> Response {
     let states = pool.core().states();
     let able = states[&api::State::Ready] + states[&api::State::Busy];
@@ -160,10 +162,10 @@ pub(crate) async fn health(State(pool): State<Arc<Manager>>) -> Response {
     (status, Json(json!({"status": word, "workers": workers}))).into_response()
 }
 
-/// Pages of all workers that answer, side by side.
+/// The same page of several workers, fetched concurrently.
 async fn pages(pool: &Manager, path: &str, workers: Vec<(String, String, u16)>) -> Vec<(String, axum::body::Bytes)> {
     let pages = workers.into_iter().map(|(id, _, port)| async move {
-        let page = get(&pool.client, &format!("http://127.0.0.1:{port}{path}"), &pool.token, PAGE).await;
+        let page = get(&pool.client, &format!("http://127.0.0.1:{port}{path}"), &pool.token, PAGE_TIMEOUT).await;
         page.inspect_err(|lost| tracing::debug!(worker = id, path, "{}", lost.why)).ok().map(|text| (id, text))
     });
     join_all(pages).await.into_iter().flatten().collect()
@@ -173,12 +175,12 @@ pub(crate) async fn metrics(State(pool): State<Arc<Manager>>) -> Response {
     let (own, serving) = {
         let core = pool.core();
         let retries = pool.counts.retries.load(Ordering::Relaxed);
-        (metrics::own(&core, retries, pool.keeper.trouble().is_none()), core.serving())
+        (metrics::manager_metrics(&core, retries, pool.store.write_error().is_none()), core.serving())
     };
     let pages = pages(&pool, "/metrics", serving).await;
     let texts: Vec<(String, String)> =
         pages.into_iter().map(|(id, page)| (id, String::from_utf8_lossy(&page).into_owned())).collect();
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics::merged(&own, &texts)).into_response()
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics::merge(&own, &texts)).into_response()
 }
 
 /// The models of all workers, each once.
@@ -196,7 +198,7 @@ pub(crate) async fn models(State(pool): State<Arc<Manager>>) -> Json<Value> {
     Json(json!({"object": "list", "data": data}))
 }
 
-/// What can be asked of a model, as any of the workers tells it: they all take the same.
+/// The API documentation of any worker: all workers have the same API.
 pub(crate) async fn docs(State(pool): State<Arc<Manager>>, request: Request) -> Response {
     let path = request.uri().path();
     let kind = if path.ends_with(".json") { "application/json" } else { "text/html; charset=utf-8" };
@@ -206,6 +208,6 @@ pub(crate) async fn docs(State(pool): State<Arc<Manager>>, request: Request) -> 
             return ([(header::CONTENT_TYPE, kind)], page).into_response();
         }
     }
-    let what = "no worker is there to tell; come again in a moment";
-    answer(&Failure::new(Code::WorkerUnavailable, what), Dialect::of(path))
+    let what = "no worker answers yet; try again in a moment";
+    error_response(&Failure::new(Code::WorkerUnavailable, what), Dialect::of(path))
 }

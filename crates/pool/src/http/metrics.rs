@@ -1,35 +1,37 @@
-//! One page of numbers for the whole host: the manager's own, and those of all workers with a `worker` label each.
+//! Prometheus metrics of the whole host: the manager's own, and those of all workers, each with a
+//! `worker` label.
 
 use crate::core::{Core, Device, STOPS};
 use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 
-/// What the manager counts besides what the core does.
+/// Counters of the router.
 #[derive(Debug, Default)]
 pub(crate) struct RouteCounts {
-    /// Requests that went to another worker.
+    /// Requests that were sent to another worker after the first.
     pub(crate) retries: AtomicU64,
 }
 
-/// A family of samples.
+/// A metric family.
 #[derive(Default)]
 struct Family {
-    about: Vec<String>,
+    header: Vec<String>,
     samples: Vec<String>,
 }
 
-/// The manager's own.
-pub(crate) fn own(core: &Core, retries: u64, disk_is_well: bool) -> String {
+/// The manager's own metrics.
+pub(crate) fn manager_metrics(core: &Core, retries: u64, disk_is_well: bool) -> String {
     let mut text = String::new();
-    // Names and labels are those below, which the tests have all been through; writing to memory does not fail.
-    let _ = gathered(core, retries, disk_is_well)
+    // Cannot fail: the names and labels below are valid, as the tests check, and the writer is
+    // memory.
+    let _ = gather(core, retries, disk_is_well)
         .and_then(|registry| TextEncoder::new().encode_utf8(&registry.gather(), &mut text));
     text
 }
 
-/// The numbers of now, in families with one label or none.
-fn gathered(core: &Core, retries: u64, disk_is_well: bool) -> prometheus::Result<Registry> {
+/// The current values, in families with at most one label.
+fn gather(core: &Core, retries: u64, disk_is_well: bool) -> prometheus::Result<Registry> {
     let registry = Registry::new();
     let gauge = |name: &str, help: &str, label: Option<&str>, samples: &[(&str, u64)]| {
         let family = IntGaugeVec::new(Opts::new(name, help), label.as_slice())?;
@@ -45,41 +47,41 @@ fn gathered(core: &Core, retries: u64, disk_is_well: bool) -> prometheus::Result
         }
         registry.register(Box::new(family))
     };
-    let devices = core.everything(Default::default()).devices;
+    let devices = core.snapshot(Default::default()).devices;
     let on = |f: fn(&sconce_api::pool::Device) -> u64| devices.iter().map(|d| (&*d.id, f(d))).collect::<Vec<_>>();
-    let gpus = core.found().iter().map(Device::kind).filter(|k| *k != "cpu").count() as u64;
+    let gpus = core.devices().iter().map(Device::kind).filter(|k| *k != "cpu").count() as u64;
     gauge("pool_mgr_gpus_total", "GPUs of this host", None, &[("", gpus)])?;
     gauge("pool_mgr_gpu_vram_total_bytes", "Memory of a device", Some("device"), &on(|d| d.total_bytes))?;
     let promised = on(|d| d.allocated_bytes);
-    gauge("pool_mgr_gpu_vram_allocated_bytes", "Memory promised to workers", Some("device"), &promised)?;
+    gauge("pool_mgr_gpu_vram_allocated_bytes", "Memory reserved for workers", Some("device"), &promised)?;
     let states: Vec<_> = core.states().into_iter().map(|(state, n)| (state.name(), n)).collect();
-    gauge("pool_mgr_workers_total", "Workers by what they are", Some("status"), &states)?;
+    gauge("pool_mgr_workers_total", "Workers by state", Some("status"), &states)?;
     let counts = core.counts();
     let mut starts = vec![("success", counts.started)];
     starts.extend(counts.not_started.iter().map(|(outcome, n)| (*outcome, *n)));
     counter("pool_mgr_worker_starts_total", "Starts of workers", Some("outcome"), &starts)?;
-    // A family without a sample would not be written, so that nothing could be said of its rate.
+    // A family without samples would not be printed, and its rate could not be computed.
     let mut stops: Vec<_> = STOPS.iter().map(|reason| (*reason, 0)).collect();
     stops.extend(counts.stopped.iter().map(|(reason, n)| (*reason, *n)));
-    counter("pool_mgr_worker_stops_total", "Ends of workers", Some("reason"), &stops)?;
+    counter("pool_mgr_worker_stops_total", "Ended workers", Some("reason"), &stops)?;
     counter("pool_mgr_request_retries_total", "Requests sent to another worker", None, &[("", retries)])?;
     let well = u64::from(disk_is_well);
     gauge("pool_mgr_state_saved", "1 if the state on disk is current", None, &[("", well)])?;
     Ok(registry)
 }
 
-/// All of them, each family once.
-pub(crate) fn merged(own: &str, workers: &[(String, String)]) -> String {
+/// The metrics of the manager and of all workers, each family once.
+pub(crate) fn merge(own: &str, workers: &[(String, String)]) -> String {
     let mut order: Vec<String> = Vec::new();
     let mut families: HashMap<String, Family> = HashMap::new();
     let mut add = |worker: Option<&str>, text: &str| {
         let mut current = String::new();
         for line in text.lines().map(str::trim_end).filter(|l| !l.is_empty()) {
-            let about = line.strip_prefix("# HELP ").or_else(|| line.strip_prefix("# TYPE "));
-            if line.starts_with('#') && about.is_none() {
+            let header = line.strip_prefix("# HELP ").or_else(|| line.strip_prefix("# TYPE "));
+            if line.starts_with('#') && header.is_none() {
                 continue;
             }
-            let name = match about {
+            let name = match header {
                 Some(rest) => rest.split(' ').next().unwrap_or_default(),
                 None => {
                     let name = line.split(['{', ' ']).next().unwrap_or_default();
@@ -95,10 +97,10 @@ pub(crate) fn merged(own: &str, workers: &[(String, String)]) -> String {
                 order.push(name.clone());
             }
             let family = families.entry(name.clone()).or_default();
-            match about {
-                Some(_) if !family.about.iter().any(|a| same_kind(a, line)) => family.about.push(line.into()),
+            match header {
+                Some(_) if !family.header.iter().any(|a| same_kind(a, line)) => family.header.push(line.into()),
                 Some(_) => {}
-                None => family.samples.push(worker.map_or_else(|| line.into(), |w| labelled(line, w))),
+                None => family.samples.push(worker.map_or_else(|| line.into(), |w| with_label(line, w))),
             }
             current = name;
         }
@@ -107,7 +109,7 @@ pub(crate) fn merged(own: &str, workers: &[(String, String)]) -> String {
     workers.iter().for_each(|(id, text)| add(Some(id), text));
     let mut out = String::new();
     for family in order.iter().filter_map(|name| families.get(name)) {
-        for line in family.about.iter().chain(&family.samples) {
+        for line in family.header.iter().chain(&family.samples) {
             out.push_str(line);
             out.push('\n');
         }
@@ -125,9 +127,9 @@ fn is_name(name: &str) -> bool {
     first && name.chars().all(|c| c.is_ascii_alphanumeric() || "_:".contains(c))
 }
 
-/// A sample with one label more.
-fn labelled(sample: &str, worker: &str) -> String {
-    let worker = escaped(worker);
+/// A sample with a `worker` label added.
+fn with_label(sample: &str, worker: &str) -> String {
+    let worker = escape(worker);
     match (sample.find('{'), sample.find(' ')) {
         (Some(brace), space) if space.is_none_or(|s| brace < s) => {
             let (name, rest) = (&sample[..brace], &sample[brace + 1..]);
@@ -139,7 +141,7 @@ fn labelled(sample: &str, worker: &str) -> String {
     }
 }
 
-fn escaped(value: &str) -> String {
+fn escape(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
@@ -154,7 +156,7 @@ mod tests {
                  te_t_bucket{le=\"1\"} 2\nte_t_sum 3\nte_t_count 4\n";
         let b = "# HELP te_n Requests\n# TYPE te_n counter\nte_n{} 5\nworse line\n{bad} 1\n";
         let own = "# HELP pool_x X\n# TYPE pool_x gauge\npool_x{device=\"cpu\"} 9\n";
-        let all = merged(own, &[("a".into(), a.into()), ("b\"".into(), b.into())]);
+        let all = merge(own, &[("a".into(), a.into()), ("b\"".into(), b.into())]);
         let want = "# HELP pool_x X\n# TYPE pool_x gauge\npool_x{device=\"cpu\"} 9\n\
                     # HELP te_n Requests\n# TYPE te_n counter\nte_n{worker=\"a\"} 1\nte_n{worker=\"b\\\"\"} 5\n\
                     # HELP te_t Time\n# TYPE te_t histogram\nte_t_bucket{worker=\"a\",le=\"1\"} 2\n\
@@ -172,14 +174,14 @@ mod tests {
             best: false,
         };
         let core = Core::new(Timings::default(), vec![device("cpu"), device("cuda:0")]);
-        let text = own(&core, 3, true);
+        let text = manager_metrics(&core, 3, true);
         for line in [
             "pool_mgr_gpus_total 1",
             "pool_mgr_gpu_vram_total_bytes{device=\"cuda:0\"} 2",
             "pool_mgr_gpu_vram_allocated_bytes{device=\"cpu\"} 0",
             "pool_mgr_workers_total{status=\"ready\"} 0",
             "pool_mgr_worker_starts_total{outcome=\"success\"} 0",
-            "# HELP pool_mgr_worker_stops_total Ends of workers",
+            "# HELP pool_mgr_worker_stops_total Ended workers",
             "# TYPE pool_mgr_worker_stops_total counter",
             "# TYPE pool_mgr_workers_total gauge",
             "pool_mgr_state_saved 1",

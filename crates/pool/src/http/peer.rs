@@ -1,11 +1,11 @@
-//! Who is at the other end of a connection.
+//! The client of a connection.
 
 use axum::http::{HeaderMap, Uri, header};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// The client of a connection; every request of it has one.
+/// The client of a connection; an extension of each of its requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     /// Whether it is on this machine.
@@ -18,18 +18,18 @@ impl Peer {
         Peer { local: from.ip().to_canonical().is_loopback(), hang_up: Arc::default() }
     }
 
-    /// Ends the connection: its client does not read, and the connection waits for that alone.
+    /// Closes the connection, because its client does not read a response that blocks it.
     pub(crate) fn hang_up(&self) {
         self.hang_up.notify_one();
     }
 
-    /// Until somebody hangs up.
+    /// Waits until the connection is to be closed.
     pub(crate) async fn hung_up(&self) {
         self.hang_up.notified().await;
     }
 
-    /// Whether a request comes from this machine and from nobody behind it: neither through a proxy, nor from a web page, of this
-    /// machine's own name or of another that points here.
+    /// Whether a request was sent on this machine and not for somebody else: neither by a proxy,
+    /// nor by a web page, be it of this machine's own name or of another name that resolves to it.
     pub(super) fn is_this_machine(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let host = headers.get(header::HOST).and_then(|h| h.to_str().ok()).or(uri.authority().map(|a| a.as_str()));
         let others = [header::FORWARDED, header::HeaderName::from_static("x-forwarded-for"), header::ORIGIN];
@@ -37,7 +37,7 @@ impl Peer {
     }
 }
 
-/// Whether a `Host` is a name of this machine itself.
+/// Whether a `Host` header names this machine itself.
 fn is_local(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),

@@ -1,11 +1,11 @@
-//! Requests on their way to workers. One that a worker did not begin to answer goes to another one; one that it did, never: half
-//! of the answer may be with the client.
+//! Proxies requests to workers. A request that a worker did not begin to answer is sent to another
+//! worker. One that it did begin to answer never is, because the client may have received a part.
 
 use super::Peer;
-use super::brief::{Brief, tasks};
-use super::relay::{Held, Relay};
-use super::words::{Dialect, answer, answer_with};
-use crate::core::{Ask, NoRoute};
+use super::messages::{Dialect, error_response, error_response_with_status};
+use super::relay::{Relay, RequestGuard};
+use super::routing_key::{RoutingKey, tasks};
+use crate::core::{NoRoute, RouteQuery};
 use crate::manager::Manager;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
@@ -21,12 +21,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Workers on which a request may break before it is the request that is thought to be at fault.
-const BREAKS: usize = 2;
-/// For a worker to hear that a job is cancelled.
-const CANCEL: Duration = Duration::from_secs(1);
-/// Of one connection, not of a request.
-const HOPS: [HeaderName; 7] = [
+/// Workers that may fail on a request before the request is assumed to be the cause.
+const MAX_FAILED_WORKERS: usize = 2;
+/// Time-out of a cancellation.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Hop-by-hop headers.
+const HOP_BY_HOP: [HeaderName; 7] = [
     header::CONNECTION,
     header::TRANSFER_ENCODING,
     header::UPGRADE,
@@ -36,78 +36,84 @@ const HOPS: [HeaderName; 7] = [
     header::PROXY_AUTHORIZATION,
 ];
 
-/// Everything that is not the manager's own.
-pub(crate) async fn pass(State(pool): State<Arc<Manager>>, request: Request) -> Response {
+/// Handles all paths that are not the manager's own.
+pub(crate) async fn forward(State(pool): State<Arc<Manager>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
     let dialect = Dialect::of(path);
     if tasks(path).is_none() {
-        let what =
-            format!("there is nothing at {path}; models are asked at the paths of OpenAI, TEI, Cohere and /execute");
+        let what = format!(
+            "unknown path {path}; models answer at the paths of the OpenAI, TEI and Cohere APIs and at /execute"
+        );
         let failure = Failure::new(Code::InvalidRequest, what);
-        return answer_with(&failure, dialect, StatusCode::NOT_FOUND);
+        return error_response_with_status(&failure, dialect, StatusCode::NOT_FOUND);
     }
     match read(&pool, body).await {
         Ok(body) => route(&pool, &parts, body, dialect).await,
-        Err((status, what)) => answer_with(&Failure::new(Code::InvalidRequest, what), dialect, status),
+        Err((status, what)) => error_response_with_status(&Failure::new(Code::InvalidRequest, what), dialect, status),
     }
 }
 
-/// The whole body: it must be there twice if the first worker fails.
+/// Reads the whole body, because a second worker may need it.
 pub(super) async fn read(pool: &Manager, body: Body) -> Result<Bytes, (StatusCode, String)> {
-    let (limit, patience) = (pool.config.payload_limit, pool.config.patience);
-    match tokio::time::timeout(patience, Limited::new(body, limit).collect()).await {
+    let (limit, client_timeout) = (pool.config.payload_limit, pool.config.client_timeout);
+    match tokio::time::timeout(client_timeout, Limited::new(body, limit).collect()).await {
         Ok(Ok(read)) => Ok(read.to_bytes()),
         Ok(Err(e)) if e.downcast_ref::<LengthLimitError>().is_some() => {
             let what = format!("the body is larger than {limit} bytes; send less at once, or raise payload_limit");
             Err((StatusCode::PAYLOAD_TOO_LARGE, what))
         }
-        Ok(Err(e)) => Err((StatusCode::BAD_REQUEST, format!("the body could not be read: {e}"))),
-        Err(_) => Err((StatusCode::REQUEST_TIMEOUT, format!("the body did not come within {} s", patience.as_secs()))),
+        Ok(Err(e)) => Err((StatusCode::BAD_REQUEST, format!("cannot read the body: {e}"))),
+        Err(_) => {
+            Err((StatusCode::REQUEST_TIMEOUT, format!("the body did not arrive within {} s", client_timeout.as_secs())))
+        }
     }
 }
 
 async fn route(pool: &Arc<Manager>, parts: &Parts, body: Bytes, dialect: Dialect) -> Response {
-    let brief = Brief::of(parts.uri.path(), &body);
+    let key = RoutingKey::new(parts.uri.path(), &body);
     let (mut tried, mut last): (Vec<String>, Option<Response>) = (Vec::new(), None);
-    // An answer that HTTP/1 cannot get rid of stops the whole connection; others of HTTP/2 go on beside it.
+    // An unread response blocks an HTTP/1 connection; the other streams of an HTTP/2 connection
+    // continue.
     let peer = parts.extensions.get::<Peer>().filter(|_| parts.version < Version::HTTP_2);
     let mut broken = 0;
     loop {
-        let ask = Ask {
-            model: brief.model.as_deref(),
-            tasks: brief.tasks,
-            prefixes: &brief.prefixes,
-            tokens: brief.tokens,
+        let query = RouteQuery {
+            model: key.model.as_deref(),
+            tasks: key.tasks,
+            prefixes: &key.prefixes,
+            tokens: key.tokens,
             tried: &tried,
         };
-        let target = match pool.core().begin(&ask) {
+        let target = match pool.core().begin(&query) {
             Ok(target) => target,
             Err(_) if last.is_some() => return last.unwrap_or_default(),
-            Err(why) => return nowhere(&why, dialect),
+            Err(why) => return no_route(&why, dialect),
         };
-        let job = brief.job.clone();
+        let job = key.job.clone();
         if let Some(job) = &job {
-            pool.remember(job, &target.id);
+            pool.add_job(job, &target.id);
         }
-        let held = Held { pool: pool.clone(), id: target.id.clone(), tokens: brief.tokens, job, peer: peer.cloned() };
+        let guard =
+            RequestGuard { pool: pool.clone(), id: target.id.clone(), tokens: key.tokens, job, peer: peer.cloned() };
         tried.push(target.id.clone());
         if tried.len() > 1 {
             pool.counts.retries.fetch_add(1, Ordering::Relaxed);
         }
         match send(pool, parts, body.clone(), target.port).await {
-            Ok(response) if is_busy(response.status()) => last = Some(relayed(response, held, dialect)),
-            Ok(response) => return relayed(response, held, dialect),
-            Err(broke) => {
-                let why = broke.why;
+            Ok(response) if is_busy(response.status()) => last = Some(relay_response(response, guard, dialect)),
+            Ok(response) => return relay_response(response, guard, dialect),
+            Err(failure) => {
+                let why = failure.why;
                 tracing::warn!(worker = target.id, "did not answer: {why}");
-                drop(held);
-                pool.decide(|core, now| ((), core.doubt(&target.id, now)));
-                let what = format!("no worker of `{}` answered; the last said: {why}", target.model);
-                let failed = answer(&Failure::new(Code::WorkerFailed, what), dialect);
-                // It may have been the request that broke the worker. It must not go from one to the next until none is left.
-                broken += usize::from(broke.was_sent);
-                if broken >= BREAKS {
+                drop(guard);
+                pool.decide(|core, now| ((), core.probe_now(&target.id, now)));
+                let what = format!("no worker of `{}` answered; last error: {why}", target.model);
+                let failed = error_response(&Failure::new(Code::WorkerFailed, what), dialect);
+                // The request itself may crash workers. It must not go from one to the next until
+                // none is left.
+                broken += usize::from(failure.was_sent);
+                if broken >= MAX_FAILED_WORKERS {
                     return failed;
                 }
                 last.get_or_insert(failed);
@@ -116,35 +122,40 @@ async fn route(pool: &Arc<Manager>, parts: &Parts, body: Bytes, dialect: Dialect
     }
 }
 
-/// Whether another worker may do better.
+/// Whether another worker may have capacity.
 fn is_busy(status: StatusCode) -> bool {
     status == StatusCode::SERVICE_UNAVAILABLE || status == StatusCode::TOO_MANY_REQUESTS
 }
 
-/// Why there is no answer.
-struct Broke {
+/// Why a worker did not answer.
+struct SendError {
     why: String,
-    /// Whether the worker may have had the request.
+    /// Whether the worker may have received the request.
     was_sent: bool,
 }
 
-async fn send(pool: &Manager, parts: &Parts, body: Bytes, port: u16) -> Result<axum::http::Response<Incoming>, Broke> {
+async fn send(
+    pool: &Manager,
+    parts: &Parts,
+    body: Bytes,
+    port: u16,
+) -> Result<axum::http::Response<Incoming>, SendError> {
     let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
     let mut request =
         hyper::Request::builder().method(parts.method.clone()).uri(format!("http://127.0.0.1:{port}{path}"));
     if let Some(headers) = request.headers_mut() {
-        *headers = between(&parts.headers);
+        *headers = end_to_end_headers(&parts.headers);
         [header::HOST, header::CONTENT_LENGTH, header::EXPECT].iter().for_each(|h| drop(headers.remove(h)));
         if let Ok(key) = HeaderValue::from_str(&format!("Bearer {}", pool.token)) {
             headers.insert(header::AUTHORIZATION, key);
         }
     }
-    let request = request.body(Full::new(body)).map_err(|e| Broke { why: e.to_string(), was_sent: false })?;
-    pool.client.request(request).await.map_err(|e| Broke { why: with_sources(&e), was_sent: !e.is_connect() })
+    let request = request.body(Full::new(body)).map_err(|e| SendError { why: e.to_string(), was_sent: false })?;
+    pool.client.request(request).await.map_err(|e| SendError { why: with_sources(&e), was_sent: !e.is_connect() })
 }
 
-/// Headers less those that are about one connection.
-fn between(headers: &HeaderMap) -> HeaderMap {
+/// The headers without the hop-by-hop ones.
+fn end_to_end_headers(headers: &HeaderMap) -> HeaderMap {
     let named: Vec<String> = headers
         .get_all(header::CONNECTION)
         .iter()
@@ -152,72 +163,72 @@ fn between(headers: &HeaderMap) -> HeaderMap {
         .flat_map(|v| v.split(',').map(|n| n.trim().to_lowercase()))
         .collect();
     let stays = |name: &HeaderName| {
-        !HOPS.contains(name) && name.as_str() != "keep-alive" && !named.iter().any(|n| n == name.as_str())
+        !HOP_BY_HOP.contains(name) && name.as_str() != "keep-alive" && !named.iter().any(|n| n == name.as_str())
     };
     headers.iter().filter(|(name, _)| stays(name)).map(|(n, v)| (n.clone(), v.clone())).collect()
 }
 
-fn relayed(response: axum::http::Response<Incoming>, held: Held, dialect: Dialect) -> Response {
+fn relay_response(response: axum::http::Response<Incoming>, guard: RequestGuard, dialect: Dialect) -> Response {
     let (parts, body) = response.into_parts();
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let events = kind.starts_with("text/event-stream").then_some(dialect);
-    let mut headers = between(&parts.headers);
-    if let Ok(id) = HeaderValue::from_str(&held.id) {
+    let mut headers = end_to_end_headers(&parts.headers);
+    if let Ok(id) = HeaderValue::from_str(&guard.id) {
         headers.insert(HeaderName::from_static("x-sconce-worker"), id);
     }
-    let mut answer = Response::new(Body::new(Relay::new(body, held, events)));
+    let mut answer = Response::new(Body::new(Relay::new(body, guard, events)));
     *answer.status_mut() = parts.status;
     *answer.headers_mut() = headers;
     answer
 }
 
-/// Why a request goes nowhere.
-fn nowhere(why: &NoRoute, dialect: Dialect) -> Response {
+/// The response to a request that has no route.
+fn no_route(why: &NoRoute, dialect: Dialect) -> Response {
     let list = |names: &[String]| if names.is_empty() { "none".to_string() } else { names.join(", ") };
     let failure = match why {
         NoRoute::Unknown { model, names } => {
-            let what = format!("there is no model `{model}` here; there is {}", list(names));
+            let what = format!("no model `{model}` here; models: {}", list(names));
             Failure { details: json!({"models": names}), ..Failure::new(Code::ModelNotFound, what) }
         }
         NoRoute::Unnamed { names } => {
-            let what =
-                format!("there are several models here, and the request names none; name one of {}", list(names));
+            let what = format!("the request names no model, and there are several; name one of: {}", list(names));
             Failure { details: json!({"models": names}), ..Failure::new(Code::InvalidRequest, what) }
         }
         NoRoute::NotReady { model, why } => {
-            let what = format!("no worker of `{model}` takes requests now ({why}); come again in a moment");
+            let what = format!("no worker of `{model}` takes requests now ({why}); try again in a moment");
             Failure::new(Code::WorkerUnavailable, what)
         }
     };
-    answer(&failure, dialect)
+    error_response(&failure, dialect)
 }
 
-/// `POST /cancel`: goes to the worker that has the job. Nobody having it is as good.
+/// `POST /cancel`: forwarded to the workers that run the job. A job that no worker runs is not an
+/// error.
 pub(crate) async fn cancel(State(pool): State<Arc<Manager>>, request: Request) -> Response {
     let body = match read(&pool, request.into_body()).await {
         Ok(body) => body,
         Err((status, what)) => {
-            return answer_with(&Failure::new(Code::InvalidRequest, what), Dialect::Worker, status);
+            return error_response_with_status(&Failure::new(Code::InvalidRequest, what), Dialect::Worker, status);
         }
     };
     let Ok(sconce_api::worker::Cancel { job_id }) = serde_json::from_slice(&body) else {
         let failure = Failure::new(Code::InvalidRequest, "the body must be {\"job_id\": \"…\"}");
-        return answer(&failure, Dialect::Worker);
+        return error_response(&failure, Dialect::Worker);
     };
-    let (who, serving) = (pool.who_has(&job_id), pool.core().serving());
-    let told = serving.iter().filter(|(id, ..)| who.contains(id)).map(|(id, _, port)| {
+    let (owners, serving) = (pool.workers_of_job(&job_id), pool.core().serving());
+    let cancellations = serving.iter().filter(|(id, ..)| owners.contains(id)).map(|(id, _, port)| {
         let (pool, job_id) = (&pool, &job_id);
         async move {
-            let why = match tokio::time::timeout(CANCEL, cancel_at(pool, job_id, *port)).await {
+            let why = match tokio::time::timeout(CANCEL_TIMEOUT, cancel_at(pool, job_id, *port)).await {
                 Ok(Ok(status)) if status.is_success() => return,
                 Ok(Ok(status)) => format!("it answered {status}"),
                 Ok(Err(why)) => why,
-                Err(_) => format!("no answer within {CANCEL:?}"),
+                Err(_) => format!("no answer within {CANCEL_TIMEOUT:?}"),
             };
-            tracing::warn!(worker = id, job = job_id, "a cancellation did not arrive: {why}");
+            tracing::warn!(worker = id, job = job_id, "cannot cancel a job: {why}");
         }
     });
-    join_all(told).await;
+    join_all(cancellations).await;
     (StatusCode::ACCEPTED, axum::Json(json!({"job_id": job_id, "status": "cancelling"}))).into_response()
 }
 

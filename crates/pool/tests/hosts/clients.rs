@@ -1,6 +1,6 @@
-//! Requests that break workers, clients that do nothing, and who may manage.
+//! Requests that crash workers, clients that send or read nothing, and who may manage workers.
 
-use crate::common::{House, KEY, Running, lives, raw};
+use crate::common::{KEY, Running, TestHost, lives, raw};
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -16,8 +16,8 @@ fn post(path: &str, headers: &str, body: &Value) -> String {
     format!("POST {path} HTTP/1.1\r\n{headers}connection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
-/// What comes until the other side hangs up, at most for so long.
-fn until_hung_up(socket: &mut TcpStream, most: Duration) -> Option<usize> {
+/// Bytes read until the other side closes the connection; `None` after `most`.
+fn read_until_closed(socket: &mut TcpStream, most: Duration) -> Option<usize> {
     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     let (until, mut buffer, mut all) = (Instant::now() + most, vec![0; 1 << 20], 0);
     while Instant::now() < until {
@@ -33,8 +33,8 @@ fn until_hung_up(socket: &mut TcpStream, most: Duration) -> Option<usize> {
 
 #[test]
 fn a_request_that_kills_its_worker_does_not_kill_them_all() {
-    let house = House::new();
-    let pool = house.run("[[model]]\nmodel = 'ok'\nreplicas = 4");
+    let host = TestHost::new();
+    let pool = host.run("[[model]]\nmodel = 'ok'\nreplicas = 4");
     let before: Vec<u64> = pool.ready(4).iter().map(|w| w["pid"].as_u64().unwrap()).collect();
     let (status, body) = pool.chat("ok", "poison");
     assert_eq!((status, &body["error"]["type"]), (StatusCode::BAD_GATEWAY, &json!("server_error")), "{body}");
@@ -50,17 +50,17 @@ fn a_request_that_kills_its_worker_does_not_kill_them_all() {
 
 #[test]
 fn a_busy_worker_passes_its_requests_on_until_all_are_busy() {
-    let house = House::new();
-    let pool = house.run("[[model]]\nmodel = 'ok'\nreplicas = 3");
+    let host = TestHost::new();
+    let pool = host.run("[[model]]\nmodel = 'ok'\nreplicas = 3");
     let ids: Vec<String> = pool.ready(3).iter().map(|w| w["id"].as_str().unwrap().to_string()).collect();
     let home = pool.chat("ok", "a beginning").1["worker"].as_str().unwrap().to_string();
     assert_eq!(pool.number("pool_mgr_request_retries_total"), 0);
-    let busy = |id: &str, status: &str| std::fs::write(house.path(&format!("busy-{id}")), status).unwrap();
+    let busy = |id: &str, status: &str| std::fs::write(host.path(&format!("busy-{id}")), status).unwrap();
     busy(&home, "503");
     let (status, body) = pool.chat("ok", "a beginning");
     assert!(status == StatusCode::OK && body["worker"] != home.as_str(), "{body}");
     assert_eq!(pool.number("pool_mgr_request_retries_total"), 1);
-    // However many are busy, the next is tried; what the last says is the answer.
+    // Every worker is tried while they are busy; the client gets the last response.
     ids.iter().for_each(|id| busy(id, "429"));
     assert_eq!(pool.chat("ok", "a beginning").0, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(pool.number("pool_mgr_request_retries_total"), 3);
@@ -69,9 +69,9 @@ fn a_busy_worker_passes_its_requests_on_until_all_are_busy() {
 
 #[test]
 fn a_client_that_reads_nothing_is_given_up_and_hung_up_on() {
-    let house = House::new();
-    let mut config = house.config("[[model]]\nmodel = 'ok'");
-    config.patience = Duration::from_secs(1);
+    let host = TestHost::new();
+    let mut config = host.config("[[model]]\nmodel = 'ok'");
+    config.client_timeout = Duration::from_secs(1);
     let pool = Running::new(config);
     pool.ready(1);
     let mut stuck = TcpStream::connect(pool.address).unwrap();
@@ -79,13 +79,13 @@ fn a_client_that_reads_nothing_is_given_up_and_hung_up_on() {
     stuck.write_all(post("/v1/chat/completions", &headers, &chat("large")).as_bytes()).unwrap();
     pool.wait("it to be under way", |p| (p.workers()[0]["active"] == 1).then_some(()));
     pool.wait("it to be given up", |p| (p.workers()[0]["active"] == 0).then_some(()));
-    // It reads nothing still, and finds that nobody is there to be written to.
+    // The client still does not read, and finds its connection closed.
     let until = Instant::now() + Duration::from_secs(30);
     while stuck.write_all(b"x").is_ok() {
         assert!(Instant::now() < until, "the connection is still there");
         std::thread::sleep(Duration::from_millis(50));
     }
-    // Who reads, however slowly, has all of it.
+    // A slow reader gets the whole response.
     let mut slow = TcpStream::connect(pool.address).unwrap();
     slow.write_all(post("/v1/chat/completions", &headers, &chat("large")).as_bytes()).unwrap();
     let (mut all, mut buffer) = (0, vec![0; 4 << 20]);
@@ -101,16 +101,16 @@ fn a_client_that_reads_nothing_is_given_up_and_hung_up_on() {
 
 #[test]
 fn a_client_that_says_nothing_is_hung_up_on() {
-    let house = House::new();
-    let mut config = house.config("");
-    config.patience = Duration::from_secs(1);
+    let host = TestHost::new();
+    let mut config = host.config("");
+    config.client_timeout = Duration::from_secs(1);
     let pool = Running::new(config);
     for said in ["", "PRI * HT", "GET /health HTTP/1.1\r\nho"] {
         let mut silent = TcpStream::connect(pool.address).unwrap();
         silent.write_all(said.as_bytes()).unwrap();
-        assert!(until_hung_up(&mut silent, Duration::from_secs(30)).is_some(), "{said:?}");
+        assert!(read_until_closed(&mut silent, Duration::from_secs(30)).is_some(), "{said:?}");
     }
-    // Nor does one that is still silent hold up the end.
+    // A connection that has sent nothing does not delay the shutdown.
     let _silent = TcpStream::connect(pool.address).unwrap();
     let began = Instant::now();
     pool.end();
@@ -119,8 +119,8 @@ fn a_client_that_says_nothing_is_hung_up_on() {
 
 #[test]
 fn who_comes_beyond_the_most_waits() {
-    let house = House::new();
-    let mut config = house.config("");
+    let host = TestHost::new();
+    let mut config = host.config("");
     config.max_connections = 1;
     let pool = Running::new(config);
     let first = TcpStream::connect(pool.address).unwrap();
@@ -137,8 +137,8 @@ fn who_comes_beyond_the_most_waits() {
 
 #[test]
 fn without_a_key_workers_are_managed_from_this_machine_alone() {
-    let house = House::new();
-    let mut config = house.config("[[model]]\nmodel = 'ok'");
+    let host = TestHost::new();
+    let mut config = host.config("[[model]]\nmodel = 'ok'");
     config.api_key = None;
     let pool = Running::new(config);
     pool.ready(1);
@@ -155,7 +155,7 @@ fn without_a_key_workers_are_managed_from_this_machine_alone() {
         let headers = format!("{page}content-type: application/json\r\n");
         assert_eq!(status(&post("/v2/workers/start", &headers, &start)), "403", "{page}");
         assert_eq!(status(&post("/v2/workers/x/drain", &headers, &json!({}))), "403", "{page}");
-        // Models are for everybody who comes.
+        // Model requests are allowed from everywhere.
         assert_eq!(status(&post("/v1/chat/completions", &headers, &chat("hi"))), "200", "{page}");
     }
     for kind in ["", "content-type: text/plain\r\n", "content-type: application/x-www-form-urlencoded\r\n"] {
@@ -168,8 +168,8 @@ fn without_a_key_workers_are_managed_from_this_machine_alone() {
 
 #[test]
 fn a_larger_payload_limit_holds_at_the_workers_too() {
-    let house = House::new();
-    let pool = house.run("payload_limit = 5000000\n[[model]]\nmodel = 'ok'");
+    let host = TestHost::new();
+    let pool = host.run("payload_limit = 5000000\n[[model]]\nmodel = 'ok'");
     pool.ready(1);
     assert_eq!(pool.chat("ok", &"x".repeat(4_000_000)).0, StatusCode::OK);
     assert_eq!(pool.chat("ok", &"x".repeat(6_000_000)).0, StatusCode::PAYLOAD_TOO_LARGE);
@@ -177,8 +177,8 @@ fn a_larger_payload_limit_holds_at_the_workers_too() {
 
 #[test]
 fn devices_are_known_before_the_first_start_and_one_broken_command_costs_its_own() {
-    let house = House::new();
-    let pool = house.run("[binaries]\ncuda = './no-such-command'");
+    let host = TestHost::new();
+    let pool = host.run("[binaries]\ncuda = './no-such-command'");
     let devices = pool.wait("the devices", |p| {
         let all = p.get("/v1/capabilities")["devices"].as_array().unwrap().clone();
         (!all.is_empty()).then_some(all)
@@ -193,24 +193,24 @@ fn devices_are_known_before_the_first_start_and_one_broken_command_costs_its_own
 
 #[test]
 fn what_is_free_is_measured_again_after_the_plan() {
-    let house = House::new();
-    let pool = house.run("");
+    let host = TestHost::new();
+    let pool = host.run("");
     let (status, body) = pool.post("/v2/workers/start", json!({"model_ref": "eater"}));
     assert_eq!((status, &body["error_code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("INSUFFICIENT_VRAM")), "{body}");
 }
 
 #[test]
 fn a_manager_may_listen_elsewhere() {
-    for host in ["::1", "127.0.0.2", "0.0.0.0"] {
-        let house = House::new();
-        let mut config = house.config("[[model]]\nmodel = 'ok'");
-        config.hostname = host.into();
+    for address in ["::1", "127.0.0.2", "0.0.0.0"] {
+        let host = TestHost::new();
+        let mut config = host.config("[[model]]\nmodel = 'ok'");
+        config.hostname = address.into();
         // Not every machine has IPv6.
-        if std::net::TcpListener::bind((host, 0)).is_err() {
+        if std::net::TcpListener::bind((address, 0)).is_err() {
             continue;
         }
         let pool = Running::new(config);
         pool.ready(1);
-        assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK, "{host}");
+        assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK, "{address}");
     }
 }

@@ -1,6 +1,7 @@
-//! What goes wrong on a host, and what the rest of the house does meanwhile. Workers are processes, but made of nothing.
+//! Faults of workers, disks and clients, and their effect on the rest of the pool. Workers are fake
+//! processes.
 
-use crate::common::{House, KEY, Running, Stream, ask, lives, raw, signal};
+use crate::common::{KEY, Running, Stream, TestHost, ask, lives, raw, signal};
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -15,16 +16,16 @@ fn named(all: &[Value], id: &str) -> Value {
 
 #[test]
 fn workers_start_serve_and_stop() {
-    let house = House::new();
-    let pool = house.run("[[model]]\nmodel = 'ok'\nname = 'chat'\nreplicas = 2");
+    let host = TestHost::new();
+    let pool = host.run("[[model]]\nmodel = 'ok'\nname = 'chat'\nreplicas = 2");
     let workers = pool.ready(2);
     assert!(workers.iter().all(|w| w["model"] == "chat" && w["device"] == "cpu" && w["task"] == "generate"));
-    // Alike beginnings go to the same worker; others take turns.
-    let who = |text: &str| pool.chat("chat", text).1["worker"].as_str().unwrap().to_string();
-    let first = who("one");
-    assert!((0..5).all(|_| who("one") == first));
-    assert_ne!(who("another"), first);
-    // By the reference too; and what is not there is said so in the dialect's words.
+    // Prompts with the same prefix go to the same worker; others take turns.
+    let worker_of = |text: &str| pool.chat("chat", text).1["worker"].as_str().unwrap().to_string();
+    let first = worker_of("one");
+    assert!((0..5).all(|_| worker_of("one") == first));
+    assert_ne!(worker_of("another"), first);
+    // By the model reference too; an unknown model is an error in the client's dialect.
     assert_eq!(pool.chat("ok", "one").0, StatusCode::OK);
     let (status, body) = pool.chat("gpt", "one");
     assert_eq!((status, &body["error"]["code"]), (StatusCode::NOT_FOUND, &json!("model_not_found")));
@@ -35,10 +36,10 @@ fn workers_start_serve_and_stop() {
     let text = metrics.as_str().unwrap();
     assert!(text.contains("pool_mgr_workers_total{status=\"ready\"} 2"), "{text}");
     assert!(text.contains(&format!("fake_dropped{{worker=\"{first}\"}} 0")), "{text}");
-    // Drained, it gets no more.
+    // A drained worker gets no more requests.
     let (status, _) = pool.post(&format!("/v2/workers/{first}/drain"), json!({}));
     assert_eq!(status, StatusCode::ACCEPTED);
-    assert_ne!(who("one"), first);
+    assert_ne!(worker_of("one"), first);
     let pid = pool.worker(&first).unwrap()["pid"].as_u64().unwrap();
     let (status, _) = pool.post("/v2/workers/stop", json!({"worker_id": first}));
     assert_eq!(status, StatusCode::ACCEPTED);
@@ -46,15 +47,15 @@ fn workers_start_serve_and_stop() {
     assert!(!lives(pid));
     let (status, body) = pool.post("/v2/workers/stop", json!({"worker_id": first}));
     assert_eq!((status, &body["error_code"]), (StatusCode::NOT_FOUND, &json!("WORKER_NOT_FOUND")));
-    // Another, asked for.
+    // Another worker, started by a request.
     let (status, body) = pool.post("/v2/workers/start", json!({"model_ref": "ok", "device": "cpu", "name": "chat"}));
     assert_eq!((status, &body["state"]), (StatusCode::OK, &json!("ready")), "{body}");
 }
 
 #[test]
 fn a_worker_killed_in_the_middle_of_a_stream_ends_it_cleanly_and_comes_back() {
-    let house = House::new();
-    let pool = house.run("[[model]]\nmodel = 'slow'\nreplicas = 2");
+    let host = TestHost::new();
+    let pool = host.run("[[model]]\nmodel = 'slow'\nreplicas = 2");
     pool.ready(2);
     let mut first = pool.execute("slow", "a");
     let mut second = pool.execute("slow", "b");
@@ -73,7 +74,7 @@ fn a_worker_killed_in_the_middle_of_a_stream_ends_it_cleanly_and_comes_back() {
     );
     assert_eq!(*done, "[DONE]");
     assert!(events.iter().all(|e| *e == "[DONE]" || serde_json::from_str::<Value>(e).is_ok()), "no half of an event");
-    // The other goes on to its end, and the first comes back.
+    // The other stream runs to its end, and the killed worker is restarted.
     let text = second.rest();
     assert!(text.contains("MAX_TOKENS") && text.contains("\"i\":199"), "{text}");
     let back = pool.wait("it to come back", |p| p.worker(&victim).filter(|w| w["state"] == "ready"));
@@ -83,13 +84,14 @@ fn a_worker_killed_in_the_middle_of_a_stream_ends_it_cleanly_and_comes_back() {
 
 #[test]
 fn a_worker_that_hangs_is_found_out_and_its_requests_go_elsewhere() {
-    let house = House::new();
-    let pool = house.run("[[model]]\nmodel = 'ok'\nreplicas = 2");
+    let host = TestHost::new();
+    let pool = host.run("[[model]]\nmodel = 'ok'\nreplicas = 2");
     pool.ready(2);
     let hung = pool.chat("ok", "a beginning").1["worker"].as_str().unwrap().to_string();
     let before = pool.worker(&hung).unwrap();
     signal(&before, "STOP");
-    // It would go to the one that hangs, whose port still takes connections; nothing of an answer came, so another has it.
+    // The prefix is at the stopped worker, whose port still accepts connections. It sends no
+    // response, so another worker gets the request.
     let (status, body) = pool.chat("ok", "a beginning");
     assert_eq!(status, StatusCode::OK, "{body}");
     assert_ne!(body["worker"], json!(hung));
@@ -102,8 +104,8 @@ fn a_worker_that_hangs_is_found_out_and_its_requests_go_elsewhere() {
 
 #[test]
 fn what_cannot_be_started_is_told_and_the_others_serve() {
-    let house = House::new();
-    let mut config = house.config("[[model]]\nmodel = 'ok'\n[[model]]\nmodel = 'crash'");
+    let host = TestHost::new();
+    let mut config = host.config("[[model]]\nmodel = 'ok'\n[[model]]\nmodel = 'crash'");
     config.timings.start = Duration::from_secs(8);
     let pool = Running::new(config);
     pool.ready(1);
@@ -128,8 +130,8 @@ fn what_cannot_be_started_is_told_and_the_others_serve() {
         (json!({"model_ref": "ok", "device": "cuda:0"}), 409, "GPU_UNAVAILABLE"),
         (json!({"modelref": "ok"}), 400, "INVALID_REQUEST"),
     ] {
-        let (status, told, body) = refused(start);
-        assert_eq!((status, told.as_str()), (want, code), "{body}");
+        let (status, response, body) = refused(start);
+        assert_eq!((status, response.as_str()), (want, code), "{body}");
         assert!(body["retriable"].is_boolean() && body["details"].is_object(), "{body}");
     }
     assert!(pool.workers().iter().all(|w| w["model"] != "mute"), "it was killed and is no more");
@@ -138,14 +140,14 @@ fn what_cannot_be_started_is_told_and_the_others_serve() {
 
 #[test]
 fn a_taken_port_is_another_port() {
-    let house = House::new();
-    let pool = house.run("");
+    let host = TestHost::new();
+    let pool = host.run("");
     let (status, body) = pool.post("/v2/workers/start", json!({"model_ref": "port"}));
     assert_eq!(status, StatusCode::OK, "{body}");
-    assert_eq!(std::fs::read_to_string(house.path("tries")).unwrap(), "xxx");
+    assert_eq!(std::fs::read_to_string(host.path("tries")).unwrap(), "xxx");
     drop(pool);
-    // Of two ports one is somebody else's.
-    let house = House::new();
+    // One of two ports is taken by another program.
+    let host = TestHost::new();
     let (mine, theirs) = loop {
         let mine = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = mine.local_addr().unwrap().port();
@@ -154,7 +156,7 @@ fn a_taken_port_is_another_port() {
         }
     };
     let port = mine.local_addr().unwrap().port();
-    let pool = house.run(&format!("worker_ports = '{port}-{theirs}'\n[[model]]\nmodel = 'ok'"));
+    let pool = host.run(&format!("worker_ports = '{port}-{theirs}'\n[[model]]\nmodel = 'ok'"));
     assert_eq!(pool.ready(1)[0]["uri"], format!("http://127.0.0.1:{theirs}"));
     let (status, body) = pool.post("/v2/workers/start", json!({"model_ref": "ok"}));
     assert_eq!((status, &body["error_code"]), (StatusCode::INTERNAL_SERVER_ERROR, &json!("WORKER_START_FAILED")));
@@ -163,26 +165,26 @@ fn a_taken_port_is_another_port() {
 
 #[test]
 fn a_disk_that_refuses_is_told_of_and_serving_goes_on() {
-    let house = House::new();
-    std::fs::create_dir_all(house.path("state/state.json.new")).unwrap();
-    let pool = house.run("[[model]]\nmodel = 'ok'");
+    let host = TestHost::new();
+    std::fs::create_dir_all(host.path("state/state.json.new")).unwrap();
+    let pool = host.run("[[model]]\nmodel = 'ok'");
     pool.ready(1);
     let state = pool.get("/v2/state");
     assert!(state["disk_error"].as_str().unwrap().contains("state.json"), "{state}");
     assert!(pool.get("/metrics").as_str().unwrap().contains("pool_mgr_state_saved 0"));
     assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK);
     assert_eq!(pool.post("/v2/workers/start", json!({"model_ref": "ok"})).0, StatusCode::OK);
-    std::fs::remove_dir(house.path("state/state.json.new")).unwrap();
+    std::fs::remove_dir(host.path("state/state.json.new")).unwrap();
     pool.wait("the disk to be well", |p| p.get("/v2/state")["disk_error"].is_null().then_some(()));
-    let kept = std::fs::read_to_string(house.path("state/state.json")).unwrap();
-    assert_eq!(serde_json::from_str::<Value>(&kept).unwrap()["workers"].as_array().unwrap().len(), 2);
+    let saved_state = std::fs::read_to_string(host.path("state/state.json")).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&saved_state).unwrap()["workers"].as_array().unwrap().len(), 2);
 }
 
 #[test]
 fn a_manager_that_comes_back_under_load_has_all_its_workers() {
-    let house = House::new();
+    let host = TestHost::new();
     let toml = "[[model]]\nmodel = 'ok'\nreplicas = 2";
-    let pool = house.run(toml);
+    let pool = host.run(toml);
     pool.ready(2);
     let (status, started) = pool.post("/v2/workers/start", json!({"model_ref": "ok", "name": "asked"}));
     assert_eq!(status, StatusCode::OK);
@@ -192,7 +194,7 @@ fn a_manager_that_comes_back_under_load_has_all_its_workers() {
     let before = pids(&pool.workers());
     let (address, over) = (pool.address, Arc::new(AtomicBool::new(false)));
     let answered = Arc::new([const { AtomicUsize::new(0) }; 4]);
-    // However slow the machine is: until each has had some more answers.
+    // Waits until each client has had some more answers, however slow the machine is.
     let some_more = |wanted: usize| {
         let before = answered.each_ref().map(|n| n.load(Ordering::Relaxed));
         let begun = Instant::now();
@@ -201,7 +203,7 @@ fn a_manager_that_comes_back_under_load_has_all_its_workers() {
             std::thread::sleep(Duration::from_millis(5));
         }
     };
-    // Each request: when it began, when it ended, and whether well.
+    // Each request: when it began, when it ended, and whether it succeeded.
     let load: Vec<_> = (0..answered.len())
         .map(|n| {
             let (over, answered) = (over.clone(), answered.clone());
@@ -239,14 +241,14 @@ fn a_manager_that_comes_back_under_load_has_all_its_workers() {
             all.iter().filter(|(began, ended, well, _)| !well && (*ended < crashed || *began > back)).collect();
         assert!(wrong.is_empty(), "while there was a manager: {wrong:?}");
     }
-    // And one that died while nobody watched is started again.
+    // A worker that died while no manager ran is restarted.
     let victim = all[0]["id"].as_str().unwrap().to_string();
     let config = pool.crash();
     signal(&all[0], "KILL");
     let pool = Running::new(config);
     let back = pool.wait("it to be back", |p| p.worker(&victim).filter(|w| w["state"] == "ready"));
     assert_ne!(back["pid"], all[0]["pid"]);
-    // An adopted one that dies is noticed too.
+    // So is an adopted worker that dies.
     let other = pool.workers().into_iter().find(|w| w["id"] != victim).unwrap();
     signal(&other, "KILL");
     let id = other["id"].as_str().unwrap();
@@ -255,20 +257,20 @@ fn a_manager_that_comes_back_under_load_has_all_its_workers() {
 
 #[test]
 fn what_is_not_declared_any_more_is_stopped() {
-    let house = House::new();
-    let pool = house.run("[[model]]\nmodel = 'ok'\nreplicas = 2");
+    let host = TestHost::new();
+    let pool = host.run("[[model]]\nmodel = 'ok'\nreplicas = 2");
     pool.ready(2);
     let pids: Vec<u64> = pool.workers().iter().map(|w| w["pid"].as_u64().unwrap()).collect();
     pool.crash();
-    let pool = house.run("[[model]]\nmodel = 'ok'");
+    let pool = host.run("[[model]]\nmodel = 'ok'");
     pool.wait("one to be left", |p| (p.workers().len() == 1).then_some(()));
     assert_eq!(pids.iter().filter(|pid| lives(**pid)).count(), 1);
 }
 
 #[test]
 fn a_client_that_goes_takes_its_request_along_and_a_slow_one_holds_up_nobody() {
-    let house = House::new();
-    let pool = house.run("[[model]]\nmodel = 'slow'");
+    let host = TestHost::new();
+    let pool = host.run("[[model]]\nmodel = 'slow'");
     pool.ready(1);
     let mut gone = pool.execute("slow", "a");
     gone.until("\"i\":1");
@@ -281,7 +283,7 @@ fn a_client_that_goes_takes_its_request_along_and_a_slow_one_holds_up_nobody() {
         lines.any(|l| l.starts_with("fake_dropped{") && l.ends_with(" 1")).then_some(())
     });
     pool.wait("it to be ready", |p| (p.workers()[0]["active"] == 0).then_some(()));
-    // One byte at a time, and others in between.
+    // One byte at a time, with other requests in between.
     let mut slow = pool.execute("slow", "b");
     let mut byte = [0];
     for _ in 0..20 {
@@ -289,11 +291,11 @@ fn a_client_that_goes_takes_its_request_along_and_a_slow_one_holds_up_nobody() {
         std::thread::sleep(Duration::from_millis(10));
         assert_eq!(pool.chat("slow", "hi").0, StatusCode::OK);
     }
-    // Cancelled by its name, through the manager, whatever the client says of what it sends.
+    // Cancelled by its job id through the manager, whatever content type the client sends.
     let body = json!({"job_id": "b"}).to_string();
     let head = format!("POST /cancel HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\nconnection: close\r\n");
-    let told = raw(pool.address, &format!("{head}content-length: {}\r\n\r\n{body}", body.len()));
-    assert!(told.starts_with("HTTP/1.1 202"), "{told}");
+    let response = raw(pool.address, &format!("{head}content-length: {}\r\n\r\n{body}", body.len()));
+    assert!(response.starts_with("HTTP/1.1 202"), "{response}");
     let text = slow.rest();
     assert!(text.contains("CANCELLED") && !text.contains("\"i\":199"), "{text}");
     assert_eq!(pool.post("/cancel", json!({"job_id": "nobody's"})).0, StatusCode::ACCEPTED);
@@ -301,8 +303,8 @@ fn a_client_that_goes_takes_its_request_along_and_a_slow_one_holds_up_nobody() {
 
 #[test]
 fn odd_requests_are_refused_and_nothing_else_happens() {
-    let house = House::new();
-    let pool = house.run("[[model]]\nmodel = 'ok'");
+    let host = TestHost::new();
+    let pool = host.run("[[model]]\nmodel = 'ok'");
     pool.ready(1);
     for garbage in [
         &b"\0\xff\xfe garbage\r\n\r\n"[..],
@@ -317,11 +319,11 @@ fn odd_requests_are_refused_and_nothing_else_happens() {
         let text = String::from_utf8_lossy(&answer);
         assert!(text.is_empty() || text.starts_with("HTTP/1.1 4"), "{text}");
     }
-    // Too large, by its own account and by what comes.
+    // Too large.
     let big = json!({"model": "ok", "messages": [{"role": "user", "content": "x".repeat(3_000_000)}]});
-    let told = Stream::open(pool.address, "/v1/chat/completions", &big).rest();
-    assert!(told.starts_with("HTTP/1.1 413"), "{}", &told[..told.len().min(200)]);
-    // Deep, it is nothing to the manager, and the worker's to refuse.
+    let response = Stream::open(pool.address, "/v1/chat/completions", &big).rest();
+    assert!(response.starts_with("HTTP/1.1 413"), "{}", &response[..response.len().min(200)]);
+    // Deeply nested JSON does not harm the manager; the worker refuses it.
     let mut socket = TcpStream::connect(pool.address).unwrap();
     let deep = "[".repeat(500_000);
     let head = format!(
@@ -332,7 +334,7 @@ fn odd_requests_are_refused_and_nothing_else_happens() {
     let mut answer = String::new();
     let _ = socket.read_to_string(&mut answer);
     assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
-    // Without the key; with a worker's callback that is none.
+    // Without the key, and with a forged ready callback.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let stranger = sconce_pool::Asker { url: format!("http://{}", pool.address), key: None };
     let status = |path: &str| runtime.block_on(stranger.ask(Method::GET, path, None)).unwrap().0;

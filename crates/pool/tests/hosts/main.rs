@@ -1,12 +1,13 @@
-//! A host with its workers, which are processes, but made of nothing. One binary: each would take long to build.
+//! A pool with fake workers, which are real processes without a model. One binary, because each
+//! takes long to build.
 #![cfg(unix)]
 
 mod clients;
-mod comeback;
 mod common;
 mod faults;
+mod restart;
 
-/// Not a test: what the wrapper of the command runs.
+/// Not a test: the fake `sconce` command.
 #[test]
 #[ignore = "the fake worker"]
 fn fake() {

@@ -1,8 +1,8 @@
-//! How fast a language model reads a prompt and writes an answer.
+//! Benchmark of a language model: prefill and decoding.
 
 use super::Bench;
 use crate::Failure;
-use crate::commands::{bytes, print, ran_line, with_ran};
+use crate::commands::{bytes, print, run_line, with_run_info};
 use crate::report::Report;
 use sconce_engine::hub::Files;
 use sconce_engine::{GenerationParams, Llm, LoadOptions, Loaded, Request, Size, Start};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// What is timed.
+/// A benchmark.
 #[derive(Clone, Copy)]
 struct Test {
     name: &'static str,
@@ -21,7 +21,7 @@ struct Test {
     counted: usize,
 }
 
-/// How fast it was.
+/// Result of a benchmark.
 struct Line {
     name: String,
     rates: Vec<f64>,
@@ -37,7 +37,8 @@ impl Bench {
         report: &Report,
     ) -> Result<ExitCode, Failure> {
         let (read, write) = (self.prompt_tokens, self.gen_tokens);
-        // The first token of an answer comes with the prompt, so an answer behind a prompt of one token is as many steps as tokens.
+        // The first token of an answer comes with the prefill, so an answer to a prompt of one
+        // token takes as many steps as it has tokens.
         let all = [
             Test { name: "pp", prompt: read, answer: 1, counted: read },
             Test { name: "tg", prompt: 1, answer: write, counted: write },
@@ -45,9 +46,9 @@ impl Bench {
         let tests: Vec<Test> = all.into_iter().filter(|t| t.counted > 0).collect();
         let longest = tests.iter().map(|t| t.prompt.saturating_add(t.answer)).max();
         let longest = longest.ok_or("--prompt-tokens and --gen-tokens are both 0: there is nothing to time")?;
-        let context = self.room.context.unwrap_or(longest);
+        let context = self.kv_cache.context.unwrap_or(longest);
         let cache_tokens = Some(context.saturating_mul(self.parallel));
-        let mut options = self.room.within(options.clone(), self.parallel);
+        let mut options = self.kv_cache.apply_to(options.clone(), self.parallel);
         (options.llm.context, options.llm.cache_tokens) = (Some(context), cache_tokens);
         let llm = Llm::load_from(files, &options, report)?;
         let size = Size::of(files)?;
@@ -60,7 +61,7 @@ impl Bench {
             };
             bar.set_message(name.clone());
             let mut rates = Vec::new();
-            // The first warms up and does not count.
+            // The first repetition warms up and does not count.
             for rep in 0..=self.reps {
                 let seconds = self.seconds_of(&llm, test, rep)?;
                 rates.push((self.parallel * test.counted) as f64 / seconds);
@@ -68,7 +69,7 @@ impl Bench {
             }
             rates.remove(0);
             let rate = mean(&rates);
-            // A step reads the weights once, for however many answers.
+            // A decode step reads the weights once, for any number of answers.
             let step_bytes = llm.plan().weights as f64 * size.active as f64 / size.parameters.max(1) as f64;
             let gigabytes = (test.name == "tg").then(|| step_bytes * rate / self.parallel as f64 / 1e9);
             let gigaflops = (test.name == "pp").then(|| 2.0 * size.active as f64 * rate / 1e9);
@@ -83,13 +84,13 @@ impl Bench {
         };
         print(&text)?;
         if let Some(peak) = peak_resident() {
-            report.say(&format!("at most {} in memory", bytes(peak)));
+            report.info(&format!("at most {} in memory", bytes(peak)));
         }
-        report.say(&ran_line(&llm));
+        report.info(&run_line(&llm));
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Until all are done, with prompts that no earlier repetition had.
+    /// Seconds until all answers are done, with prompts that no earlier repetition had.
     fn seconds_of(&self, llm: &Llm, test: Test, rep: usize) -> Result<f64, Failure> {
         let request = |i: usize| Request {
             start: Start::Tokens(tokens(test.prompt, llm.plan().vocabulary, rep * self.parallel + i)),
@@ -99,15 +100,15 @@ impl Bench {
             ..Request::default()
         };
         let requests: Vec<Request> = (0..self.parallel).map(request).collect();
-        let begun = Instant::now();
+        let started = Instant::now();
         for generation in llm.generate(&requests) {
             generation?;
         }
-        Ok(begun.elapsed().as_secs_f64())
+        Ok(started.elapsed().as_secs_f64())
     }
 }
 
-/// Tokens from all over the vocabulary, others for each seed.
+/// Pseudo-random tokens of the whole vocabulary.
 fn tokens(n: usize, vocabulary: usize, seed: usize) -> Vec<u32> {
     let mut state = seed as u64 ^ 0x9e37_79b9_7f4a_7c15;
     let mut next = || {
@@ -117,7 +118,7 @@ fn tokens(n: usize, vocabulary: usize, seed: usize) -> Vec<u32> {
     (0..n).map(|_| next()).collect()
 }
 
-/// The most memory that this process ever held, where the system tells.
+/// Peak resident memory of this process, if the system reports it.
 fn peak_resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -128,7 +129,7 @@ fn mean(all: &[f64]) -> f64 {
     all.iter().sum::<f64>() / all.len().max(1) as f64
 }
 
-/// Of a sample; of one alone there is none.
+/// Sample standard deviation; 0 for a single value.
 fn deviation(all: &[f64]) -> f64 {
     let mean = mean(all);
     (all.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / all.len().saturating_sub(1).max(1) as f64).sqrt()
@@ -186,7 +187,7 @@ fn as_json(llm: &Llm, name: &str, size: Size, threads: Option<usize>, lines: &[L
         "peak_resident_bytes": peak_resident(),
         "lines": lines.iter().map(line).collect::<Vec<_>>(),
     });
-    with_ran(about, llm)
+    with_run_info(about, llm)
 }
 
 #[cfg(test)]

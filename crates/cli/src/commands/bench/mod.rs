@@ -1,11 +1,11 @@
-//! `sconce bench`: how fast a model is here, and how fast each op is.
+//! `sconce bench`: speed of a model and of each op on this machine.
 
 mod compare;
 mod language;
 
-use super::{print, ran_line, table, with_ran};
+use super::{print, run_line, table, with_run_info};
 use crate::Failure;
-use crate::args::{Model, Room};
+use crate::args::{KvCacheArgs, Model};
 use crate::report::Report;
 use clap::Args;
 use sconce_engine::hub::resolve;
@@ -16,16 +16,17 @@ use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// So that lengths are those of the table.
+/// No prompt, so that lengths are those of the table.
 const NO_PROMPT: Prompt = Prompt::Text(String::new());
 
-/// Texts in a call × tokens in a text.
+/// Texts per call × tokens per text.
 const SHAPES: [(usize, usize); 4] = [(1, 16), (1, 128), (8, 32), (32, 128)];
 
-/// Time a model, tokenizing included, other engines beside it (--compare), or every op (--ops).
+/// Time a model including tokenization, other engines beside it (--compare), or every op (--ops).
 ///
-/// A language model is timed reading a prompt (pp) and writing an answer (tg). GB/s are the weights that every token reads, and
-/// GFLOP/s two for each number that a token is multiplied with; of both, only what the weights ask for.
+/// A language model is timed at reading a prompt (pp, prefill) and at writing an answer (tg,
+/// decoding). GB/s counts the weights that each token reads, and GFLOP/s two operations for each
+/// weight that a token is multiplied with; neither counts anything else.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  sconce bench\n  sconce bench --compare --python .venv/bin/python\n  sconce bench -m smollm\n  \
@@ -34,26 +35,26 @@ const SHAPES: [(usize, usize); 4] = [(1, 16), (1, 128), (8, 32), (32, 128)];
 pub(crate) struct Bench {
     #[command(flatten)]
     model: Model,
-    /// Time the ops on their cases instead.
+    /// Time the ops on their test cases instead.
     #[arg(long)]
     ops: bool,
     #[command(flatten)]
     compare: compare::Compare,
     #[command(flatten)]
-    room: Room,
-    /// Tokens of the prompt that a language model reads; 0 leaves that out.
+    kv_cache: KvCacheArgs,
+    /// Tokens of the prompt of a language model; 0 skips this benchmark.
     #[arg(long, value_name = "N", default_value_t = 512)]
     prompt_tokens: usize,
-    /// Tokens of the answer that a language model writes; 0 leaves that out.
+    /// Tokens of the answer of a language model; 0 skips this benchmark.
     #[arg(long, value_name = "N", default_value_t = 128)]
     gen_tokens: usize,
-    /// How often a language model does each, or engines are compared.
+    /// Repetitions of each benchmark of a language model, or of the comparison.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
     reps: usize,
-    /// Prompts or answers of a language model at once.
+    /// Concurrent prompts or answers of a language model.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
     parallel: usize,
-    /// Seconds for each line of the table, of models that are not language models.
+    /// Seconds per line of the table, for models that are not language models.
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     seconds: f64,
     /// Print JSON.
@@ -66,16 +67,16 @@ impl Bench {
         if !(0.0..=3600.0).contains(&self.seconds) {
             return Err("--seconds takes a number from 0 to 3600".into());
         }
-        self.model.how.threads.settle()?;
+        self.model.run_args.threads.apply()?;
         if self.ops {
             return self.time_ops();
         }
-        let options = self.model.how.language_options()?;
+        let options = self.model.run_args.language_options()?;
         let files = resolve(&self.model.model.parse()?, &options.hub, report)?;
         match Task::detect(files.root())? {
             Task::Generate | Task::Seq2Seq if self.compare.compare => Err("--compare is for embedding models".into()),
             Task::Generate => self.time_language(&files, &options, report),
-            Task::Seq2Seq => Err("there is no benchmark of models that read a text and write another yet".into()),
+            Task::Seq2Seq => Err("sequence-to-sequence models cannot be benchmarked yet".into()),
             _ if self.compare.compare => self.compare(report),
             _ => self.time_model(report),
         }
@@ -93,7 +94,7 @@ impl Bench {
         if self.json {
             let line = |(texts, tokens, s): &(usize, usize, f64)| json!({"texts": texts, "tokens": tokens, "median_seconds": s, "texts_per_second": *texts as f64 / s});
             let lines: Vec<Value> = lines.iter().map(line).collect();
-            print(&with_ran(json!({"lines": lines}), &embedder).to_string())?;
+            print(&with_run_info(json!({"lines": lines}), &embedder).to_string())?;
         } else {
             let mut rows = vec![["texts × tokens", "median", "texts/s", "tokens/s"].map(String::from).to_vec()];
             rows.extend(lines.iter().map(|(texts, tokens, s)| {
@@ -106,12 +107,12 @@ impl Bench {
             }));
             print(&table(&rows))?;
         }
-        report.say(&ran_line(&embedder));
+        report.info(&run_line(&embedder));
         Ok(ExitCode::SUCCESS)
     }
 
     fn time_ops(&self) -> Result<ExitCode, Failure> {
-        let place = Place::open(self.model.how.device.candidates(false).0[0])?;
+        let place = Place::open(self.model.run_args.device.candidates(false).0[0])?;
         let mut rows = vec![["op", "case", "dtype", "rung", "median", "GFLOP/s"].map(String::from).to_vec()];
         let mut all = Vec::new();
         for case in cases_on(place.device()) {
@@ -151,7 +152,7 @@ impl Bench {
     }
 }
 
-/// A text of `tokens` tokens, or as near below as this tokenizer comes.
+/// A text of `tokens` tokens, or the nearest below that the tokenizer allows.
 fn text_of(embedder: &Embedder, tokens: usize) -> Result<String, Failure> {
     let mut words = tokens;
     loop {

@@ -1,52 +1,53 @@
-//! A conversation at the terminal.
+//! Interactive chat in a terminal.
 
 use super::Session;
 use super::conversation::Conversation;
-use super::orders::{HELP, Order};
+use super::slash_command::{HELP, SlashCommand};
 use crate::Failure;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// What a person typed.
+/// User input.
 #[derive(Debug, PartialEq)]
-enum Entered {
-    /// A message, or an order.
+enum UserInput {
+    /// A message or a command.
     Line(String),
-    /// A message between `"""`, which is no order whatever it begins with.
+    /// A message between `"""`, which is never a command.
     Block(String),
     Interrupted,
     End,
 }
 
-/// Talks until somebody leaves.
+/// Runs the conversation until the user leaves.
 pub(super) fn converse(session: &mut Session, model: &str, history: &Path) -> Result<ExitCode, Failure> {
     let mut editor = DefaultEditor::new()?;
-    // The first time there is none.
+    // There is no history file the first time.
     let _ = editor.load_history(history);
-    session.report.say(&format!("{model}; /help tells what can be done, Ctrl-D leaves"));
+    session.report.info(&format!("{model}; /help lists the commands, Ctrl-D leaves"));
     let mut pressed = false;
     loop {
-        let entered = enter(&mut |prompt| editor.readline(prompt))?;
-        let again = std::mem::replace(&mut pressed, entered == Entered::Interrupted);
+        let input = read_input(&mut |prompt| editor.readline(prompt))?;
+        let again = std::mem::replace(&mut pressed, input == UserInput::Interrupted);
         let before = session.conversation.clone();
-        let text = match entered {
-            Entered::End => break,
-            Entered::Interrupted if again => break,
-            Entered::Interrupted => {
-                session.report.say("Ctrl-C again, or Ctrl-D, leaves");
+        let text = match input {
+            UserInput::End => break,
+            UserInput::Interrupted if again => break,
+            UserInput::Interrupted => {
+                session.report.info("Ctrl-C again, or Ctrl-D, leaves");
                 continue;
             }
-            Entered::Line(text) | Entered::Block(text) if text.trim().is_empty() => continue,
-            Entered::Line(text) => {
-                keep(&mut editor, &text, history, session);
-                match Order::parse(&text) {
-                    Some(Ok(Order::Quit)) => break,
-                    Some(Ok(Order::Retry)) if session.conversation.reopen() => None,
-                    Some(order) => {
-                        // What went wrong with it is no reason to leave.
-                        if let Err(e) = order.map_err(Failure::from).and_then(|order| obey(session, order)) {
+            UserInput::Line(text) | UserInput::Block(text) if text.trim().is_empty() => continue,
+            UserInput::Line(text) => {
+                add_history(&mut editor, &text, history, session);
+                match SlashCommand::parse(&text) {
+                    Some(Ok(SlashCommand::Quit)) => break,
+                    Some(Ok(SlashCommand::Retry)) if session.conversation.reopen() => None,
+                    Some(command) => {
+                        // A failed command does not end the chat.
+                        if let Err(e) = command.map_err(Failure::from).and_then(|command| run_command(session, command))
+                        {
                             session.report.error(&e.to_string());
                         }
                         continue;
@@ -54,19 +55,19 @@ pub(super) fn converse(session: &mut Session, model: &str, history: &Path) -> Re
                     None => Some(text),
                 }
             }
-            Entered::Block(text) => {
-                keep(&mut editor, &text, history, session);
+            UserInput::Block(text) => {
+                add_history(&mut editor, &text, history, session);
                 Some(text)
             }
         };
         if let Some(text) = &text {
-            session.conversation.ask(text);
+            session.conversation.add_user(text);
         }
         session.interrupt.take();
-        let answered = session.answer(&mut std::io::stdout()).and_then(|told| session.close(&told));
+        let answered = session.answer(&mut std::io::stdout()).and_then(|answer| session.close(&answer));
         match answered {
             Err(e) if crate::is_broken_pipe(&*e) => return Err(e),
-            // What failed is as if it had not been asked.
+            // A message that failed is removed again.
             Err(e) => {
                 session.conversation = before;
                 session.report.error(&e.to_string());
@@ -77,9 +78,9 @@ pub(super) fn converse(session: &mut Session, model: &str, history: &Path) -> Re
     Ok(ExitCode::SUCCESS)
 }
 
-/// Puts a line into the history, here and on disk.
-fn keep(editor: &mut DefaultEditor, text: &str, history: &Path, session: &Session) {
-    let kept = editor.add_history_entry(text).and_then(|is_new| match is_new {
+/// Adds a line to the history, in memory and on disk.
+fn add_history(editor: &mut DefaultEditor, text: &str, history: &Path, session: &Session) {
+    let saved = editor.add_history_entry(text).and_then(|is_new| match is_new {
         true => {
             if let Some(dir) = history.parent() {
                 std::fs::create_dir_all(dir)?;
@@ -88,17 +89,17 @@ fn keep(editor: &mut DefaultEditor, text: &str, history: &Path, session: &Sessio
         }
         false => Ok(()),
     });
-    if let Err(e) = kept {
+    if let Err(e) = saved {
         session.report.warn(&format!("{}: {e}", history.display()));
     }
 }
 
 /// Reads a message, which may have several lines.
-fn enter(read: &mut dyn FnMut(&str) -> rustyline::Result<String>) -> Result<Entered, Failure> {
+fn read_input(read: &mut dyn FnMut(&str) -> rustyline::Result<String>) -> Result<UserInput, Failure> {
     let mut line = |prompt: &str| match read(prompt) {
         Ok(line) => Ok(Ok(line)),
-        Err(ReadlineError::Interrupted) => Ok(Err(Entered::Interrupted)),
-        Err(ReadlineError::Eof) => Ok(Err(Entered::End)),
+        Err(ReadlineError::Interrupted) => Ok(Err(UserInput::Interrupted)),
+        Err(ReadlineError::Eof) => Ok(Err(UserInput::End)),
         Err(e) => Err(Failure::from(e)),
     };
     let mut text = match line("> ")? {
@@ -109,7 +110,7 @@ fn enter(read: &mut dyn FnMut(&str) -> rustyline::Result<String>) -> Result<Ente
         let mut block = block.to_string();
         loop {
             if let Some(whole) = block.trim_end().strip_suffix("\"\"\"") {
-                return Ok(Entered::Block(whole.trim_matches('\n').to_string()));
+                return Ok(UserInput::Block(whole.trim_matches('\n').to_string()));
             }
             match line("… ")? {
                 Ok(next) => block = block + "\n" + &next,
@@ -123,26 +124,26 @@ fn enter(read: &mut dyn FnMut(&str) -> rustyline::Result<String>) -> Result<Ente
             Err(other) => return Ok(other),
         }
     }
-    Ok(Entered::Line(text))
+    Ok(UserInput::Line(text))
 }
 
-/// Does what the program is asked for.
-fn obey(session: &mut Session, order: Order) -> Result<(), Failure> {
-    match order {
-        Order::Help => super::print(HELP)?,
-        Order::Clear => session.conversation.clear(),
-        Order::System(text) => session.conversation.system = text,
-        Order::Set(name, value) => session.sampling.set(&name, &value)?,
-        Order::Save(path) => session.conversation.save(&path)?,
-        Order::Load(path) => {
+/// Runs a command.
+fn run_command(session: &mut Session, command: SlashCommand) -> Result<(), Failure> {
+    match command {
+        SlashCommand::Help => super::print(HELP)?,
+        SlashCommand::Clear => session.conversation.clear(),
+        SlashCommand::System(text) => session.conversation.system = text,
+        SlashCommand::Set(name, value) => session.sampling.set(&name, &value)?,
+        SlashCommand::Save(path) => session.conversation.save(&path)?,
+        SlashCommand::Load(path) => {
             session.conversation = Conversation::load(&path)?;
-            session.report.say(&format!("{} messages", session.conversation.len()));
+            session.report.info(&format!("{} messages", session.conversation.len()));
         }
-        Order::Undo if session.conversation.undo() => {}
-        Order::Undo | Order::Retry => return Err("nothing was said yet".into()),
-        Order::Show => show(session)?,
-        // Seen to by the caller.
-        Order::Quit => {}
+        SlashCommand::Undo if session.conversation.undo() => {}
+        SlashCommand::Undo | SlashCommand::Retry => return Err("there is no message yet".into()),
+        SlashCommand::Show => show(session)?,
+        // The caller handles it.
+        SlashCommand::Quit => {}
     }
     Ok(())
 }
@@ -150,7 +151,7 @@ fn obey(session: &mut Session, order: Order) -> Result<(), Failure> {
 fn show(session: &Session) -> Result<(), Failure> {
     let system = session.conversation.system.as_deref().unwrap_or("(none)");
     super::print(&format!("system: {system}"))?;
-    for (name, value) in session.sampling.given() {
+    for (name, value) in session.sampling.explicit() {
         super::print(&format!("{name}: {value}"))?;
     }
     let tokens = match session.conversation.len() {
@@ -165,27 +166,27 @@ fn show(session: &Session) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    fn entered(lines: &[&str]) -> Entered {
+    fn input(lines: &[&str]) -> UserInput {
         let mut lines = lines.iter();
         let mut read = |_: &str| match lines.next() {
             Some(&"^C") => Err(ReadlineError::Interrupted),
             Some(line) => Ok(line.to_string()),
             None => Err(ReadlineError::Eof),
         };
-        enter(&mut read).unwrap()
+        read_input(&mut read).unwrap()
     }
 
     #[test]
     fn a_message_may_have_several_lines() {
-        let line = |text: &str| Entered::Line(text.into());
-        let block = |text: &str| Entered::Block(text.into());
-        assert_eq!(entered(&["one"]), line("one"));
-        assert_eq!(entered(&["one\\", "two\\", "three"]), line("one\ntwo\nthree"));
-        assert_eq!(entered(&["\"\"\"", "/one", "", "two", "\"\"\""]), block("/one\n\ntwo"));
-        assert_eq!(entered(&["\"\"\"one\"\"\""]), block("one"));
-        assert_eq!(entered(&["\"\"\"one", "two\"\"\"  "]), block("one\ntwo"));
-        assert_eq!(entered(&["one\\", "^C"]), Entered::Interrupted);
-        assert_eq!(entered(&["\"\"\"", "one"]), Entered::End);
-        assert_eq!(entered(&[]), Entered::End);
+        let line = |text: &str| UserInput::Line(text.into());
+        let block = |text: &str| UserInput::Block(text.into());
+        assert_eq!(input(&["one"]), line("one"));
+        assert_eq!(input(&["one\\", "two\\", "three"]), line("one\ntwo\nthree"));
+        assert_eq!(input(&["\"\"\"", "/one", "", "two", "\"\"\""]), block("/one\n\ntwo"));
+        assert_eq!(input(&["\"\"\"one\"\"\""]), block("one"));
+        assert_eq!(input(&["\"\"\"one", "two\"\"\"  "]), block("one\ntwo"));
+        assert_eq!(input(&["one\\", "^C"]), UserInput::Interrupted);
+        assert_eq!(input(&["\"\"\"", "one"]), UserInput::End);
+        assert_eq!(input(&[]), UserInput::End);
     }
 }

@@ -1,10 +1,10 @@
-//! What a reader of the report has to know of the machine, and nothing that tells whose it is.
+//! Description of the machine for the report, without anything that identifies its owner.
 
 use serde_json::{Value, json};
 use std::env::consts::{ARCH, OS};
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, Product, RefreshKind, System};
 
-/// Model, system and processor. On Apple's own chips the processor's name is the GPU's too.
+/// Model, system and processor. On Apple's chips the processor's name is also the GPU's.
 pub(super) fn machine() -> Value {
     let wanted =
         RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram()).with_cpu(CpuRefreshKind::nothing());
@@ -20,7 +20,7 @@ pub(super) fn machine() -> Value {
     })
 }
 
-/// Which build ran.
+/// The build that ran.
 pub(super) fn build() -> Value {
     let metal = cfg!(any(feature = "metal", target_os = "macos"));
     json!({
@@ -32,7 +32,7 @@ pub(super) fn build() -> Value {
     })
 }
 
-/// Both on one line, to stand above the table.
+/// Both on one line, above the table.
 pub(super) fn line(machine: &Value, build: &Value) -> String {
     let word = |v: &Value| v.as_str().unwrap_or("unknown").to_string();
     let (version, target, profile) = (word(&build["version"]), word(&build["target"]), word(&build["profile"]));

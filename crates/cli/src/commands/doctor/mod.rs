@@ -1,12 +1,12 @@
-//! `sconce doctor`: every kernel against its reference, on this very machine.
+//! `sconce doctor`: checks every kernel against its reference on this machine.
 
+mod child_process;
 mod examine;
 mod machine;
-mod shown;
-mod watch;
+mod report;
 
-use self::examine::{Check, Drill, Finding};
-use self::watch::{Examined, Manner};
+use self::child_process::{CheckOptions, DeviceResults};
+use self::examine::{Check, CheckResult, FaultInjection};
 use super::print;
 use crate::Failure;
 use crate::report::Report;
@@ -19,23 +19,25 @@ use serde_json::Value;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Check every kernel against its f64 reference on this machine's devices, and time it against the composed form.
+/// Check every kernel against its f64 reference on this machine's devices, and time it against the
+/// composed form.
 ///
-/// A kernel that fails here is withdrawn here: later commands run the composed form instead and say so. Each device is examined
-/// in a process of its own, so that a kernel that crashes or hangs is named like one that is wrong. The JSON has every case, and
-/// of the machine its model, system and processor: attach it to an issue.
+/// A kernel that fails is withdrawn on this machine: later commands run the composed form instead
+/// and report it. Each device is checked in its own process, so that a kernel that crashes or hangs
+/// is reported like one with wrong results. The JSON report has every case, and the machine's
+/// model, system and processor: attach it to an issue.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  sconce doctor\n  sconce doctor --json > doctor.json\n  sconce doctor -d metal --op linear"
 )]
 pub(crate) struct Doctor {
-    /// Only this device; by default all there are.
+    /// Check only this device. Default: all devices.
     #[arg(short, long, value_name = "DEVICE")]
     device: Option<DeviceChoice>,
-    /// Only this op.
+    /// Check only this op.
     #[arg(long, value_name = "OP")]
     op: Option<String>,
-    /// Seconds after which a case that has not ended counts as hanging.
+    /// Seconds after which a case counts as hanging.
     #[arg(long, value_name = "S", default_value_t = 120.0)]
     patience: f64,
     /// Print JSON.
@@ -44,27 +46,27 @@ pub(crate) struct Doctor {
     /// Print SUPPORT.md instead: what runs where, by declaration.
     #[arg(long)]
     support: bool,
-    /// Make the kernel of an op fail, to see that it is noticed: OP=wrong, panic, abort or hang.
+    /// Make the kernel of an op fail, to test that it is noticed: OP=wrong, panic, abort or hang.
     #[arg(long, value_name = "OP=HOW", hide = true)]
-    drill: Option<Drill>,
-    /// Be the process that is examined.
+    drill: Option<FaultInjection>,
+    /// Be the process that runs the checks.
     #[arg(long, hide = true, requires = "device")]
     examine: bool,
 }
 
-/// All cases of one op in one dtype on one variant.
+/// All cases of one op, dtype and variant.
 struct Row {
     device: Device,
     op: &'static str,
     dtype: DType,
     variant: Variant,
-    /// Of every case that the rung takes.
-    checks: Vec<(String, Finding)>,
+    /// Results of the cases that the rung takes.
+    checks: Vec<(String, CheckResult)>,
     /// Cases that the rung declares it does not take.
     not_taken: usize,
-    /// Cases left out, since one before them ended the process.
+    /// Cases skipped because an earlier one ended the process.
     not_run: usize,
-    /// The time of the largest case, and how many times faster than the composed form that is.
+    /// Time of the largest case, and its speed-up over the composed form.
     seconds: Option<f64>,
     speed: Option<f64>,
 }
@@ -75,9 +77,9 @@ impl Row {
         Row { device, op, dtype, variant, checks: Vec::new(), not_taken: 0, not_run: 0, seconds: None, speed: None }
     }
 
-    /// The case nearest to, or furthest over, what it is allowed.
-    fn worst(&self) -> Option<&Finding> {
-        let ratio = |f: &Finding| f.worst.zip(f.allowed).map_or(f64::INFINITY, |(worst, allowed)| worst / allowed);
+    /// The case with the highest ratio of error to tolerance.
+    fn worst(&self) -> Option<&CheckResult> {
+        let ratio = |f: &CheckResult| f.worst.zip(f.allowed).map_or(f64::INFINITY, |(worst, allowed)| worst / allowed);
         self.checks.iter().map(|(_, f)| f).max_by(|a, b| ratio(a).total_cmp(&ratio(b)))
     }
 
@@ -95,27 +97,27 @@ impl Row {
     }
 }
 
-/// A device, and why it could not be examined to the end.
-struct Patient {
+/// A device, and why its checks could not be completed.
+struct CheckedDevice {
     info: DeviceInfo,
     closed: Option<String>,
 }
 
-/// All that was found.
-struct Doctored {
+/// The whole report.
+struct DoctorReport {
     machine: Value,
     build: Value,
-    patients: Vec<Patient>,
+    devices: Vec<CheckedDevice>,
     rows: Vec<Row>,
     seconds: f64,
 }
 
-impl Doctored {
+impl DoctorReport {
     fn holds(&self) -> bool {
-        self.rows.iter().all(Row::holds) && self.patients.iter().all(|p| p.closed.is_none())
+        self.rows.iter().all(Row::holds) && self.devices.iter().all(|p| p.closed.is_none())
     }
 
-    /// What would be used here and failed.
+    /// Rows that would be used on this machine and failed.
     fn withdrawn(&self) -> impl Iterator<Item = &Row> {
         let used = |r: &&Row| r.variant.isa.is_none_or(|isa| isa == Isa::best());
         self.rows.iter().filter(used).filter(|r| !r.holds())
@@ -136,7 +138,7 @@ impl Doctor {
             let mut all = cases_on(device);
             all.retain(|c| self.op.as_deref().is_none_or(|op| op == c.op));
             match (&self.op, all.is_empty()) {
-                (Some(op), true) => Err(format!("no op is called `{op}`; see --support").into()),
+                (Some(op), true) => Err(format!("no op `{op}`; --support lists the ops").into()),
                 _ => Ok(all),
             }
         };
@@ -144,33 +146,33 @@ impl Doctor {
             examine::examine(devices[0], cases(devices[0])?, self.drill.as_ref())?;
             return Ok(ExitCode::SUCCESS);
         }
-        let patience = Duration::try_from_secs_f64(self.patience).map_err(|e| format!("--patience: {e}"))?;
-        let begun = Instant::now();
-        let mut all = Doctored {
+        let timeout = Duration::try_from_secs_f64(self.patience).map_err(|e| format!("--patience: {e}"))?;
+        let started = Instant::now();
+        let mut all = DoctorReport {
             machine: machine::machine(),
             build: machine::build(),
-            patients: Vec::new(),
+            devices: Vec::new(),
             rows: Vec::new(),
             seconds: 0.0,
         };
         for device in devices {
             let info = device.info()?;
-            let manner = Manner { device, op: self.op.as_deref(), drill: self.drill.as_ref(), patience };
+            let options = CheckOptions { device, op: self.op.as_deref(), drill: self.drill.as_ref(), timeout };
             let cases = cases(device)?;
-            let examined = all_checks(&manner, &cases, report)?;
-            all.rows.extend(rows(device, &cases, &examined));
-            all.patients.push(Patient { info, closed: examined.closed });
+            let results = all_checks(&options, &cases, report)?;
+            all.rows.extend(rows(device, &cases, &results));
+            all.devices.push(CheckedDevice { info, closed: results.closed });
         }
-        all.seconds = begun.elapsed().as_secs_f64();
+        all.seconds = started.elapsed().as_secs_f64();
         if self.json {
-            print(&shown::as_json(&all).to_string())?;
+            print(&report::as_json(&all).to_string())?;
         } else {
             print(&machine::line(&all.machine, &all.build))?;
-            for patient in &all.patients {
-                print(&format!("{}: {}", patient.info.device, patient.info.description))?;
+            for device in &all.devices {
+                print(&format!("{}: {}", device.info.device, device.info.description))?;
             }
-            print(&format!("\n{}", shown::as_table(&all.rows)))?;
-            let failures = shown::failures(&all.rows);
+            print(&format!("\n{}", report::as_table(&all.rows)))?;
+            let failures = report::failures(&all.rows);
             for line in &failures {
                 print(line)?;
             }
@@ -178,34 +180,34 @@ impl Doctor {
             let failed: usize = all.rows.iter().map(|r| r.failures().count()).sum();
             print(&format!("\n{run} checks in {:.0} s, {failed} failed", all.seconds))?;
         }
-        for patient in &all.patients {
-            if let Some(why) = &patient.closed {
-                report.error(&format!("{} could not be examined: {why}", patient.info.device));
+        for device in &all.devices {
+            if let Some(why) = &device.closed {
+                report.error(&format!("cannot check {}: {why}", device.info.device));
             }
         }
-        self.keep(&all, report)?;
+        self.save_verdict(&all, report)?;
         Ok(if all.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// Keeps the verdict on what was examined; the rest stays as it was judged before.
-    fn keep(&self, all: &Doctored, report: &Report) -> Result<(), Failure> {
+    /// Writes the verdict on what was checked; the verdict on the rest stays.
+    fn save_verdict(&self, all: &DoctorReport, report: &Report) -> Result<(), Failure> {
         for row in all.withdrawn() {
             let (device, rung) = (row.device, row.variant.rung);
             report.warn(&format!("{} in {} on {device} ({rung}) is withdrawn", row.op, row.dtype));
         }
-        let examined = |p: &&Patient| all.rows.iter().any(|r| r.device == p.info.device);
-        let judged = all.patients.iter().filter(examined).map(|patient| {
-            let failed = all.withdrawn().filter(|r| r.device == patient.info.device);
-            (&patient.info, failed.map(|r| (r.op.to_string(), r.dtype, r.variant.rung)).collect())
+        let has_rows = |p: &&CheckedDevice| all.rows.iter().any(|r| r.device == p.info.device);
+        let judged = all.devices.iter().filter(has_rows).map(|device| {
+            let failed = all.withdrawn().filter(|r| r.device == device.info.device);
+            (&device.info, failed.map(|r| (r.op.to_string(), r.dtype, r.variant.rung)).collect())
         });
         let mut verdict = Verdict::new(judged.collect::<Vec<_>>());
         let path = verdict_path(&Options::from_env()?);
-        let partial = self.op.is_some() || self.device.is_some() || all.patients.iter().any(|p| p.closed.is_some());
-        // One that cannot be read is an error, except to whoever judges everything anew.
+        let partial = self.op.is_some() || self.device.is_some() || all.devices.iter().any(|p| p.closed.is_some());
+        // An unreadable verdict is an error, unless everything was checked anew.
         if partial && let Some(old) = Verdict::read(&path)? {
             verdict = verdict.over(old, |op| all.rows.iter().any(|r| r.op == op));
         }
-        // A machine whose cache cannot be written can still be examined.
+        // Without a writable cache the report is still useful.
         if let Err(e) = verdict.write(&path) {
             report.warn(&e.to_string());
         }
@@ -213,39 +215,39 @@ impl Doctor {
     }
 }
 
-/// Every case on every variant of the device.
-fn all_checks(manner: &Manner<'_>, cases: &[Case], report: &Report) -> Result<Examined, Failure> {
-    let count = variants(manner.device).len();
+/// Runs every case on every variant of the device.
+fn all_checks(options: &CheckOptions<'_>, cases: &[Case], report: &Report) -> Result<DeviceResults, Failure> {
+    let count = variants(options.device).len();
     let wanted: Vec<Check> = (0..cases.len()).flat_map(|i| (0..count).map(move |j| (i, j))).collect();
     let bar = report.bar("{msg} [{bar:30}] {pos}/{len}", Some(wanted.len() as u64));
-    bar.set_message(format!("checking {}", manner.device));
+    bar.set_message(format!("checking {}", options.device));
     let row = |(i, j): Check| (cases[i].op, cases[i].dtype, j);
-    let examined = watch::examined(manner, wanted, row, || bar.inc(1));
+    let results = child_process::run_checks(options, wanted, row, || bar.inc(1));
     bar.finish_and_clear();
-    examined
+    results
 }
 
-/// What was found, by op, dtype and variant.
-fn rows(device: Device, cases: &[Case], examined: &Examined) -> Vec<Row> {
+/// The results by op, dtype and variant.
+fn rows(device: Device, cases: &[Case], results: &DeviceResults) -> Vec<Row> {
     let variants = variants(device);
     let mut rows: Vec<Row> = Vec::new();
-    let found = examined.found.iter().map(|(check, finding)| (*check, Some(finding)));
-    for ((i, j), finding) in found.chain(examined.left.iter().map(|check| (*check, None))) {
+    let found = results.results.iter().map(|(check, result)| (*check, Some(result)));
+    for ((i, j), result) in found.chain(results.skipped.iter().map(|check| (*check, None))) {
         let (case, variant) = (&cases[i], variants[j]);
         let same = |r: &Row| r.op == case.op && r.dtype == case.dtype && r.variant == variant;
         let at = rows.iter().position(same).unwrap_or_else(|| {
             rows.push(Row::new(device, case, variant));
             rows.len() - 1
         });
-        match finding {
-            Some(Some(finding)) => rows[at].checks.push((case.name.clone(), finding.clone())),
+        match result {
+            Some(Some(result)) => rows[at].checks.push((case.name.clone(), result.clone())),
             Some(None) => rows[at].not_taken += 1,
             None => rows[at].not_run += 1,
         }
-        if let Some(Some(finding)) = finding
+        if let Some(Some(result)) = result
             && examine::is_largest(case, cases)
         {
-            rows[at].seconds = finding.seconds;
+            rows[at].seconds = result.seconds;
         }
     }
     rows.sort_by_key(|r| (r.op, r.dtype, r.variant));

@@ -1,36 +1,37 @@
-//! `sconce generate`: texts that a language model goes on from, or that a model reads to write another.
+//! `sconce generate`: text generation with language models and T5.
 
+mod generator;
 mod prompts;
 mod results;
-mod speaker;
 
-use super::{ran_line, with_ran};
+use super::{run_line, with_run_info};
 use crate::Failure;
 use crate::args::LanguageModel;
 use crate::input::Text;
-use crate::output::{Answers, Output};
+use crate::output::{Output, ResultNames};
 use crate::report::Report;
 use crate::sampling::Sampling;
-use crate::told::{Interrupt, tell};
+use crate::stream_printer::{Interrupt, print_stream};
 use clap::Args;
-use prompts::{Input, Prompt, Wanted};
-use results::Outcome;
+use generator::{Generator, RunningGeneration};
+use prompts::{GenerateOptions, Input, Prompt};
+use results::PromptResult;
 use sconce_engine::Stream;
 use serde_json::{Value, json};
-use speaker::{Begun, Speaker};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Prompts that are handed over for each that runs: answers come in the order of their prompts, and behind one that is long
-/// others must be there to run.
-const AHEAD: usize = 16;
+/// Prompts queued per answer that runs at once: results are written in the order of the prompts, so
+/// behind a long answer others must be ready to run.
+const QUEUED_PER_RUNNING: usize = 16;
 
-/// Go on from prompts with a language model, or write what T5 and its kin make of them.
+/// Generate text from prompts with a language model, or text from text with T5.
 ///
-/// One prompt is answered as it comes; Ctrl-C ends the answer. Several run together, and their answers come in the order of
-/// the prompts. A line that cannot be answered fails alone, and the exit code is 1.
+/// A single answer is printed while it is generated; Ctrl-C ends it. Several prompts run together,
+/// and their answers are printed in the order of the prompts. A prompt that fails does not stop the
+/// others, but the exit code is 1.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     sconce generate -m smollm \"The capital of France is\" --max-tokens 16\n  \
@@ -47,19 +48,19 @@ pub(crate) struct Generate {
     #[command(flatten)]
     sampling: Sampling,
     #[command(flatten)]
-    wanted: Wanted,
-    /// The most answers that are worked on at once; by default 64, and 16 of a model that reads a text and writes another.
+    options: GenerateOptions,
+    /// Most answers generated at once. Default: 64, and 16 for T5.
     #[arg(long, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
     parallel: Option<usize>,
     #[command(flatten)]
     output: Output,
 }
 
-/// A prompt that was handed over.
-struct Asked {
+/// A queued prompt.
+struct QueuedPrompt {
     text: Text,
     id: Option<Value>,
-    begun: Result<(Begun, Option<u64>), Failure>,
+    begun: Result<(RunningGeneration, Option<u64>), Failure>,
 }
 
 impl Generate {
@@ -68,9 +69,9 @@ impl Generate {
         self.sampling.check()?;
         let mut prompts = self.input.prompts()?;
         let only = if self.input.is_one() { prompts.next().transpose()? } else { None };
-        let model = Speaker::load(&self, only.as_ref(), report)?;
+        let model = Generator::load(&self, only.as_ref(), report)?;
         let Some(prompt) = only else { return self.batch(&model, prompts, report) };
-        match self.output.is_shown() {
+        match self.output.can_stream() {
             true => match model.stream(&prompt, &self)? {
                 Some(stream) => Self::show(&model, stream, report),
                 None => self.batch(&model, std::iter::once(Ok(prompt)), report),
@@ -79,60 +80,60 @@ impl Generate {
         }
     }
 
-    /// The one answer, as it comes.
-    fn show(model: &Speaker, stream: Stream, report: &Report) -> Result<ExitCode, Failure> {
+    /// Prints the only answer while it is generated.
+    fn show(model: &Generator, stream: Stream, report: &Report) -> Result<ExitCode, Failure> {
         let interrupt = Interrupt::install()?;
         let mut out = std::io::stdout();
-        let cut = stream.truncated();
-        let told = tell(stream, &interrupt, &mut out)?;
-        if !told.text.ends_with('\n') {
+        let truncated = stream.truncated();
+        let answer = print_stream(stream, &interrupt, &mut out)?;
+        if !answer.text.ends_with('\n') {
             writeln!(out)?;
         }
-        warn_of_cuts(usize::from(cut), 1, model, report);
-        told.say_speed(report);
-        report.say(&ran_line(model.loaded()));
+        warn_truncated(usize::from(truncated), 1, model, report);
+        answer.report_speed(report);
+        report.info(&run_line(model.loaded()));
         Ok(ExitCode::SUCCESS)
     }
 
-    /// All of them together.
+    /// Generates all answers together.
     fn batch(
         &self,
-        model: &Speaker,
+        model: &Generator,
         mut prompts: impl Iterator<Item = Result<Prompt, Failure>>,
         report: &Report,
     ) -> Result<ExitCode, Failure> {
-        let mut writer = self.output.open(Answers { many: "results", one: None, array: None })?;
+        let mut writer = self.output.open(ResultNames { many: "results", one: None, array: None })?;
         let template = match self.input.bytes() {
             Some(_) => "{msg} [{bar:30}] {percent}% {eta}",
             None => "{msg} {spinner}",
         };
         let (bar, since) = (report.bar(template, self.input.bytes()), Instant::now());
         let (mut waiting, mut done, mut failed) = (VecDeque::new(), 0usize, 0usize);
-        let (mut read, mut wrote, mut cut) = (0usize, 0usize, 0usize);
-        let ahead = model.loaded().plan().most_sequences.saturating_mul(AHEAD);
+        let (mut read, mut wrote, mut truncated) = (0usize, 0usize, 0usize);
+        let ahead = model.loaded().plan().most_sequences.saturating_mul(QUEUED_PER_RUNNING);
         loop {
             while waiting.len() < ahead
                 && let Some(prompt) = prompts.next()
             {
-                waiting.push_back(self.ask(model, prompt));
+                waiting.push_back(self.queue(model, prompt));
             }
-            let Some(Asked { text, id, begun: asked }) = waiting.pop_front() else { break };
-            let made = match asked.and_then(|(asked, seed)| model.wait(asked, seed)) {
-                Ok(made) => {
-                    read += made.read;
-                    wrote += made.wrote;
-                    cut += usize::from(made.truncated);
-                    Ok(made)
+            let Some(QueuedPrompt { text, id, begun: queued }) = waiting.pop_front() else { break };
+            let answers = match queued.and_then(|(running, seed)| model.wait(running, seed)) {
+                Ok(answers) => {
+                    read += answers.read;
+                    wrote += answers.wrote;
+                    truncated += usize::from(answers.truncated);
+                    Ok(answers)
                 }
                 Err(why) => {
                     failed += 1;
                     let why = why.to_string();
-                    bar.suspend(|| report.error(&located(&text.origin, &why)));
+                    bar.suspend(|| report.error(&with_origin(&text.origin, &why)));
                     Err(why)
                 }
             };
-            writer.write(&text, &Outcome { index: done, id, origin: &text.origin, made }, None)?;
-            writer.show()?;
+            writer.write(&text, &PromptResult { index: done, id, origin: &text.origin, outcome: answers }, None)?;
+            writer.flush_stream()?;
             done += 1;
             bar.inc(text.bytes);
             let rate = wrote as f64 / since.elapsed().as_secs_f64();
@@ -140,12 +141,12 @@ impl Generate {
         }
         bar.finish_and_clear();
         let about = json!({"failed": failed, "usage": results::usage(read, wrote)});
-        writer.finish(&with_ran(about, model.loaded()))?;
-        warn_of_cuts(cut, done, model, report);
+        writer.finish(&with_run_info(about, model.loaded()))?;
+        warn_truncated(truncated, done, model, report);
         let (s, seconds) = (if done == 1 { "" } else { "s" }, since.elapsed().as_secs_f64());
         let rate = wrote as f64 / seconds;
         let counts = format!("{done} prompt{s} of {read} tokens, {wrote} new tokens in {seconds:.2} s, {rate:.1}/s");
-        report.say(&format!("{counts}, on {}", ran_line(model.loaded())));
+        report.info(&format!("{counts}, on {}", run_line(model.loaded())));
         if failed > 0 {
             report.error(&format!("{failed} of {done} prompts failed"));
             return Ok(ExitCode::FAILURE);
@@ -153,32 +154,32 @@ impl Generate {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Hands a prompt over; what is wrong with it is told when its turn comes.
-    fn ask(&self, model: &Speaker, prompt: Result<Prompt, Failure>) -> Asked {
+    /// Queues a prompt; an error is reported in its turn.
+    fn queue(&self, model: &Generator, prompt: Result<Prompt, Failure>) -> QueuedPrompt {
         match prompt {
             Ok(prompt) => {
                 let begun = model.begin(&prompt, self);
                 let Prompt { id, origin, bytes, .. } = prompt;
-                Asked { text: Text { text: String::new(), object: None, origin, bytes }, id, begun }
+                QueuedPrompt { text: Text { text: String::new(), object: None, origin, bytes }, id, begun }
             }
-            // An unreadable line says itself where it stands.
+            // The error of an unreadable line names its origin.
             Err(e) => {
                 let text = Text { text: String::new(), object: None, origin: String::new(), bytes: 0 };
-                Asked { text, id: None, begun: Err(e) }
+                QueuedPrompt { text, id: None, begun: Err(e) }
             }
         }
     }
 }
 
-/// Says that texts were longer than there is room for.
-fn warn_of_cuts(cut: usize, of: usize, model: &Speaker, report: &Report) {
-    if cut > 0 {
+/// Warns about truncated texts.
+fn warn_truncated(truncated: usize, of: usize, model: &Generator, report: &Report) {
+    if truncated > 0 {
         let most = model.loaded().plan().max_tokens;
-        report.warn(&format!("{cut} of {of} texts are longer than {most} tokens and were cut"));
+        report.warn(&format!("{truncated} of {of} texts are longer than {most} tokens and were cut"));
     }
 }
 
-/// What went wrong, and where.
-fn located(origin: &str, why: &str) -> String {
+/// Puts the origin before an error.
+fn with_origin(origin: &str, why: &str) -> String {
     if origin.is_empty() { why.to_string() } else { format!("{origin}: {why}") }
 }

@@ -1,44 +1,48 @@
-//! Answers as they are written.
+//! Results of prompts, as text and JSON.
 
 use crate::Failure;
 use crate::input::Text;
-use crate::output::Cell;
-use crate::told::finish_reason;
+use crate::output::ResultRow;
+use crate::stream_printer::finish_reason;
 use sconce_engine::{Answer, Answers, Finish, Generation, Llm, SampledToken, Seq2SeqAnswer};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-/// What came of one prompt.
-pub(super) struct Outcome<'a> {
+/// Result of one prompt.
+pub(super) struct PromptResult<'a> {
     pub(super) index: usize,
     pub(super) id: Option<Value>,
     pub(super) origin: &'a str,
-    pub(super) made: Result<Made, String>,
+    pub(super) outcome: Result<PromptAnswers, String>,
 }
 
-/// Answers to a prompt, in JSON and as texts.
-pub(super) struct Made {
+/// Answers to a prompt, as JSON and as text.
+pub(super) struct PromptAnswers {
     texts: Vec<String>,
     answers: Vec<Value>,
-    /// Tokens that were read and written.
+    /// Tokens of the prompt and of the answers.
     pub(super) read: usize,
     pub(super) wrote: usize,
-    /// Whether the prompt was too long, and was cut.
+    /// Whether the prompt was truncated.
     pub(super) truncated: bool,
     seed: Option<u64>,
 }
 
-impl Made {
-    /// By a language model.
-    pub(super) fn spoken(llm: &Llm, generation: Generation, seed: Option<u64>) -> Result<Made, Failure> {
+impl PromptAnswers {
+    /// The answers of a language model.
+    pub(super) fn of_language_model(
+        llm: &Llm,
+        generation: Generation,
+        seed: Option<u64>,
+    ) -> Result<PromptAnswers, Failure> {
         let (read, wrote) = (generation.prompt_tokens, generation.answers.iter().map(|a| a.picks.len()).sum());
         let answers = generation.answers.iter().map(|a| answer(llm, a)).collect::<Result<_, _>>()?;
         let texts = generation.answers.into_iter().map(|a| a.text).collect();
-        Ok(Made { texts, answers, read, wrote, truncated: false, seed })
+        Ok(PromptAnswers { texts, answers, read, wrote, truncated: false, seed })
     }
 
-    /// By a model that reads a text and writes another.
-    pub(super) fn written(answers: Answers, seed: Option<u64>) -> Made {
+    /// The answers of a sequence-to-sequence model.
+    pub(super) fn of_seq2seq(answers: Answers, seed: Option<u64>) -> PromptAnswers {
         let Answers { answers: all, input_tokens: read, truncated } = answers;
         let answer = |a: &Seq2SeqAnswer| {
             let reason = finish_reason(&a.finish);
@@ -49,11 +53,11 @@ impl Made {
             all
         };
         let (answers, wrote) = (all.iter().map(answer).collect(), all.iter().map(|a| a.ids.len()).sum());
-        Made { texts: all.into_iter().map(|a| a.text).collect(), answers, read, wrote, truncated, seed }
+        PromptAnswers { texts: all.into_iter().map(|a| a.text).collect(), answers, read, wrote, truncated, seed }
     }
 }
 
-/// Tokens that were read and written.
+/// Token counts.
 pub(super) fn usage(read: usize, wrote: usize) -> Value {
     json!({"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote})
 }
@@ -67,13 +71,13 @@ fn answer(llm: &Llm, a: &Answer) -> Result<Value, Failure> {
     let reason = a.finish.as_ref().map(finish_reason);
     let mut all = json!({"text": a.text, "tokens": ids, "finish_reason": reason, "stop": stopped_by});
     if a.picks.iter().any(|p| p.logprobs.is_some()) {
-        all["logprobs"] = a.picks.iter().map(|p| likely(llm, p)).collect::<Result<Value, _>>()?;
+        all["logprobs"] = a.picks.iter().map(|p| logprobs_json(llm, p)).collect::<Result<Value, _>>()?;
     }
     Ok(all)
 }
 
-/// How likely a token was, and the most likely ones in its place.
-fn likely(llm: &Llm, pick: &SampledToken) -> Result<Value, Failure> {
+/// Log probabilities of a token and of the most likely ones in its place.
+fn logprobs_json(llm: &Llm, pick: &SampledToken) -> Result<Value, Failure> {
     let token = |id: u32, logprob: f32| -> Result<Value, Failure> {
         let token = llm.token(id)?;
         Ok(json!({"id": id, "token": token.text, "bytes": token.bytes, "logprob": logprob}))
@@ -84,7 +88,7 @@ fn likely(llm: &Llm, pick: &SampledToken) -> Result<Value, Failure> {
     Ok(all)
 }
 
-impl Serialize for Outcome<'_> {
+impl Serialize for PromptResult<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Fields<'a> {
@@ -102,25 +106,25 @@ impl Serialize for Outcome<'_> {
             #[serde(skip_serializing_if = "Option::is_none")]
             error: Option<String>,
         }
-        let Outcome { index, id, origin, made } = self;
-        let made_of = made.as_ref().ok();
+        let PromptResult { index, id, origin, outcome } = self;
+        let ok = outcome.as_ref().ok();
         Fields {
             index: *index,
             id,
-            answers: made_of.map(|m| &m.answers[..]),
-            usage: made_of.map(|m| usage(m.read, m.wrote)),
-            truncated: made_of.is_some_and(|m| m.truncated),
-            seed: made_of.and_then(|m| m.seed),
-            error: made.as_ref().err().map(|why| super::located(origin, why)),
+            answers: ok.map(|m| &m.answers[..]),
+            usage: ok.map(|m| usage(m.read, m.wrote)),
+            truncated: ok.is_some_and(|m| m.truncated),
+            seed: ok.and_then(|m| m.seed),
+            error: outcome.as_ref().err().map(|why| super::with_origin(origin, why)),
         }
         .serialize(s)
     }
 }
 
-impl Cell for Outcome<'_> {
-    /// Each answer with the end of its line; of a prompt that failed, standard error tells.
+impl ResultRow for PromptResult<'_> {
+    /// Each answer with a newline. The error of a failed prompt goes to standard error.
     fn lines(&self, _: &Text) -> String {
-        let texts = self.made.as_ref().map_or(&[][..], |made| &made.texts[..]);
+        let texts = self.outcome.as_ref().map_or(&[][..], |outcome| &outcome.texts[..]);
         texts.iter().map(|text| if text.ends_with('\n') { text.clone() } else { text.clone() + "\n" }).collect()
     }
 }

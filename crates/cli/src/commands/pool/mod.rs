@@ -1,4 +1,4 @@
-//! `sconce pool`: a host's workers.
+//! `sconce pool`: manages the workers of a host.
 
 mod status;
 
@@ -6,7 +6,7 @@ use super::print;
 use crate::report::Report;
 use crate::{Failure, logs, runtime};
 use clap::{Args, Subcommand};
-use sconce_api::pool::{PORT, Start as Wanted};
+use sconce_api::pool::{PORT, Start as StartRequest};
 use sconce_api::worker::Tuning;
 use sconce_pool::Method;
 use sconce_pool::{Asker, Config, Pool as Manager, PoolFile};
@@ -14,16 +14,17 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Start workers on this host's devices, watch them, and send them requests: one address for all models.
+/// Start workers on this host's devices, supervise them and route requests to them: one address for
+/// all models.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct Pool {
     #[command(subcommand)]
-    what: What,
+    command: PoolCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum PoolCommand {
     Serve(Serve),
     Status(status::Status),
     Start(Start),
@@ -33,21 +34,22 @@ enum What {
 
 impl Pool {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
-        match self.what {
-            What::Serve(c) => c.run(report),
-            What::Status(c) => c.run(),
-            What::Start(c) => c.run(),
-            What::Stop(c) => c.run(),
-            What::Drain(c) => c.run(),
+        match self.command {
+            PoolCommand::Serve(c) => c.run(report),
+            PoolCommand::Status(c) => c.run(),
+            PoolCommand::Start(c) => c.run(),
+            PoolCommand::Stop(c) => c.run(),
+            PoolCommand::Drain(c) => c.run(),
         }
     }
 }
 
-/// Manage the workers of this host.
+/// Run the manager of this host's workers.
 ///
-/// It starts what pool.toml declares and what `sconce pool start` asks for, restarts what fails, and passes requests on to the
-/// worker of their model that has least to do. It keeps what it knows on disk: a manager that comes back finds its workers.
-/// SIGTERM or Ctrl-C stops the workers and ends; a second one ends at once and leaves them to the next manager.
+/// It starts the models of pool.toml and those that `sconce pool start` requests, restarts workers
+/// that fail, and routes each request to the least loaded worker of its model. Its state is on
+/// disk, so that a restarted manager finds its workers. SIGTERM or Ctrl-C stops the workers and
+/// exits; a second one exits at once and leaves the workers to the next manager.
 #[derive(Args)]
 #[command(
     after_help = "A pool.toml:\n  port = 9200\n  start_timeout = 120\n\n  [binaries]\n  cuda = \"/opt/sconce-cuda/bin/sconce\"\n\n  \
@@ -55,22 +57,24 @@ impl Pool {
     Examples:\n  sconce pool serve -c pool.toml\n  sconce pool start minilm --device cpu\n  sconce pool status"
 )]
 struct Serve {
-    /// What is to run, and how.
+    /// Configuration file: models, ports and time-outs.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Who may come: 127.0.0.1 is this machine alone.
+    /// Address to listen on: 127.0.0.1 for this machine only.
     #[arg(long, value_name = "HOST")]
     hostname: Option<String>,
-    /// The port; 9200 unless the file says otherwise.
+    /// Port to listen on. Default: 9200, or the port of the configuration file.
     #[arg(short, long, value_name = "PORT")]
     port: Option<u16>,
-    /// The directory of what the manager keeps; by default one for each port in the home's own place for such.
+    /// Directory of the manager's state. Default: sconce/pool-PORT in $XDG_STATE_HOME or
+    /// ~/.local/state.
     #[arg(long, value_name = "DIR", env = "SCONCE_POOL_STATE")]
     state: Option<PathBuf>,
-    /// A key that requests must show. Better given by the environment, where a list of processes does not show it.
+    /// API key that requests must send. Prefer the environment variable: process lists show
+    /// arguments.
     #[arg(long, value_name = "KEY", env = "SCONCE_POOL_KEY", hide_env_values = true)]
     api_key: Option<String>,
-    /// Leave the workers running when told to end: the next manager finds them.
+    /// Leave the workers running on exit; the next manager adopts them.
     #[arg(long)]
     keep_workers: bool,
     /// Write the log as JSON.
@@ -85,9 +89,9 @@ impl Serve {
         file.hostname = self.hostname.or(file.hostname);
         file.port = self.port.or(file.port);
         file.state = self.state.or(file.state);
-        let mut config = Config::new(file, std::env::current_exe()?, home)?;
+        let mut config = Config::new(file, std::env::current_exe()?, default_state_dir)?;
         if self.api_key.as_deref().is_some_and(|key| key.trim().is_empty()) {
-            return Err("an empty --api-key would let everybody in; give one, or none".into());
+            return Err("--api-key is empty; give a key, or leave the option out".into());
         }
         (config.api_key, config.keep_workers) = (self.api_key, self.keep_workers);
         runtime::serve(64, async {
@@ -99,29 +103,30 @@ impl Serve {
     }
 }
 
-/// Where a manager keeps what it knows.
-fn home(port: u16) -> PathBuf {
+/// Default directory of a manager's state.
+fn default_state_dir(port: u16) -> PathBuf {
     let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let base = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")));
+    let base =
+        set("XDG_STATE_HOME").or_else(|| set("HOME").map(|default_state_dir| default_state_dir.join(".local/state")));
     base.unwrap_or_else(std::env::temp_dir).join(format!("sconce/pool-{port}"))
 }
 
-/// Which manager is asked.
+/// The manager to contact.
 #[derive(Args, Clone)]
 struct Address {
-    /// Where the manager listens.
+    /// URL of the manager.
     #[arg(long, value_name = "URL", env = "SCONCE_POOL_URL", default_value_t = format!("http://127.0.0.1:{PORT}"))]
     url: String,
-    /// Its key, if it has one.
+    /// API key of the manager, if it has one.
     #[arg(long, value_name = "KEY", env = "SCONCE_POOL_KEY", hide_env_values = true)]
     api_key: Option<String>,
 }
 
 impl Address {
-    fn ask(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value, Failure> {
+    fn request(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let asker = Asker { url: self.url.clone(), key: self.api_key.clone() };
-        let (status, body) = runtime.block_on(asker.ask(method, path, body))?;
+        let manager = Asker { url: self.url.clone(), key: self.api_key.clone() };
+        let (status, body) = runtime.block_on(manager.ask(method, path, body))?;
         if status.is_success() {
             return Ok(body);
         }
@@ -131,15 +136,16 @@ impl Address {
     }
 }
 
-/// Start a worker, and wait until it is ready.
+/// Start a worker and wait until it is ready.
 #[derive(Args)]
 struct Start {
     /// A directory or .gguf file, a hub id, pip:NAME, or a short name; on the manager's host.
     model: String,
-    /// auto, cpu, cuda[:N] or metal[:N]; a kind without a number is its device with most room.
+    /// auto, cpu, cuda[:N] or metal[:N]; a kind without a number is its device with most available
+    /// memory.
     #[arg(short, long, value_name = "DEVICE", default_value = "auto")]
     device: String,
-    /// The name that requests know the model by.
+    /// Name of the model in requests.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     #[command(flatten)]
@@ -153,8 +159,8 @@ struct Start {
 
 impl Start {
     fn run(self) -> Result<ExitCode, Failure> {
-        let start = Wanted { model_ref: self.model, device: self.device, name: self.name, flags: self.flags };
-        let started = self.address.ask(Method::POST, "/v2/workers/start", Some(json!(start)))?;
+        let start = StartRequest { model_ref: self.model, device: self.device, name: self.name, flags: self.flags };
+        let started = self.address.request(Method::POST, "/v2/workers/start", Some(json!(start)))?;
         let text = |key: &str| started[key].as_str().unwrap_or_default().to_string();
         print(&match self.json {
             true => started.to_string(),
@@ -164,10 +170,10 @@ impl Start {
     }
 }
 
-/// Stop a worker: it takes no more requests, finishes those it has, and ends.
+/// Stop a worker: it gets no more requests, finishes its running ones and exits.
 #[derive(Args)]
 struct Stop {
-    /// Its name, from `sconce pool status`.
+    /// Id of the worker, from `sconce pool status`.
     worker: String,
     #[command(flatten)]
     address: Address,
@@ -176,15 +182,15 @@ struct Stop {
 impl Stop {
     fn run(self) -> Result<ExitCode, Failure> {
         let body = json!({"worker_id": self.worker});
-        let standing = self.address.ask(Method::POST, "/v2/workers/stop", Some(body))?;
-        told(&standing)
+        let state = self.address.request(Method::POST, "/v2/workers/stop", Some(body))?;
+        print_state(&state)
     }
 }
 
-/// Have a worker take no more requests; it stays until it is stopped.
+/// Drain a worker: it gets no more requests, and stays until it is stopped.
 #[derive(Args)]
 struct Drain {
-    /// Its name, from `sconce pool status`.
+    /// Id of the worker, from `sconce pool status`.
     worker: String,
     #[command(flatten)]
     address: Address,
@@ -193,14 +199,13 @@ struct Drain {
 impl Drain {
     fn run(self) -> Result<ExitCode, Failure> {
         let path = format!("/v2/workers/{}/drain", self.worker);
-        let standing = self.address.ask(Method::POST, &path, Some(json!({})))?;
-        told(&standing)
+        let state = self.address.request(Method::POST, &path, Some(json!({})))?;
+        print_state(&state)
     }
 }
 
-fn told(standing: &Value) -> Result<ExitCode, Failure> {
-    let (id, state) =
-        (standing["worker_id"].as_str().unwrap_or_default(), standing["state"].as_str().unwrap_or_default());
-    print(&format!("{id} is {state}, with {} requests under way", standing["active"]))?;
+fn print_state(state: &Value) -> Result<ExitCode, Failure> {
+    let text = |key: &str| state[key].as_str().unwrap_or_default();
+    print(&format!("{} is {}, with {} running requests", text("worker_id"), text("state"), state["active"]))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `sconce pool status`: a table that keeps itself current.
+//! `sconce pool status`: a table that updates itself.
 
 use super::super::{bytes, print, table};
 use super::Address;
@@ -12,18 +12,18 @@ use std::time::Duration;
 
 /// Show the devices and workers of a pool.
 ///
-/// On a terminal the table keeps itself current until Ctrl-C; elsewhere it is printed once.
+/// On a terminal the table is updated until Ctrl-C; otherwise it is printed once.
 #[derive(Args)]
 pub(super) struct Status {
     #[command(flatten)]
     address: Address,
-    /// Print it once, also on a terminal.
+    /// Print the table once, also on a terminal.
     #[arg(long)]
     once: bool,
-    /// Seconds between two looks.
+    /// Seconds between updates.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     every: f64,
-    /// Print JSON, once.
+    /// Print JSON once.
     #[arg(long)]
     json: bool,
 }
@@ -31,18 +31,19 @@ pub(super) struct Status {
 impl Status {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         if self.json {
-            print(&self.address.ask(Method::GET, "/v2/state", None)?.to_string())?;
+            print(&self.address.request(Method::GET, "/v2/state", None)?.to_string())?;
             return Ok(ExitCode::SUCCESS);
         }
         if self.once || !std::io::stdout().is_terminal() {
-            print(&self.shown()?)?;
+            print(&self.render()?)?;
             return Ok(ExitCode::SUCCESS);
         }
         let every = Duration::try_from_secs_f64(self.every).map_err(|e| format!("--every {}: {e}", self.every))?;
         loop {
-            let shown = self.shown().unwrap_or_else(|why| why.to_string());
-            // Home, each line to its end, and what is left below: without clearing, so that it does not flicker.
-            let lines = shown.replace('\n', "\x1b[K\n");
+            let render = self.render().unwrap_or_else(|why| why.to_string());
+            // Cursor home, clear each line to its end, then everything below: without clearing the
+            // screen, so that it does not flicker.
+            let lines = render.replace('\n', "\x1b[K\n");
             let mut out = std::io::stdout();
             write!(out, "\x1b[H{lines}\x1b[K\n\x1b[J")?;
             out.flush()?;
@@ -50,31 +51,30 @@ impl Status {
         }
     }
 
-    fn shown(&self) -> Result<String, Failure> {
-        let state: Everything = serde_json::from_value(self.address.ask(Method::GET, "/v2/state", None)?)?;
-        Ok(worded(&state))
+    fn render(&self) -> Result<String, Failure> {
+        let state: Everything = serde_json::from_value(self.address.request(Method::GET, "/v2/state", None)?)?;
+        Ok(format_state(&state))
     }
 }
 
-fn worded(state: &Everything) -> String {
-    let mut devices = vec![["device", "promised", "room", "total", "what it is"].map(String::from).to_vec()];
+fn format_state(state: &Everything) -> String {
+    let mut devices = vec![["device", "reserved", "available", "total", "description"].map(String::from).to_vec()];
     devices.extend(state.devices.iter().map(|d| {
-        let [promised, room, total] = [d.allocated_bytes, d.room_bytes, d.total_bytes].map(bytes);
-        vec![d.id.clone(), promised, room, total, d.name.clone()]
+        let [reserved, available, total] = [d.allocated_bytes, d.room_bytes, d.total_bytes].map(bytes);
+        vec![d.id.clone(), reserved, available, total, d.name.clone()]
     }));
-    let heads =
-        ["worker", "model", "device", "state", "requests", "tokens", "memory", "restarts", "pid", "what happened"];
+    let heads = ["worker", "model", "device", "state", "requests", "tokens", "memory", "restarts", "pid", "last event"];
     let mut workers = vec![heads.map(String::from).to_vec()];
     workers.extend(state.workers.iter().map(row));
     let mut text = format!("{}\n\n{}", table(&devices), table(&workers));
-    if let Some(trouble) = &state.disk_error {
-        text += &format!("\n\n{trouble}");
+    if let Some(error) = &state.disk_error {
+        text += &format!("\n\n{error}");
     }
     text
 }
 
 fn row(w: &Worker) -> Vec<String> {
-    let again = w.again_in_seconds.map(|s| format!("; again in {s} s")).unwrap_or_default();
+    let again = w.again_in_seconds.map(|s| format!("; next attempt in {s} s")).unwrap_or_default();
     let why = w.why.as_deref().map(|why| format!("{why}{again}")).unwrap_or_default();
     vec![
         w.id.clone(),
@@ -121,7 +121,7 @@ mod tests {
             allocated_bytes: 1 << 30,
             room_bytes: 2 << 30,
         };
-        let text = worded(&Everything {
+        let text = format_state(&Everything {
             version: "0".into(),
             uptime_seconds: 1,
             devices: vec![device],
@@ -130,9 +130,9 @@ mod tests {
             disk_error: Some("no room on disk".into()),
         });
         for part in [
-            "cuda:0  1.00 GiB  2.00 GiB  4.00 GiB  a GPU",
+            "cuda:0  1.00 GiB  2.00 GiB   4.00 GiB  a GPU",
             "chat-1  chat   cuda:0  busy",
-            "it ended; again in 4 s",
+            "it ended; next attempt in 4 s",
             "no room on disk",
         ] {
             assert!(text.contains(part), "{part:?} is missing in\n{text}");

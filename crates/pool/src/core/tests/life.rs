@@ -1,79 +1,79 @@
-//! A worker from its plan to its end, with all that may go wrong between them.
+//! The life of a worker from its plan to its end, with every failure in between.
 
 use super::*;
 
 #[test]
 fn a_worker_is_planned_spawned_and_ready_when_it_calls() {
-    let mut h = House::new();
+    let mut h = TestCore::new();
     let actions = h.start("m-1", Origin::Declared);
     assert!(matches!(&actions[..], [Action::Plan { id, attempt: 1, .. }] if id == "m-1"));
     assert_eq!(h.state("m-1"), Some(State::Starting));
-    let actions = h.tell("m-1", plan(3), 1);
+    let actions = h.handle("m-1", plan(3), 1);
     assert!(matches!(&actions[..], [Action::Spawn { device, .. }] if device == "cuda:0"));
     h.spawned("m-1", 1);
     assert_eq!((h.state("m-1"), h.core.outcome("m-1")), (Some(State::Starting), Outcome::Pending));
-    h.core.called("m-1", at(5)).unwrap();
+    h.core.ready_callback("m-1", at(5)).unwrap();
     assert_eq!(h.state("m-1"), Some(State::Ready));
     assert!(matches!(h.core.outcome("m-1"), Outcome::Ready(s) if s.device == "cuda:0" && s.vram_bytes == 3 * GIB));
-    assert!(h.core.called("m-2", at(5)).is_err());
+    assert!(h.core.ready_callback("m-2", at(5)).is_err());
 }
 
 #[test]
 fn memory_is_promised_once() {
-    let mut h = House::new();
+    let mut h = TestCore::new();
     h.start("a-1", Origin::Asked);
     h.start("b-1", Origin::Asked);
-    assert_eq!(h.tell("a-1", plan(6), 0).len(), 1);
-    // 10 are free, but 6 of them are promised to one that has not loaded yet.
-    assert!(h.tell("b-1", plan(5), 0).is_empty());
+    assert_eq!(h.handle("a-1", plan(6), 0).len(), 1);
+    // 10 GiB are free, but 6 of them are promised to a worker that has not loaded its model yet.
+    assert!(h.handle("b-1", plan(5), 0).is_empty());
     let Outcome::Failed(why) = h.core.outcome("b-1") else { panic!("{:?}", h.core.outcome("b-1")) };
     assert_eq!(why.error_code, Code::InsufficientVram);
     assert!(why.message.contains("5.0 GiB") && why.message.contains("4.0 GiB"), "{}", why.message);
     h.start("c-1", Origin::Asked);
-    assert_eq!(h.tell("c-1", plan(4), 0).len(), 1);
-    assert_eq!(h.core.everything(at(0)).devices[1].allocated_bytes, 10 * GIB);
+    assert_eq!(h.handle("c-1", plan(4), 0).len(), 1);
+    assert_eq!(h.core.snapshot(at(0)).devices[1].allocated_bytes, 10 * GIB);
 }
 
 #[test]
 fn what_does_not_call_in_time_is_killed() {
-    let mut h = House::new();
+    let mut h = TestCore::new();
     h.start("m-1", Origin::Asked);
-    h.tell("m-1", plan(1), 0);
+    h.handle("m-1", plan(1), 0);
     let process = h.spawned("m-1", 0);
     assert!(h.tick(59).is_empty());
     assert_eq!(h.tick(60), [Action::Kill(process)]);
     assert_eq!(h.tick(61), [], "once");
-    h.tell("m-1", Event::Exited { code: None, how: "signal 9".into() }, 61);
+    h.handle("m-1", Event::Exited { code: None, how: "signal 9".into() }, 61);
     assert_eq!(h.state("m-1"), None);
     assert!(matches!(h.core.outcome("m-1"), Outcome::Failed(f) if f.error_code == Code::WorkerStartTimeout));
 }
 
 #[test]
 fn a_process_that_comes_after_its_time_is_killed() {
-    let mut h = House::new();
+    let mut h = TestCore::new();
     h.start("m-1", Origin::Declared);
-    h.tell("m-1", plan(1), 0);
+    h.handle("m-1", plan(1), 0);
     assert_eq!(h.tick(60), [], "there is nothing to kill yet");
     let late = process(7);
-    assert_eq!(h.tell("m-1", Event::Spawned { process: late, port: 1 }, 61), [Action::Kill(late)]);
-    // And one whose worker is no more.
+    assert_eq!(h.handle("m-1", Event::Spawned { process: late, port: 1 }, 61), [Action::Kill(late)]);
+    // The same for a process whose worker was removed.
     let event = Event::Spawned { process: late, port: 1 };
     assert_eq!(h.core.handle("nobody", 1, event, at(62)), [Action::Kill(late)]);
 }
 
 #[test]
 fn a_crash_is_restarted_with_backoff_and_in_its_place() {
-    let mut h = House::new();
+    let mut h = TestCore::new();
     h.ready("m-1", Origin::Asked, 0);
-    h.tell("m-1", exit(1), 10);
+    h.handle("m-1", exit(1), 10);
     assert_eq!(h.state("m-1"), Some(State::Failed));
     let shown = h.core.worker("m-1", at(10)).unwrap();
     assert_eq!((shown.exit_code, shown.again_in_seconds, shown.vram_bytes), (Some(1), Some(1), GIB));
     assert!(h.tick(10).is_empty());
     assert!(matches!(&h.tick(11)[..], [Action::Spawn { attempt: 2, .. }]));
     h.spawned("m-1", 11);
-    h.core.called("m-1", at(12)).unwrap();
-    h.tell("m-1", exit(1), 13);
+    h.core.ready_callback("m-1", at(12)).unwrap();
+    h.handle("m-1", exit(1), 13);
     assert!(h.tick(14).is_empty(), "twice as long");
     assert!(matches!(&h.tick(15)[..], [Action::Spawn { .. }]));
     assert_eq!(h.core.worker("m-1", at(15)).unwrap().restarts, 2);
@@ -81,11 +81,11 @@ fn a_crash_is_restarted_with_backoff_and_in_its_place() {
 
 #[test]
 fn the_breaker_opens_and_lets_one_try_through() {
-    let mut h = House::new();
+    let mut h = TestCore::new();
     h.ready("m-1", Origin::Declared, 0);
     let mut now = 1;
     for _ in 0..5 {
-        h.tell("m-1", exit(1), now);
+        h.handle("m-1", exit(1), now);
         now += 20;
         if h.tick(now).is_empty() {
             break;
@@ -100,101 +100,101 @@ fn the_breaker_opens_and_lets_one_try_through() {
 
 #[test]
 fn a_declared_worker_is_tried_again_and_an_asked_one_is_told() {
-    let mut h = House::new();
+    let mut h = TestCore::new();
     for (id, origin) in [("a-1", Origin::Declared), ("b-1", Origin::Asked)] {
         h.start(id, origin);
-        h.tell(id, plan(1), 0);
+        h.handle(id, plan(1), 0);
         h.spawned(id, 0);
-        h.tell(id, exit(3), 1);
+        h.handle(id, exit(3), 1);
     }
     assert_eq!((h.state("a-1"), h.state("b-1")), (Some(State::Failed), None));
     assert!(matches!(h.core.outcome("b-1"), Outcome::Failed(f) if f.error_code == Code::WorkerStartFailed));
-    assert_eq!(h.core.everything(at(1)).ended[0].exit_code, Some(3));
+    assert_eq!(h.core.snapshot(at(1)).ended[0].exit_code, Some(3));
     assert!(matches!(&h.tick(2)[..], [Action::Plan { id, .. }] if id == "a-1"), "from the beginning");
 }
 
 #[test]
 fn a_taken_port_is_no_failure_until_the_last() {
-    let mut h = House::new();
+    let mut h = TestCore::new();
     h.start("m-1", Origin::Asked);
-    h.tell("m-1", plan(1), 0);
-    for _ in 0..PORTS {
+    h.handle("m-1", plan(1), 0);
+    for _ in 0..MAX_PORT_TRIES {
         h.spawned("m-1", 0);
-        assert!(matches!(&h.tell("m-1", exit(PORT_TAKEN), 0)[..], [Action::Spawn { .. }]));
+        assert!(matches!(&h.handle("m-1", exit(PORT_TAKEN), 0)[..], [Action::Spawn { .. }]));
     }
     h.spawned("m-1", 0);
-    assert!(h.tell("m-1", exit(PORT_TAKEN), 0).is_empty());
+    assert!(h.handle("m-1", exit(PORT_TAKEN), 0).is_empty());
     assert_eq!(h.state("m-1"), None);
 }
 
 #[test]
 fn three_misses_in_a_row_mean_failed() {
-    let mut h = House::new();
+    let mut h = TestCore::new();
     let process = h.ready("m-1", Origin::Declared, 0);
-    let probe = |h: &mut House, now| matches!(&h.tick(now)[..], [Action::Probe { .. }]);
-    let miss = || Event::Probed(Answer::Missed("no answer".into()));
+    let probe = |h: &mut TestCore, now| matches!(&h.tick(now)[..], [Action::Probe { .. }]);
+    let miss = || Event::Probed(ProbeResult::Missed("no answer".into()));
     assert!(!probe(&mut h, 9));
     assert!(probe(&mut h, 10));
     assert!(!probe(&mut h, 20), "not while one is under way");
-    h.tell("m-1", miss(), 20);
+    h.handle("m-1", miss(), 20);
     assert!(probe(&mut h, 21));
-    h.tell("m-1", miss(), 22);
+    h.handle("m-1", miss(), 22);
     assert!(probe(&mut h, 31));
-    h.tell("m-1", Event::Probed(Answer::Well), 31);
+    h.handle("m-1", Event::Probed(ProbeResult::Healthy), 31);
     for now in [41, 51] {
         assert!(probe(&mut h, now));
-        assert!(h.tell("m-1", miss(), now).is_empty());
+        assert!(h.handle("m-1", miss(), now).is_empty());
     }
     assert!(probe(&mut h, 61));
-    assert_eq!(h.tell("m-1", miss(), 61), [Action::Kill(process)]);
+    assert_eq!(h.handle("m-1", miss(), 61), [Action::Kill(process)]);
     assert_eq!(h.state("m-1"), Some(State::Failed));
-    assert!(h.core.begin(&ask("m", 1)).is_err());
-    h.tell("m-1", Event::Exited { code: None, how: "signal 9".into() }, 62);
+    assert!(h.core.begin(&query("m", 1)).is_err());
+    h.handle("m-1", Event::Exited { code: None, how: "signal 9".into() }, 62);
     assert!(matches!(&h.tick(63)[..], [Action::Spawn { .. }]));
 }
 
 #[test]
 fn a_stop_waits_for_requests_then_asks_then_kills() {
-    let mut h = House::new();
+    let mut h = TestCore::new();
     let process = h.ready("m-1", Origin::Asked, 0);
-    let target = h.core.begin(&ask("m", 10)).unwrap();
+    let target = h.core.begin(&query("m", 10)).unwrap();
     assert_eq!(h.state("m-1"), Some(State::Busy));
-    assert_eq!(less(h.core.stop("m-1", at(1)).unwrap()), []);
+    assert_eq!(without_save(h.core.stop("m-1", at(1)).unwrap()), []);
     assert_eq!(h.state("m-1"), Some(State::Draining));
-    assert!(matches!(h.core.begin(&ask("m", 10)), Err(NoRoute::NotReady { .. })), "no new ones");
-    assert_eq!(less(h.core.end(&target.id, 10, at(5))), [Action::Terminate(process)]);
+    assert!(matches!(h.core.begin(&query("m", 10)), Err(NoRoute::NotReady { .. })), "no new ones");
+    assert_eq!(without_save(h.core.end(&target.id, 10, at(5))), [Action::Terminate(process)]);
     assert_eq!(h.core.stop("m-1", at(6)).unwrap(), [Action::Save], "asked again");
     assert!(h.tick(34).is_empty());
     assert_eq!(h.tick(35), [Action::Kill(process)]);
-    h.tell("m-1", Event::Exited { code: None, how: "signal 9".into() }, 36);
+    h.handle("m-1", Event::Exited { code: None, how: "signal 9".into() }, 36);
     assert_eq!((h.state("m-1"), h.tick(1000)), (None, vec![]), "it is not started again");
     assert_eq!(h.core.counts().stopped["killed"], 1);
 }
 
 #[test]
 fn a_stop_does_not_wait_for_ever_and_an_idle_worker_goes_at_once() {
-    let mut h = House::new();
+    let mut h = TestCore::new();
     let process = h.ready("m-1", Origin::Asked, 0);
-    h.core.begin(&ask("m", 10)).unwrap();
+    h.core.begin(&query("m", 10)).unwrap();
     h.core.stop("m-1", at(1)).unwrap();
     assert!(matches!(&h.tick(30)[..], [Action::Probe { .. }]), "it is watched to the end");
     assert_eq!(h.tick(31), [Action::Terminate(process)]);
     let idle = h.ready("n-1", Origin::Asked, 40);
-    assert_eq!(less(h.core.stop("n-1", at(40)).unwrap()), [Action::Terminate(idle)]);
-    h.tell("n-1", exit(0), 41);
+    assert_eq!(without_save(h.core.stop("n-1", at(40)).unwrap()), [Action::Terminate(idle)]);
+    h.handle("n-1", exit(0), 41);
     assert_eq!(h.state("n-1"), None);
     assert!(h.core.stop("n-1", at(42)).is_err());
 }
 
 #[test]
 fn a_stop_while_starting_ends_what_starts() {
-    let mut h = House::new();
+    let mut h = TestCore::new();
     h.start("m-1", Origin::Declared);
-    h.tell("m-1", plan(1), 0);
-    assert_eq!(less(h.core.stop("m-1", at(0)).unwrap()), [], "there is no process yet");
-    let actions = h.tell("m-1", Event::Spawned { process: process(5), port: 1 }, 1);
+    h.handle("m-1", plan(1), 0);
+    assert_eq!(without_save(h.core.stop("m-1", at(0)).unwrap()), [], "there is no process yet");
+    let actions = h.handle("m-1", Event::Spawned { process: process(5), port: 1 }, 1);
     assert_eq!(actions, [Action::Terminate(process(5))]);
-    h.tell("m-1", exit(0), 2);
+    h.handle("m-1", exit(0), 2);
     assert_eq!(h.state("m-1"), None);
     h.start("n-1", Origin::Declared);
     h.core.stop("n-1", at(3)).unwrap();
@@ -203,74 +203,74 @@ fn a_stop_while_starting_ends_what_starts() {
 
 #[test]
 fn drained_workers_stay_and_take_nothing() {
-    let mut h = House::new();
+    let mut h = TestCore::new();
     let process = h.ready("m-1", Origin::Declared, 0);
     h.core.drain("m-1").unwrap();
     assert_eq!(h.state("m-1"), Some(State::Draining));
-    assert!(h.core.begin(&ask("m", 1)).is_err());
+    assert!(h.core.begin(&query("m", 1)).is_err());
     assert!(matches!(&h.tick(1000)[..], [Action::Probe { .. }]), "it is still watched");
-    assert_eq!(less(h.core.stop("m-1", at(1001)).unwrap()), [Action::Terminate(process)]);
+    assert_eq!(without_save(h.core.stop("m-1", at(1001)).unwrap()), [Action::Terminate(process)]);
 }
 
 #[test]
 fn a_drained_worker_that_hangs_or_crashes_is_found_out() {
-    let mut h = House::new();
+    let mut h = TestCore::new();
     let process = h.ready("m-1", Origin::Declared, 0);
-    h.core.begin(&ask("m", 10)).unwrap();
+    h.core.begin(&query("m", 10)).unwrap();
     h.core.drain("m-1").unwrap();
     for now in [10, 20, 30] {
         assert!(matches!(&h.tick(now)[..], [Action::Probe { .. }]));
-        let actions = h.tell("m-1", Event::Probed(Answer::Missed("no answer".into())), now);
+        let actions = h.handle("m-1", Event::Probed(ProbeResult::Missed("no answer".into())), now);
         assert_eq!(actions, if now == 30 { vec![Action::Kill(process)] } else { vec![] });
     }
-    h.tell("m-1", Event::Exited { code: None, how: "signal 9".into() }, 31);
+    h.handle("m-1", Event::Exited { code: None, how: "signal 9".into() }, 31);
     assert_eq!((h.state("m-1"), h.core.counts().stopped["killed"]), (None, 1));
     h.ready("n-1", Origin::Declared, 40);
     h.core.drain("n-1").unwrap();
-    h.tell("n-1", exit(139), 41);
+    h.handle("n-1", exit(139), 41);
     assert_eq!((h.state("n-1"), h.core.counts().stopped["failed"]), (None, 1), "nobody asked it to end");
     assert!(!h.core.counts().stopped.contains_key("requested"));
 }
 
 #[test]
 fn many_doubts_at_once_are_one_miss_and_our_own_want_is_none() {
-    let mut h = House::new();
+    let mut h = TestCore::new();
     let process = h.ready("m-1", Origin::Declared, 0);
-    let miss = || Event::Probed(Answer::Missed("refused".into()));
-    // A hundred requests fail within a second, and each has it looked at.
+    let miss = || Event::Probed(ProbeResult::Missed("refused".into()));
+    // A hundred requests fail within a second, and each triggers a probe.
     for n in 0..100 {
         let now = Duration::from_millis(5_000 + 10 * n);
-        assert!(matches!(&h.core.doubt("m-1", now)[..], [Action::Probe { .. }]));
-        assert_eq!(less(h.core.handle("m-1", h.attempt("m-1"), miss(), now)), []);
+        assert!(matches!(&h.core.probe_now("m-1", now)[..], [Action::Probe { .. }]));
+        assert_eq!(without_save(h.core.handle("m-1", h.attempt("m-1"), miss(), now)), []);
     }
-    // For as long as we cannot even ask, nothing is known.
+    // A probe that the manager could not send says nothing about the worker.
     for now in 20..120 {
-        h.core.doubt("m-1", at(now));
-        assert_eq!(h.tell("m-1", Event::Probed(Answer::Unasked), now), []);
+        h.core.probe_now("m-1", at(now));
+        assert_eq!(h.handle("m-1", Event::Probed(ProbeResult::NotSent), now), []);
     }
     assert_eq!(h.state("m-1"), Some(State::Ready));
-    // In earnest: three, each as long after the other as an answer may take.
-    assert_eq!(h.tell("m-1", miss(), 200), []);
-    assert_eq!(h.tell("m-1", miss(), 204), [], "too soon to count");
-    assert_eq!(h.tell("m-1", miss(), 205), [Action::Kill(process)]);
+    // Three misses, each at least a probe time-out after the last, count.
+    assert_eq!(h.handle("m-1", miss(), 200), []);
+    assert_eq!(h.handle("m-1", miss(), 204), [], "too soon to count");
+    assert_eq!(h.handle("m-1", miss(), 205), [Action::Kill(process)]);
 }
 
 #[test]
 fn news_of_an_earlier_process_is_no_news() {
-    let mut h = House::new();
+    let mut h = TestCore::new();
     h.ready("m-1", Origin::Declared, 0);
     let old = h.attempt("m-1");
-    h.tell("m-1", exit(1), 1);
+    h.handle("m-1", exit(1), 1);
     h.tick(2);
     h.spawned("m-1", 2);
-    h.core.called("m-1", at(3)).unwrap();
+    h.core.ready_callback("m-1", at(3)).unwrap();
     assert!(h.core.handle("m-1", old, exit(1), at(4)).is_empty());
     assert_eq!(h.state("m-1"), Some(State::Ready));
 }
 
 #[test]
 fn a_manager_that_comes_back_finds_its_workers() {
-    let mut before = House::new();
+    let mut before = TestCore::new();
     let process = before.ready("a-1", Origin::Declared, 0);
     before.ready("b-1", Origin::Asked, 0);
     before.ready("c-1", Origin::Asked, 0);
@@ -278,7 +278,7 @@ fn a_manager_that_comes_back_finds_its_workers() {
     before.core.stop("d-1", at(1)).unwrap();
     let records: Vec<Record> =
         serde_json::from_str(&serde_json::to_string(&before.core.records()).unwrap()).expect("what was written");
-    let mut h = House::new();
+    let mut h = TestCore::new();
     let mut done = Vec::new();
     for record in records {
         let found = match record.id.as_str() {
@@ -286,14 +286,14 @@ fn a_manager_that_comes_back_finds_its_workers() {
             "b-1" => Found::Gone,
             _ => Found::Silent,
         };
-        done.extend(less(h.core.adopt(record, found, at(0))));
+        done.extend(without_save(h.core.adopt(record, found, at(0))));
     }
     assert_eq!(h.state("a-1"), Some(State::Ready));
     assert_eq!(h.core.records()[0].process, Some(process));
     assert!(matches!(&done[..], [Action::Spawn { id, .. }, Action::Terminate(_)] if id == "b-1"), "{done:?}");
     assert_eq!(h.state("c-1"), Some(State::Starting));
-    h.core.called("c-1", at(1)).unwrap();
+    h.core.ready_callback("c-1", at(1)).unwrap();
     assert_eq!(h.state("c-1"), Some(State::Ready));
     assert_eq!(h.state("d-1"), Some(State::Draining), "what was to end still is");
-    assert_eq!(h.core.everything(at(1)).devices[1].allocated_bytes, 4 * GIB);
+    assert_eq!(h.core.snapshot(at(1)).devices[1].allocated_bytes, 4 * GIB);
 }

@@ -1,7 +1,7 @@
-//! A core without clock, socket or process: what it wants done when it is told what happened.
+//! Tests of the core without clock, sockets or processes: events in, actions out.
 
-mod any_order;
 mod life;
+mod random_order;
 mod routes;
 
 use super::*;
@@ -35,40 +35,40 @@ fn plan(gib: u64) -> Event {
 }
 
 fn process(pid: u32) -> Process {
-    Process { pid, born: Some(Birth { boot: (1, 2), ticks: 3 }) }
+    Process { pid, born: Some(StartTime { boot: (1, 2), ticks: 3 }) }
 }
 
 fn exit(code: i32) -> Event {
     Event::Exited { code: Some(code), how: format!("exit code {code}") }
 }
 
-/// A core with what it wants done, less the saving, which every change asks for.
-struct House {
+/// A core whose actions are returned without `Save`, which every change requests.
+struct TestCore {
     core: Core,
     pid: u32,
 }
 
-impl House {
-    fn new() -> House {
-        House { core: Core::new(Timings::default(), devices()), pid: 100 }
+impl TestCore {
+    fn new() -> TestCore {
+        TestCore { core: Core::new(Timings::default(), devices()), pid: 100 }
     }
 
     fn start(&mut self, id: &str, origin: Origin) -> Vec<Action> {
         let name = id.split('-').next().unwrap();
-        less(self.core.start(id.into(), spec(name, origin)))
+        without_save(self.core.start(id.into(), spec(name, origin)))
     }
 
     fn attempt(&self, id: &str) -> u64 {
         self.core.workers[id].attempt
     }
 
-    fn tell(&mut self, id: &str, event: Event, now: u64) -> Vec<Action> {
+    fn handle(&mut self, id: &str, event: Event, now: u64) -> Vec<Action> {
         let attempt = self.core.workers.get(id).map_or(0, |w| w.attempt);
-        less(self.core.handle(id, attempt, event, at(now)))
+        without_save(self.core.handle(id, attempt, event, at(now)))
     }
 
     fn tick(&mut self, now: u64) -> Vec<Action> {
-        less(self.core.tick(at(now)))
+        without_save(self.core.tick(at(now)))
     }
 
     fn state(&self, id: &str) -> Option<State> {
@@ -78,25 +78,25 @@ impl House {
     fn spawned(&mut self, id: &str, now: u64) -> Process {
         self.pid += 1;
         let process = process(self.pid);
-        self.tell(id, Event::Spawned { process, port: 9000 + self.pid as u16 }, now);
+        self.handle(id, Event::Spawned { process, port: 9000 + self.pid as u16 }, now);
         process
     }
 
-    /// From nothing to ready.
+    /// Starts a worker and makes it ready.
     fn ready(&mut self, id: &str, origin: Origin, now: u64) -> Process {
         self.start(id, origin);
-        assert!(matches!(&self.tell(id, plan(1), now)[..], [Action::Spawn { .. }]));
+        assert!(matches!(&self.handle(id, plan(1), now)[..], [Action::Spawn { .. }]));
         let process = self.spawned(id, now);
-        self.core.called(id, at(now)).unwrap();
+        self.core.ready_callback(id, at(now)).unwrap();
         assert_eq!(self.state(id), Some(State::Ready));
         process
     }
 }
 
-fn less(actions: Vec<Action>) -> Vec<Action> {
+fn without_save(actions: Vec<Action>) -> Vec<Action> {
     actions.into_iter().filter(|a| *a != Action::Save).collect()
 }
 
-fn ask(model: &str, tokens: u64) -> Ask<'_> {
-    Ask { model: Some(model), tokens, ..Ask::default() }
+fn query(model: &str, tokens: u64) -> RouteQuery<'_> {
+    RouteQuery { model: Some(model), tokens, ..RouteQuery::default() }
 }

@@ -1,26 +1,26 @@
-//! Which worker a request goes to.
+//! Routing of requests.
 
 use super::*;
 
 #[test]
 fn requests_go_to_the_idlest_by_tokens_and_by_turns() {
-    let mut h = House::new();
+    let mut h = TestCore::new();
     h.ready("m-1", Origin::Declared, 0);
     h.ready("m-2", Origin::Declared, 0);
-    let first = h.core.begin(&ask("m", 100)).unwrap();
-    let second = h.core.begin(&ask("m", 10)).unwrap();
+    let first = h.core.begin(&query("m", 100)).unwrap();
+    let second = h.core.begin(&query("m", 10)).unwrap();
     assert_ne!(first.id, second.id);
     for _ in 0..9 {
-        assert_eq!(h.core.begin(&ask("org/m", 10)).unwrap().id, second.id, "by its reference too");
+        assert_eq!(h.core.begin(&query("org/m", 10)).unwrap().id, second.id, "by its reference too");
     }
     h.core.end(&first.id, 100, at(1));
-    assert_eq!(h.core.begin(&ask("m", 10)).unwrap().id, first.id);
+    assert_eq!(h.core.begin(&query("m", 10)).unwrap().id, first.id);
     // Idle again, they take turns.
-    let mut h = House::new();
+    let mut h = TestCore::new();
     h.ready("m-1", Origin::Declared, 0);
     h.ready("m-2", Origin::Declared, 0);
     let mut turn = || {
-        let id = h.core.begin(&ask("m", 5)).unwrap().id;
+        let id = h.core.begin(&query("m", 5)).unwrap().id;
         h.core.end(&id, 5, at(1));
         id
     };
@@ -29,37 +29,38 @@ fn requests_go_to_the_idlest_by_tokens_and_by_turns() {
 
 #[test]
 fn a_known_beginning_goes_where_it_was_until_too_much_waits_there() {
-    let mut h = House::new();
+    let mut h = TestCore::new();
     h.ready("m-1", Origin::Declared, 0);
     h.ready("m-2", Origin::Declared, 0);
-    let like = |tokens| Ask { model: Some("m"), prefixes: &[7], tokens, ..Ask::default() };
+    let like = |tokens| RouteQuery { model: Some("m"), prefixes: &[7], tokens, ..RouteQuery::default() };
     let home = h.core.begin(&like(100)).unwrap().id;
     for _ in 0..10 {
         assert_eq!(h.core.begin(&like(100)).unwrap().id, home);
     }
     h.core.begin(&like(5000)).unwrap();
     assert_ne!(h.core.begin(&like(100)).unwrap().id, home, "too much waits there");
-    // Back from it, a request goes elsewhere.
+    // A retried request goes to another worker.
     let tried = [home.clone()];
-    let ask = Ask { tried: &tried, ..like(1) };
-    assert_ne!(h.core.begin(&ask).unwrap().id, home);
+    let query = RouteQuery { tried: &tried, ..like(1) };
+    assert_ne!(h.core.begin(&query).unwrap().id, home);
 }
 
 #[test]
 fn the_longest_known_beginning_decides() {
-    let mut h = House::new();
+    let mut h = TestCore::new();
     h.ready("m-1", Origin::Declared, 0);
     h.ready("m-2", Origin::Declared, 0);
     let mut go = |prefixes: &[u64], tokens| {
-        h.core.begin(&Ask { model: Some("m"), prefixes, tokens, ..Ask::default() }).unwrap().id
+        h.core.begin(&RouteQuery { model: Some("m"), prefixes, tokens, ..RouteQuery::default() }).unwrap().id
     };
     let first = go(&[1], 100);
     let second = go(&[2, 3], 10);
     assert_ne!(first, second);
-    // A turn later, though there is more to do at the first; and the turn after that, which knows it all.
+    // The next turn goes to the same worker, although more tokens wait there; so does the turn
+    // after it.
     assert_eq!(go(&[1, 11], 10), first);
     assert_eq!(go(&[1, 11, 12], 10), first);
-    // Of two beginnings that are known the longer one saves more.
+    // Of two cached prefixes the longer one saves more.
     assert_eq!(go(&[1, 3], 10), second);
     assert_eq!(go(&[4], 10), second, "nothing is known of it: the idlest");
 }
@@ -75,19 +76,19 @@ fn beginnings_are_bounded_and_forgotten_with_their_worker() {
 
 #[test]
 fn a_request_without_a_model_goes_to_the_only_one_that_can() {
-    let mut h = House::new();
-    let any = Ask::default();
+    let mut h = TestCore::new();
+    let any = RouteQuery::default();
     assert!(matches!(h.core.begin(&any), Err(NoRoute::NotReady { .. })));
     h.ready("m-1", Origin::Declared, 0);
     assert_eq!(h.core.begin(&any).unwrap().model, "m");
-    assert_eq!(h.core.begin(&ask("tgi", 1)).unwrap().model, "m", "a name that stands for any");
+    assert_eq!(h.core.begin(&query("tgi", 1)).unwrap().model, "m", "a name that stands for any");
     h.start("e-1", Origin::Declared);
     let planned = Planned { bytes: 1, task: "embed".into() };
-    h.tell("e-1", Event::Planned { outcome: Ok((planned, devices())) }, 0);
+    h.handle("e-1", Event::Planned { outcome: Ok((planned, devices())) }, 0);
     h.spawned("e-1", 0);
-    h.core.called("e-1", at(0)).unwrap();
+    h.core.ready_callback("e-1", at(0)).unwrap();
     assert_eq!(h.core.begin(&any).unwrap_err(), NoRoute::Unnamed { names: vec!["e".into(), "m".into()] });
-    assert_eq!(h.core.begin(&Ask { tasks: &["embed"], ..any }).unwrap().model, "e");
-    let unknown = h.core.begin(&ask("gpt", 1)).unwrap_err();
+    assert_eq!(h.core.begin(&RouteQuery { tasks: &["embed"], ..any }).unwrap().model, "e");
+    let unknown = h.core.begin(&query("gpt", 1)).unwrap_err();
     assert_eq!(unknown, NoRoute::Unknown { model: "gpt".into(), names: vec!["e".into(), "m".into()] });
 }

@@ -1,10 +1,16 @@
-//! The command, made of nothing. What it does depends on the name of the model:
-//! `slow` says a word every 30 ms, `crash` ends before it is ready, `mute` never says that it is, `port` finds its port taken twice,
-//! `late` waits for a file `go`, `huge` does not fit, `eater` finds all memory taken when it was planned, `missing` is not there, `odd` is
-//! there and cannot be planned.
+//! A fake `sconce` command without models. Its behaviour depends on the name of the model:
+//! - `slow` sends a word every 30 ms,
+//! - `crash` exits before it is ready,
+//! - `mute` never calls back,
+//! - `port` finds its port taken twice,
+//! - `late` waits for a file `go`,
+//! - `huge` does not fit,
+//! - `eater` leaves no free memory once it is planned,
+//! - `missing` does not exist,
+//! - `odd` exists but cannot be planned.
 //!
-//! And on what is said to it: at `poison` it dies, at `large` it answers with 64 MiB; with a file `busy-ID` it answers with the status
-//! in there.
+//! It also depends on the message: at `poison` it exits, at `large` it responds with 64 MiB. With a
+//! file `busy-ID` the worker ID responds with the status in that file.
 
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, State};
@@ -30,7 +36,7 @@ struct Fake {
     cancelled: Mutex<HashSet<String>>,
 }
 
-/// What the wrapper runs.
+/// Runs the command that the wrapper passes in `FAKE_ARGS`.
 pub(crate) fn main() {
     let Ok(text) = std::env::var("FAKE_ARGS") else { return };
     let args: Vec<&str> = text.lines().collect();
@@ -41,7 +47,7 @@ pub(crate) fn main() {
             let gib = 1u64 << 30;
             let left: u64 = std::fs::read_to_string(&free).ok().and_then(|n| n.parse().ok()).unwrap_or(8 * gib);
             let cpu = json!({"device": "cpu", "description": "a fake", "free_bytes": left, "total_bytes": 8 * gib, "best": true});
-            say(&json!({"devices": [cpu], "auto": "cpu"}));
+            print(&json!({"devices": [cpu], "auto": "cpu"}));
         }
         "plan" => {
             let model = args[args.len() - 1];
@@ -53,12 +59,12 @@ pub(crate) fn main() {
                 std::fs::write(free, "1000").unwrap();
             }
             let bytes = if model == "huge" { 100u64 << 30 } else { 1 << 20 };
-            say(&json!({"task": "generate", "weights_bytes": bytes, "cache_bytes": 0, "workspace_bytes": 0,
+            print(&json!({"task": "generate", "weights_bytes": bytes, "cache_bytes": 0, "workspace_bytes": 0,
                 "runs": true, "verdict": "it will run"}));
         }
         "pull" => match args[args.len() - 1] {
             "missing" => std::process::exit(1),
-            _ => say(&json!({"directory": "/somewhere"})),
+            _ => print(&json!({"directory": "/somewhere"})),
         },
         "worker" => {
             let (id, model) = (flag("worker-id").unwrap(), flag("model").unwrap());
@@ -86,13 +92,14 @@ pub(crate) fn main() {
     }
 }
 
-/// A file by which a test and its fakes talk.
+/// A file through which a test and its fakes communicate.
 fn file(name: &str) -> PathBuf {
     PathBuf::from(std::env::var("FAKE_DIR").unwrap()).join(name)
 }
 
-/// Where the wrapper put what the manager reads: the harness has the usual place for itself.
-fn say(value: &Value) {
+/// Prints to the descriptor that the wrapper connects to the manager: the test harness uses
+/// standard output.
+fn print(value: &Value) {
     use std::io::Write;
     let mut out = std::fs::OpenOptions::new().write(true).open("/dev/fd/3").unwrap();
     writeln!(out, "{value}").unwrap();
@@ -188,7 +195,7 @@ async fn cancel(State(fake): State<Arc<Fake>>, Json(body): Json<Value>) -> Statu
     StatusCode::ACCEPTED
 }
 
-/// Counts a stream that nobody waits for.
+/// Counts a stream that the client dropped.
 struct Watch(Arc<Fake>, bool);
 
 impl Drop for Watch {

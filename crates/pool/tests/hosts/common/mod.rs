@@ -1,10 +1,10 @@
-//! A manager with workers that are made of nothing: the test program itself, called as the manager calls the real command.
+//! A manager with fake workers: the test program itself, run in place of the `sconce` command.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 pub(crate) mod fake;
 
 use axum::http::{Method, StatusCode};
-use sconce_pool::core::{Patience, Timings};
+use sconce_pool::core::{Backoff, Timings};
 use sconce_pool::{Asker, Config, Pool, PoolFile};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -22,18 +22,18 @@ fn ms(n: u64) -> Duration {
 
 /// Fast enough for a test, slow enough for a busy machine.
 pub(crate) fn timings() -> Timings {
-    let patience = Patience { first: ms(200), most: ms(1000), failures: 20, open: ms(2000), ..Patience::default() };
+    let backoff = Backoff { first: ms(200), most: ms(1000), failures: 20, open: ms(2000), ..Backoff::default() };
     let (start, drain, term) = (ms(60_000), ms(3000), ms(3000));
-    Timings { start, probe: ms(300), answer: ms(2000), misses: 3, drain, term, patience }
+    Timings { start, probe: ms(300), answer: ms(2000), misses: 3, drain, term, backoff }
 }
 
-/// A directory with the command in it.
-pub(crate) struct House {
+/// A directory with the fake command.
+pub(crate) struct TestHost {
     pub(crate) dir: tempfile::TempDir,
 }
 
-impl House {
-    pub(crate) fn new() -> House {
+impl TestHost {
+    pub(crate) fn new() -> TestHost {
         let dir = tempfile::tempdir().unwrap();
         let exe = std::env::current_exe().unwrap();
         let script = format!(
@@ -46,7 +46,7 @@ impl House {
         let mut permissions = std::fs::metadata(&path).unwrap().permissions();
         std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
         std::fs::set_permissions(&path, permissions).unwrap();
-        House { dir }
+        TestHost { dir }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -69,7 +69,7 @@ impl House {
     }
 }
 
-/// A manager at work, on threads of its own.
+/// A running manager on its own threads.
 pub(crate) struct Running {
     runtime: Option<Runtime>,
     stop: Option<oneshot::Sender<()>>,
@@ -97,7 +97,7 @@ impl Running {
         Running { runtime: Some(runtime), stop: Some(stop), done, address, config }
     }
 
-    /// As if it were killed: nothing more is done or said.
+    /// Ends it as a crash does: nothing more is written or sent.
     pub(crate) fn crash(mut self) -> Config {
         let mut config = self.config.clone();
         config.port = self.address.port();
@@ -105,7 +105,7 @@ impl Running {
         config
     }
 
-    /// As if it were told to end.
+    /// Shuts it down.
     pub(crate) fn end(mut self) -> Config {
         let mut config = self.config.clone();
         config.port = self.address.port();
@@ -124,15 +124,15 @@ impl Running {
         }
     }
 
-    /// A number of `/metrics`.
+    /// A value of `/metrics`.
     pub(crate) fn number(&self, name: &str) -> u64 {
         let text = self.get("/metrics");
         let line = text.as_str().unwrap().lines().find_map(|l| l.strip_prefix(name)?.trim().parse().ok());
         line.unwrap_or_else(|| panic!("no {name} in {text}"))
     }
 
-    /// What is on disk.
-    pub(crate) fn kept(&self) -> Value {
+    /// Content of the state file.
+    pub(crate) fn saved_state(&self) -> Value {
         serde_json::from_slice(&std::fs::read(self.config.state.join("state.json")).unwrap()).unwrap()
     }
 
@@ -205,7 +205,7 @@ impl Drop for Running {
     }
 }
 
-/// Sends a request as it is, and gives what comes back.
+/// Sends a raw request and returns the response.
 pub(crate) fn raw(address: SocketAddr, request: &str) -> String {
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
@@ -226,7 +226,7 @@ pub(crate) fn ask(
     runtime.block_on(asker.ask(method, path, body))
 }
 
-/// An answer as it comes, over a socket of its own.
+/// A response read from its own socket.
 pub(crate) struct Stream {
     pub(crate) socket: TcpStream,
     pub(crate) seen: String,
@@ -251,7 +251,7 @@ impl Stream {
     pub(crate) fn until(&mut self, text: &str) {
         let mut buffer = [0; 4096];
         while !self.seen.contains(text) {
-            // Workers end in this process's care: where a read has a time limit, the signal that one did ends the read too.
+            // Workers are children of this process: SIGCHLD interrupts a read with a time limit.
             let n = match self.socket.read(&mut buffer) {
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
                 read => read.unwrap(),
@@ -281,7 +281,7 @@ pub(crate) fn signal(worker: &Value, signal: &str) {
     assert!(done.success());
 }
 
-/// Whether a process is there, and no zombie.
+/// Whether a process runs and is no zombie.
 pub(crate) fn lives(pid: u64) -> bool {
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))

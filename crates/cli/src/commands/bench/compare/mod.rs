@@ -1,14 +1,16 @@
-//! `sconce bench --compare`: other engines beside ours, on the same model, the same tokens and as many threads.
+//! `sconce bench --compare`: other engines beside ours, on the same model, tokens and number of
+//! threads.
 //!
-//! They are timed in rounds, every engine in each, so that whatever else the machine does falls on all of them alike; each is warmed up
-//! before every measurement, and medians are told. Vectors are compared as well, for who computes something else may well be faster.
+//! All engines are timed in each round, so that other load on the machine affects them alike. Each
+//! is warmed up before every measurement, and medians are reported. The vectors are compared as
+//! well, because an engine that computes something else may well be faster.
 
-mod ours;
+mod our_engine;
 mod peer;
+mod report;
 mod rows;
-mod shown;
 
-use self::ours::Ours;
+use self::our_engine::OurEngine;
 use self::peer::{Peer, Python};
 use self::rows::Row;
 use super::Bench;
@@ -22,55 +24,56 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The text of which the first vector is waited for.
-const FIRST: &str = "A man is eating food.";
+/// Text of the time to the first vector.
+const FIRST_TEXT: &str = "A man is eating food.";
 
-/// How often a process is started for its first vector; the first time brings files into memory and does not count.
+/// Starts of a process for the time to its first vector; the first one fills the page cache and
+/// does not count.
 const STARTS: usize = 4;
 
-/// What is compared.
+/// Options of the comparison.
 #[derive(Args)]
 pub(crate) struct Compare {
-    /// Time other engines beside this one, on the same tokens and as many threads: those that --python has of
-    /// sentence-transformers, ONNX Runtime, OpenVINO and fastembed.
+    /// Time other engines beside this one, on the same tokens and number of threads: those of
+    /// sentence-transformers, ONNX Runtime, OpenVINO and fastembed that --python has.
     #[arg(long, conflicts_with = "ops")]
     pub(super) compare: bool,
-    /// The Python that has them.
+    /// Python interpreter that has the other engines.
     #[arg(long, value_name = "PATH", default_value = "python3", env = "SCONCE_PYTHON")]
     python: PathBuf,
-    /// Compare with these only, by how their names begin: onnxruntime, "openvino bf16".
+    /// Compare only with engines whose names begin so: onnxruntime, "openvino bf16".
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     peers: Vec<String>,
-    /// Another script that does what ours does.
+    /// Script to run in place of the built-in one.
     #[arg(long, value_name = "FILE", hide = true)]
     peer_script: Option<PathBuf>,
 }
 
-/// An engine's times.
+/// Times of an engine.
 #[derive(Debug, Default)]
 struct Engine {
     name: String,
     is_ours: bool,
-    /// The least between its vectors and our first format's.
+    /// Lowest cosine similarity of its vectors to those of our first format.
     cosine: f64,
-    /// Of every row, the median seconds of each round.
+    /// Median seconds of each round, by row.
     rounds: Vec<Vec<f64>>,
     /// Seconds from the start of a process to its first vector.
     first: Vec<f64>,
 }
 
-/// A peer, and what it lacks to run here.
-type Lacking = (String, Vec<String>);
+/// A peer and the Python packages that it lacks.
+type MissingPackages = (String, Vec<String>);
 
-/// All that was found.
-struct Found {
+/// The whole comparison.
+struct Comparison {
     model: String,
     threads: usize,
     rows: Vec<Row>,
     engines: Vec<Engine>,
-    /// Peers that are not there, and what they lack.
-    missing: Vec<Lacking>,
-    /// Peers that failed, and how.
+    /// Peers that are not installed.
+    missing: Vec<MissingPackages>,
+    /// Peers that failed, with the error.
     failed: Vec<(String, String)>,
 }
 
@@ -79,9 +82,9 @@ impl Bench {
         let scratch = tempfile::tempdir()?;
         let python = Python::new(&self.compare.python, self.compare.peer_script.as_deref(), scratch.path())?;
         let (peers, missing) = self.chosen(python.peers()?)?;
-        let ours = Ours::load_all(&self.model, report)?;
-        let Some(one) = ours.first() else { return Err("there is nothing to compare with".into()) };
-        let rows = rows::of(&one.embedder)?;
+        let ours = OurEngine::load_all(&self.model, report)?;
+        let Some(one) = ours.first() else { return Err("no format to compare".into()) };
+        let rows = rows::all(&one.embedder)?;
         let check = rows::check(&one.embedder)?;
         let expected = one.vectors(&check)?;
         let job = json!({
@@ -90,18 +93,18 @@ impl Bench {
             "threads": threads::count(),
             "seconds": self.seconds / self.reps as f64,
             "dimension": one.embedder.plan().dimension,
-            "text": FIRST,
+            "text": FIRST_TEXT,
             "check": check,
             "rows": rows.iter().map(Row::job).collect::<Vec<Value>>(),
         });
-        python.give(&job)?;
+        python.write_job(&job)?;
         if peers.iter().any(|peer| !peer.starts_with("sentence-transformers")) {
-            report.say("exporting the model to ONNX");
+            report.info("exporting the model to ONNX");
             if let Err(why) = python.export() {
-                report.warn(&format!("no ONNX file could be made: {why}"));
+                report.warn(&format!("cannot export the model to ONNX: {why}"));
             }
         }
-        let mut found = Found {
+        let mut comparison = Comparison {
             model: self.model.model.clone(),
             threads: threads::count(),
             rows,
@@ -111,42 +114,46 @@ impl Bench {
         };
         let mut running: Vec<Option<Peer>> = Vec::new();
         for mine in &ours {
-            found.enter(&format!("sconce {}", mine.format), true, shown::least(&expected, &mine.vectors(&check)?));
+            comparison.add_engine(
+                &format!("sconce {}", mine.format),
+                true,
+                report::min_cosine(&expected, &mine.vectors(&check)?),
+            );
             running.push(None);
         }
         for name in &peers {
-            report.say(&format!("loading {name}"));
+            report.info(&format!("loading {name}"));
             match python.serve(name) {
                 Ok((peer, vectors)) => {
-                    found.enter(name, false, shown::least(&expected, &vectors));
+                    comparison.add_engine(name, false, report::min_cosine(&expected, &vectors));
                     running.push(Some(peer));
                 }
-                Err(why) => found.failed.push((name.clone(), why.to_string())),
+                Err(why) => comparison.failed.push((name.clone(), why.to_string())),
             }
         }
-        self.rounds(&ours, &mut running, &mut found, report)?;
+        self.rounds(&ours, &mut running, &mut comparison, report)?;
         drop(running);
-        for (i, engine) in found.engines.iter_mut().enumerate() {
-            report.say(&format!("starting {}", engine.name));
+        for (i, engine) in comparison.engines.iter_mut().enumerate() {
+            report.info(&format!("starting {}", engine.name));
             let start = || match ours.get(i) {
-                Some(mine) => mine.start(FIRST),
+                Some(mine) => mine.start(FIRST_TEXT),
                 None => python.first(&engine.name),
             };
             match (0..STARTS).map(|_| start()).collect::<Result<Vec<f64>, _>>() {
                 Ok(times) => engine.first = times[1..].to_vec(),
-                Err(why) => found.failed.push((engine.name.clone(), why.to_string())),
+                Err(why) => comparison.failed.push((engine.name.clone(), why.to_string())),
             }
         }
-        print(&if self.json { shown::as_json(&found).to_string() } else { shown::as_text(&found) })?;
+        print(&if self.json { report::as_json(&comparison).to_string() } else { report::as_text(&comparison) })?;
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Those that were asked for: here, and not here.
-    fn chosen(&self, all: Vec<Lacking>) -> Result<(Vec<String>, Vec<Lacking>), Failure> {
+    /// The requested peers: installed, and not installed.
+    fn chosen(&self, all: Vec<MissingPackages>) -> Result<(Vec<String>, Vec<MissingPackages>), Failure> {
         let wanted = &self.compare.peers;
-        if let Some(strange) = wanted.iter().find(|w| !all.iter().any(|(name, _)| name.starts_with(w.as_str()))) {
+        if let Some(unknown) = wanted.iter().find(|w| !all.iter().any(|(name, _)| name.starts_with(w.as_str()))) {
             let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
-            return Err(format!("--peers {strange}: there are {}", names.join(", ")).into());
+            return Err(format!("--peers {unknown}: no such engine; engines: {}", names.join(", ")).into());
         }
         let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.starts_with(w.as_str()));
         let (here, missing): (Vec<_>, Vec<_>) =
@@ -154,24 +161,26 @@ impl Bench {
         Ok((here.into_iter().map(|(name, _)| name).collect(), missing))
     }
 
-    /// Every engine once a round, each time another one first.
+    /// Times every engine once per round, each round in another order.
     fn rounds(
         &self,
-        ours: &[Ours],
+        ours: &[OurEngine],
         running: &mut [Option<Peer>],
-        found: &mut Found,
+        comparison: &mut Comparison,
         report: &Report,
     ) -> Result<(), Failure> {
         let bar = report.bar("{msg} [{bar:30}] {pos}/{len}", Some((self.reps * running.len()) as u64));
         for round in 0..self.reps {
             for turn in 0..running.len() {
                 let i = (round + turn) % running.len();
-                bar.set_message(found.engines[i].name.clone());
+                bar.set_message(comparison.engines[i].name.clone());
                 let seconds = match &mut running[i] {
-                    None => ours[i].round(&found.rows, self.seconds / self.reps as f64)?,
-                    Some(peer) => peer.round(&found.rows).map_err(|e| format!("{}: {e}", found.engines[i].name))?,
+                    None => ours[i].round(&comparison.rows, self.seconds / self.reps as f64)?,
+                    Some(peer) => {
+                        peer.round(&comparison.rows).map_err(|e| format!("{}: {e}", comparison.engines[i].name))?
+                    }
                 };
-                found.engines[i].rounds.iter_mut().zip(seconds).for_each(|(all, s)| all.push(s));
+                comparison.engines[i].rounds.iter_mut().zip(seconds).for_each(|(all, s)| all.push(s));
                 bar.inc(1);
             }
         }
@@ -180,8 +189,8 @@ impl Bench {
     }
 }
 
-impl Found {
-    fn enter(&mut self, name: &str, is_ours: bool, cosine: f64) {
+impl Comparison {
+    fn add_engine(&mut self, name: &str, is_ours: bool, cosine: f64) {
         let rounds = vec![Vec::new(); self.rows.len()];
         self.engines.push(Engine { name: name.into(), is_ours, cosine, rounds, first: Vec::new() });
     }

@@ -1,4 +1,4 @@
-//! Another engine, in a Python process of its own that times itself when it is told to.
+//! Another engine in its own Python process, which times itself on request.
 
 use super::rows::Row;
 use crate::Failure;
@@ -11,20 +11,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
-/// What every peer runs.
+/// The script of every peer.
 const SCRIPT: &str = include_str!("peers.py");
 
-/// A Python, the script, and the job that it is given.
+/// A Python interpreter, the script, and its job file.
 pub(super) struct Python {
     python: PathBuf,
     script: PathBuf,
     job: PathBuf,
 }
 
-/// A line of the script's.
+/// A line printed by the script.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Said {
+struct PeerMessage {
     peer: String,
     missing: Vec<String>,
     exported: bool,
@@ -35,66 +35,71 @@ struct Said {
     failed: Option<String>,
 }
 
-/// An engine that is loaded and waits. It ends when this is dropped.
+/// A loaded engine. Its process ends when this is dropped.
 pub(super) struct Peer {
     child: Child,
-    orders: Option<ChildStdin>,
+    requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
 impl Python {
     pub(super) fn new(python: &Path, script: Option<&Path>, scratch: &Path) -> Result<Python, Failure> {
-        let own = scratch.join("peers.py");
+        let built_in = scratch.join("peers.py");
         let script = match script {
             Some(script) => script.to_path_buf(),
             None => {
-                std::fs::write(&own, SCRIPT)?;
-                own
+                std::fs::write(&built_in, SCRIPT)?;
+                built_in
             }
         };
         Ok(Python { python: python.into(), script, job: scratch.join("job.json") })
     }
 
-    /// What peers are to do.
-    pub(super) fn give(&self, job: &Value) -> Result<(), Failure> {
+    /// Writes the job file.
+    pub(super) fn write_job(&self, job: &Value) -> Result<(), Failure> {
         Ok(std::fs::write(&self.job, job.to_string())?)
     }
 
-    /// Every peer there is, and what it lacks here.
+    /// All peers, each with the packages that it lacks.
     pub(super) fn peers(&self) -> Result<Vec<(String, Vec<String>)>, Failure> {
         let mut peer = self.start(&["list"])?;
         let mut all = Vec::new();
-        while let Some(said) = peer.next()? {
-            all.push((said.peer, said.missing));
+        while let Some(message) = peer.next()? {
+            all.push((message.peer, message.missing));
         }
         match all.is_empty() {
-            true => {
-                Err(format!("{} lists no engine; does it run? name another with --python", self.python.display())
-                    .into())
-            }
+            true => Err(format!(
+                "{} lists no engines; check that it runs, or name another with --python",
+                self.python.display()
+            )
+            .into()),
             false => Ok(all),
         }
     }
 
     pub(super) fn export(&self) -> Result<(), Failure> {
-        let said = self.start(&["export"])?.answer()?;
-        if said.exported { Ok(()) } else { Err("the script said something else".into()) }
+        let message = self.start(&["export"])?.answer()?;
+        if message.exported { Ok(()) } else { Err("unexpected answer of the script".into()) }
     }
 
-    /// Loads a peer; with its vectors of the texts to check.
+    /// Loads a peer and returns its vectors of the check texts.
     pub(super) fn serve(&self, name: &str) -> Result<(Peer, Vec<Vec<f32>>), Failure> {
         let mut peer = self.start(&["serve", name])?;
-        let said = peer.answer()?;
-        if said.ready { Ok((peer, said.vectors)) } else { Err("it did not get ready".into()) }
+        let message = peer.answer()?;
+        if message.ready {
+            Ok((peer, message.vectors))
+        } else {
+            Err("unexpected answer of the script while loading".into())
+        }
     }
 
     /// Seconds from the start of a process to its first vector.
     pub(super) fn first(&self, name: &str) -> Result<f64, Failure> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut peer = self.start(&["first", name])?;
-        let said = peer.answer().map_err(|e| format!("{name}: {e}"))?;
-        let seconds = begun.elapsed().as_secs_f64();
-        said.first.map(|_| seconds).ok_or_else(|| format!("{name} gave no vector").into())
+        let message = peer.answer().map_err(|e| format!("{name}: {e}"))?;
+        let seconds = started.elapsed().as_secs_f64();
+        message.first.map(|_| seconds).ok_or_else(|| format!("{name} returned no vector").into())
     }
 
     fn start(&self, task: &[&str]) -> Result<Peer, Failure> {
@@ -103,48 +108,50 @@ impl Python {
         for name in ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"] {
             command.env(name, threads::count().to_string());
         }
-        // Nothing is fetched, and nothing but answers is printed where answers are read.
+        // Nothing is downloaded, and only answers go to standard output.
         command.env("HF_HUB_OFFLINE", "1").env("TOKENIZERS_PARALLELISM", "false");
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
         let mut child =
             spawned.map_err(|e| format!("cannot run {}: {e}; name another with --python", self.python.display()))?;
-        let (orders, answers) = (child.stdin.take(), child.stdout.take().ok_or("no pipe")?);
-        Ok(Peer { child, orders, answers: BufReader::new(answers) })
+        let (requests, answers) = (child.stdin.take(), child.stdout.take().ok_or("no pipe")?);
+        Ok(Peer { child, requests, answers: BufReader::new(answers) })
     }
 }
 
 impl Peer {
     /// Median seconds of every row.
     pub(super) fn round(&mut self, rows: &[Row]) -> Result<Vec<f64>, Failure> {
-        let orders = self.orders.as_mut().ok_or("it takes no orders")?;
-        orders.write_all(b"round\n")?;
-        orders.flush()?;
-        let said = self.answer()?;
-        let of =
-            |row: &Row| said.seconds.get(&row.name).copied().ok_or_else(|| format!("no time of {}", row.name).into());
+        let requests = self.requests.as_mut().ok_or("its standard input is closed")?;
+        requests.write_all(b"round\n")?;
+        requests.flush()?;
+        let message = self.answer()?;
+        let of = |row: &Row| {
+            message.seconds.get(&row.name).copied().ok_or_else(|| format!("no time for {}", row.name).into())
+        };
         rows.iter().map(of).collect()
     }
 
-    fn answer(&mut self) -> Result<Said, Failure> {
-        self.next()?.ok_or_else(|| "it ended without a word".into())
+    fn answer(&mut self) -> Result<PeerMessage, Failure> {
+        self.next()?.ok_or_else(|| "it exited without an answer".into())
     }
 
-    fn next(&mut self) -> Result<Option<Said>, Failure> {
+    fn next(&mut self) -> Result<Option<PeerMessage>, Failure> {
         let mut line = String::new();
         if self.answers.read_line(&mut line)? == 0 {
             return Ok(None);
         }
-        let said: Said = serde_json::from_str(&line).map_err(|e| format!("it said {:?}: {e}", line.trim()))?;
-        match said.failed {
+        let message: PeerMessage =
+            serde_json::from_str(&line).map_err(|e| format!("invalid answer {:?}: {e}", line.trim()))?;
+        match message.failed {
             Some(why) => Err(why.into()),
-            None => Ok(Some(said)),
+            None => Ok(Some(message)),
         }
     }
 }
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It has said all that is wanted of it.
+        // Its results have been read.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,12 +1,12 @@
 """Other engines on one sentence-transformers model, timed beside Sconce by `sconce bench --compare`.
 
-    peers.py list              what is installed: a line a peer
-    peers.py export JOB        ONNX files of the job's model, in its scratch folder
-    peers.py serve PEER JOB    loads and answers the check; then, for each line it reads, times every row
-    peers.py first PEER JOB    loads, embeds one text and says so, for the time since the process began
+    peers.py list              list the engines, each with the packages that it lacks
+    peers.py export JOB        export the job's model to ONNX, into its scratch folder
+    peers.py serve PEER JOB    load the model and print its vectors; then time every row for each line read
+    peers.py first PEER JOB    load the model, embed one text and print a line, to time it from the start of the process
 
-JOB is a JSON file: the model's folder, a scratch folder, threads, seconds for a row, and the token ids of every row, the same for
-all engines. Every line printed is a JSON object.
+JOB is a JSON file: the model's folder, a scratch folder, threads, seconds per row, and the token ids of
+every row, the same for all engines. Every line printed is a JSON object.
 """
 import importlib.util
 import json
@@ -16,17 +16,17 @@ import statistics
 import sys
 import time
 
-# Libraries print what they like; what is ours goes where the caller reads.
+# Libraries may print to standard output, so it becomes standard error, and answers go to a copy of it.
 ANSWERS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
 
-def say(**what):
-    print(json.dumps(what), file=ANSWERS, flush=True)
+def send(**message):
+    print(json.dumps(message), file=ANSWERS, flush=True)
 
 
-def padded(batch):
-    """Ids and mask of sequences, the shorter ones filled up with zeros."""
+def pad(batch):
+    """Token ids and attention mask, padded with zeros to the longest sequence."""
     import numpy as np
 
     ids = np.zeros((len(batch), max(map(len, batch))), np.int64)
@@ -37,8 +37,8 @@ def padded(batch):
     return ids, mask
 
 
-def pooled(job, tokens, mask):
-    """One vector of length one a text, by the model's own pooling. Not timed: peers are not charged for numpy."""
+def pool(job, tokens, mask):
+    """L2-normalized vectors by the model's own pooling. Not timed, because numpy is not part of the engine."""
     import numpy as np
 
     settings = json.loads((pathlib.Path(job["model"]) / "1_Pooling/config.json").read_text())
@@ -53,7 +53,7 @@ def pooled(job, tokens, mask):
 
 
 class Torch:
-    """sentence-transformers, from its own tensors to its own vectors."""
+    """sentence-transformers, timed from token ids to vectors."""
 
     def __init__(self, job, precision):
         import torch
@@ -71,15 +71,15 @@ class Torch:
             return self.model(features)["sentence_embedding"]
 
     def vectors(self, ids, mask):
-        found = self.run(ids, mask).float()
-        return (found / found.norm(dim=1, keepdim=True)).numpy()
+        vectors = self.run(ids, mask).float()
+        return (vectors / vectors.norm(dim=1, keepdim=True)).numpy()
 
     def embed(self, text):
         return self.model.encode([text])[0]
 
 
-class Files:
-    """An engine that runs an ONNX file, and leaves tokens and pooling to whoever uses it."""
+class OnnxEngine:
+    """An engine that runs an ONNX file, without tokenization and pooling."""
 
     def __init__(self, job, precision):
         self.job = job
@@ -94,17 +94,17 @@ class Files:
         return {name: given[name] for name in self.names}
 
     def vectors(self, ids, mask):
-        return pooled(self.job, self.run(ids, mask), mask)
+        return pool(self.job, self.run(ids, mask), mask)
 
     def embed(self, text):
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_file(str(pathlib.Path(self.job["model"]) / "tokenizer.json"))
         tokenizer.no_padding()
-        return self.vectors(*padded([tokenizer.encode(text).ids]))[0]
+        return self.vectors(*pad([tokenizer.encode(text).ids]))[0]
 
 
-class OnnxRuntime(Files):
+class OnnxRuntime(OnnxEngine):
     def open(self, _):
         import onnxruntime
 
@@ -122,7 +122,7 @@ class OnnxRuntime(Files):
 
 
 class FastEmbed(OnnxRuntime):
-    """The session that fastembed opens, given the same ids as everybody; its own road for a text."""
+    """The ONNX Runtime session that fastembed opens, with the same token ids as the others; a text goes through fastembed."""
 
     def open(self, _):
         from fastembed import TextEmbedding
@@ -131,7 +131,7 @@ class FastEmbed(OnnxRuntime):
         pooling, normal = PoolingType.MEAN, True
         source = ModelSource(hf="sconce/compared")
         TextEmbedding.add_custom_model("sconce/compared", pooling, normal, source, self.job["dimension"], "model.onnx")
-        # Its files lie in one folder, as it would have downloaded them.
+        # It expects all files in one folder, as it downloads them.
         folder = pathlib.Path(self.job["scratch"]) / "fastembed"
         folder.mkdir(exist_ok=True)
         for file in [*pathlib.Path(self.job["model"]).glob("*.json"), *pathlib.Path(self.job["scratch"]).glob("model.onnx*")]:
@@ -144,7 +144,7 @@ class FastEmbed(OnnxRuntime):
         return next(iter(self.engine.embed([text])))
 
 
-class OpenVino(Files):
+class OpenVino(OnnxEngine):
     def open(self, precision):
         import openvino
 
@@ -171,10 +171,10 @@ PEERS = {
 }
 
 
-def listed():
+def list_peers():
     for peer, (_, modules) in PEERS.items():
         missing = [name.replace("_", "-") for name in modules if importlib.util.find_spec(name) is None]
-        say(peer=peer, missing=missing)
+        send(peer=peer, missing=missing)
 
 
 def export(job):
@@ -194,36 +194,36 @@ def export(job):
     scratch = pathlib.Path(job["scratch"])
     ids = torch.full((2, 16), 5, dtype=torch.int64)
     names, axes = ["input_ids", "attention_mask"], {0: "batch", 1: "tokens"}
-    whole = scratch / "model.onnx"
+    path = scratch / "model.onnx"
     with torch.inference_mode():
         try:
             torch.onnx.export(
-                Hidden(), (ids, torch.ones_like(ids)), str(whole), input_names=names, output_names=["last_hidden_state"],
+                Hidden(), (ids, torch.ones_like(ids)), str(path), input_names=names, output_names=["last_hidden_state"],
                 dynamic_axes={name: axes for name in [*names, "last_hidden_state"]}, opset_version=17, dynamo=False,
             )
         except Exception:
-            # Newer versions of torch have another exporter only.
+            # Newer versions of torch have only this exporter.
             dynamic = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens")}
             torch.onnx.export(
-                Hidden(), (ids, torch.ones_like(ids)), str(whole), input_names=names, output_names=["last_hidden_state"],
+                Hidden(), (ids, torch.ones_like(ids)), str(path), input_names=names, output_names=["last_hidden_state"],
                 dynamic_shapes={name: dynamic for name in names}, dynamo=True,
             )
     if importlib.util.find_spec("onnxruntime"):
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
-        quantize_dynamic(str(whole), str(scratch / "model-int8.onnx"), weight_type=QuantType.QInt8)
-    say(exported=True)
+        quantize_dynamic(str(path), str(scratch / "model-int8.onnx"), weight_type=QuantType.QInt8)
+    send(exported=True)
 
 
-def opened(peer, job):
+def load_engine(peer, job):
     kind, _ = PEERS[peer]
     return kind(job, peer.split()[-1])
 
 
 def serve(peer, job):
-    engine = opened(peer, job)
-    rows = [(row["name"], [padded(batch) for batch in row["batches"]]) for row in job["rows"]]
-    vectors = [engine.vectors(*padded([ids]))[0].tolist() for ids in job["check"]]
+    engine = load_engine(peer, job)
+    rows = [(row["name"], [pad(batch) for batch in row["batches"]]) for row in job["rows"]]
+    vectors = [engine.vectors(*pad([ids]))[0].tolist() for ids in job["check"]]
 
     def once(batches):
         begun = time.perf_counter()
@@ -233,7 +233,7 @@ def serve(peer, job):
 
     for _, batches in rows:
         once(batches)
-    say(ready=True, vectors=vectors)
+    send(ready=True, vectors=vectors)
     for _ in sys.stdin:
         medians = {}
         for name, batches in rows:
@@ -242,22 +242,22 @@ def serve(peer, job):
             while not times or time.perf_counter() - begun < job["seconds"]:
                 times.append(once(batches))
             medians[name] = statistics.median(times)
-        say(seconds=medians)
+        send(seconds=medians)
 
 
 def first(peer, job):
-    vector = opened(peer, job).embed(job["text"])
-    say(first=len(vector))
+    vector = load_engine(peer, job).embed(job["text"])
+    send(first=len(vector))
 
 
 if __name__ == "__main__":
     task, *rest = sys.argv[1:]
     if task == "list":
-        listed()
+        list_peers()
     else:
         job = json.loads(pathlib.Path(rest[-1]).read_text())
         try:
             {"export": lambda: export(job), "serve": lambda: serve(rest[0], job), "first": lambda: first(rest[0], job)}[task]()
         except Exception as why:
-            say(failed=f"{type(why).__name__}: {why}"[:500])
+            send(failed=f"{type(why).__name__}: {why}"[:500])
             sys.exit(1)

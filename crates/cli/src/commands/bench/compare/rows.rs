@@ -1,13 +1,15 @@
-//! What is timed: a few shapes, and texts of many lengths, as tokens that every engine is given.
+//! The inputs that are timed: fixed shapes and texts of mixed lengths, as tokens, the same for
+//! every engine.
 
 use crate::Failure;
 use crate::commands::bench::{SHAPES, text_of};
 use sconce_engine::{Embedder, Loaded};
 use serde_json::{Value, json};
 
-/// Texts of many lengths, and how many of them peers take at once, padded to the longest. Ours are packed.
-const RAGGED: usize = 256;
-const PADDED: usize = 32;
+/// Number of texts of mixed lengths, and the batch size of peers, which pad to the longest text.
+/// Ours are packed.
+const MIXED_LENGTHS: usize = 256;
+const PEER_BATCH: usize = 32;
 
 const WHO: [&str; 8] = [
     "the old captain",
@@ -50,18 +52,18 @@ const WHERE: [&str; 8] = [
     "at the end of a long street",
 ];
 
-/// Texts to be embedded in one call.
+/// Texts to embed in one call.
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) texts: Vec<Vec<u32>>,
 }
 
 impl Row {
-    /// For peers: the longest texts first, in batches.
+    /// The row for peers: batches, longest texts first.
     pub(super) fn job(&self) -> Value {
         let mut texts: Vec<&Vec<u32>> = self.texts.iter().collect();
         texts.sort_by_key(|ids| std::cmp::Reverse(ids.len()));
-        json!({"name": self.name, "batches": texts.chunks(PADDED).collect::<Vec<_>>()})
+        json!({"name": self.name, "batches": texts.chunks(PEER_BATCH).collect::<Vec<_>>()})
     }
 
     pub(super) fn tokens(&self) -> usize {
@@ -69,20 +71,20 @@ impl Row {
     }
 }
 
-/// All that is timed.
-pub(super) fn of(embedder: &Embedder) -> Result<Vec<Row>, Failure> {
+/// All rows.
+pub(super) fn all(embedder: &Embedder) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     for (texts, tokens) in SHAPES {
         let tokens = tokens.min(embedder.plan().max_tokens);
         let ids = ids(embedder, &text_of(embedder, tokens)?)?;
         rows.push(Row { name: format!("{texts} × {}", ids.len()), texts: vec![ids; texts] });
     }
-    let texts = (0..RAGGED).map(|i| ids(embedder, &text(i))).collect::<Result<Vec<_>, _>>()?;
-    rows.push(Row { name: format!("{RAGGED} texts"), texts });
+    let texts = (0..MIXED_LENGTHS).map(|i| ids(embedder, &text(i))).collect::<Result<Vec<_>, _>>()?;
+    rows.push(Row { name: format!("{MIXED_LENGTHS} texts"), texts });
     Ok(rows)
 }
 
-/// Of which vectors are compared.
+/// Texts whose vectors are compared.
 pub(super) fn check(embedder: &Embedder) -> Result<Vec<Vec<u32>>, Failure> {
     (0..8).map(|i| ids(embedder, &text(31 * i))).collect()
 }
@@ -93,7 +95,7 @@ fn ids(embedder: &Embedder, text: &str) -> Result<Vec<u32>, Failure> {
     Ok(ids)
 }
 
-/// One to nine sentences, fewer more often; the same for a number every time.
+/// One to nine sentences, fewer more often; deterministic.
 fn text(i: usize) -> String {
     let mut state = i as u64 + 1;
     let mut next = |n: usize| {
@@ -117,7 +119,7 @@ mod tests {
     #[test]
     fn texts_have_many_lengths_and_stay_the_same() {
         let words = |i| text(i).split(' ').count();
-        let (least, most) = ((0..RAGGED).map(words).min(), (0..RAGGED).map(words).max());
+        let (least, most) = ((0..MIXED_LENGTHS).map(words).min(), (0..MIXED_LENGTHS).map(words).max());
         assert!(least < Some(12) && most > Some(60), "{least:?} to {most:?} words");
         assert_eq!(text(7), text(7));
         assert_ne!(text(7), text(8));

@@ -1,7 +1,7 @@
-//! The report, as a table for a person and as JSON for an issue.
+//! The report as a table and as JSON.
 
-use super::examine::Finding;
-use super::{Doctored, Row};
+use super::examine::CheckResult;
+use super::{DoctorReport, Row};
 use crate::commands::table;
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ pub(super) fn as_table(rows: &[Row]) -> String {
     table(&out)
 }
 
-/// A line for each check that does not hold.
+/// One line per failed check.
 pub(super) fn failures(rows: &[Row]) -> Vec<String> {
     let line = |row: &Row, case: &str, why: &str| {
         format!("FAILED {} {} {} {} {case}: {why}", row.device, row.op, row.dtype, row.variant)
@@ -44,8 +44,8 @@ pub(super) fn failures(rows: &[Row]) -> Vec<String> {
     rows.iter().flat_map(of).collect()
 }
 
-pub(super) fn as_json(all: &Doctored) -> Value {
-    let device = |d: &super::Patient| {
+pub(super) fn as_json(all: &DoctorReport) -> Value {
+    let device = |d: &super::CheckedDevice| {
         json!({"device": d.info.device.to_string(), "description": d.info.description,
             "total_bytes": d.info.total_bytes, "closed": d.closed})
     };
@@ -58,7 +58,7 @@ pub(super) fn as_json(all: &Doctored) -> Value {
         "seconds": all.seconds,
         "sconce": all.build,
         "machine": all.machine,
-        "devices": all.patients.iter().map(device).collect::<Vec<_>>(),
+        "devices": all.devices.iter().map(device).collect::<Vec<_>>(),
         "withdrawn": all.withdrawn().map(|row| withdrawn(&row)).collect::<Vec<_>>(),
         "rows": all.rows.iter().map(row_json).collect::<Vec<_>>(),
     })
@@ -66,7 +66,7 @@ pub(super) fn as_json(all: &Doctored) -> Value {
 
 fn row_json(row: &Row) -> Value {
     let failures: Vec<Value> = row.failures().map(|(case, why)| json!({"case": case, "why": why})).collect();
-    let check = |(case, f): &(String, Finding)| {
+    let check = |(case, f): &(String, CheckResult)| {
         json!({"case": case, "worst": f.worst, "mean": f.mean, "allowed": f.allowed, "seconds": f.seconds,
             "holds": f.failure.is_none()})
     };

@@ -1,13 +1,13 @@
-//! What was found, as tables for a person and as JSON.
+//! The comparison as tables and as JSON.
 
-use super::{Engine, Found};
+use super::{Comparison, Engine};
 use crate::commands::table;
 use serde_json::{Value, json};
 
-/// An engine's seconds of something.
+/// A time of an engine in seconds.
 type Time = Box<dyn Fn(&Engine) -> f64>;
 
-/// Of an even number, the mean of the two in the middle.
+/// The median; for an even number, the mean of the two in the middle.
 pub(super) fn median(all: &[f64]) -> f64 {
     let mut all = all.to_vec();
     all.sort_by(f64::total_cmp);
@@ -17,8 +17,8 @@ pub(super) fn median(all: &[f64]) -> f64 {
     }
 }
 
-/// The least cosine between vectors of the same texts.
-pub(super) fn least(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
+/// The lowest cosine similarity between vectors of the same texts.
+pub(super) fn min_cosine(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
     let cosine = |(a, b): (&Vec<f32>, &Vec<f32>)| {
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
         if a.len() == b.len() { dot(a, b) / (dot(a, a) * dot(b, b)).sqrt() } else { f64::NAN }
@@ -26,7 +26,7 @@ pub(super) fn least(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
     if a.len() != b.len() {
         return f64::NAN;
     }
-    // NaN is less than anything: it must not be overlooked.
+    // NaN counts as lowest, so that it is not overlooked.
     a.iter().zip(b).map(cosine).fold(1.0, |least, c| if c.is_nan() || c < least { c } else { least })
 }
 
@@ -40,14 +40,15 @@ impl Engine {
     }
 }
 
-/// Of a row: our fastest engine and the fastest peer among those that `counts` admits, and how many times faster ours is.
-fn ahead(
-    found: &Found,
+/// For a row: our fastest engine, the fastest peer among those that `counts` admits, and the ratio
+/// of their times.
+fn speedup(
+    comparison: &Comparison,
     time: impl Fn(&Engine) -> f64,
     counts: impl Fn(&Engine) -> bool,
 ) -> Option<(&Engine, &Engine, f64)> {
     let fastest = |is_ours: bool| {
-        let all = found.engines.iter().filter(|e| e.is_ours == is_ours && counts(e) && time(e).is_finite());
+        let all = comparison.engines.iter().filter(|e| e.is_ours == is_ours && counts(e) && time(e).is_finite());
         all.min_by(|a, b| time(a).total_cmp(&time(b)))
     };
     let (ours, theirs) = (fastest(true)?, fastest(false)?);
@@ -62,21 +63,21 @@ fn milliseconds(seconds: f64) -> String {
     }
 }
 
-/// A column for each row that was timed, and one for the start.
-fn columns(found: &Found) -> Vec<(String, Time)> {
+/// One column per row, and one for the first vector.
+fn columns(comparison: &Comparison) -> Vec<(String, Time)> {
     let mut columns: Vec<(String, Time)> = Vec::new();
-    for (i, row) in found.rows.iter().enumerate() {
+    for (i, row) in comparison.rows.iter().enumerate() {
         columns.push((row.name.clone(), Box::new(move |engine: &Engine| engine.median(i))));
     }
     columns.push(("first vector".into(), Box::new(|engine: &Engine| median(&engine.first))));
     columns
 }
 
-pub(super) fn as_text(found: &Found) -> String {
-    let columns = columns(found);
+pub(super) fn as_text(comparison: &Comparison) -> String {
+    let columns = columns(comparison);
     let names = || columns.iter().map(|(name, _)| name.clone());
     let mut times = vec![std::iter::once("engine".to_string()).chain(names()).chain(["cosine".into()]).collect()];
-    for engine in &found.engines {
+    for engine in &comparison.engines {
         let cells = columns.iter().map(|(_, time)| milliseconds(time(engine)));
         let cosine = format!("{:.5}", engine.cosine);
         times.push(std::iter::once(engine.name.clone()).chain(cells).chain([cosine]).collect());
@@ -84,18 +85,20 @@ pub(super) fn as_text(found: &Found) -> String {
     let mut ratios: Vec<Vec<String>> = vec![std::iter::once("ahead of".to_string()).chain(names()).collect()];
     for (name, is_f32) in [("the best f32 peer, in f32", true), ("the best peer, in any format", false)] {
         let cell = |(_, time): &(String, Time)| {
-            let found = ahead(found, time, |engine| !is_f32 || engine.is_f32());
-            found.map_or_else(|| "-".into(), |(_, theirs, ratio)| format!("{ratio:.2} × {}", theirs.name))
+            let best = speedup(comparison, time, |engine| !is_f32 || engine.is_f32());
+            best.map_or_else(|| "-".into(), |(_, theirs, ratio)| format!("{ratio:.2} × {}", theirs.name))
         };
         ratios.push(std::iter::once(name.to_string()).chain(columns.iter().map(cell)).collect());
     }
-    let Found { model, threads, .. } = found;
+    let Comparison { model, threads, .. } = comparison;
     let s = if *threads == 1 { "" } else { "s" };
     let mut parts =
         vec![format!("{model}, {threads} thread{s}; medians, texts × tokens"), table(&times), table(&ratios)];
-    let missing =
-        found.missing.iter().map(|(name, what)| format!("{name} is not here: pip install {}", what.join(" ")));
-    let failed = found.failed.iter().map(|(name, why)| format!("{name} failed: {why}"));
+    let missing = comparison
+        .missing
+        .iter()
+        .map(|(name, what)| format!("{name} is not installed: pip install {}", what.join(" ")));
+    let failed = comparison.failed.iter().map(|(name, why)| format!("{name} failed: {why}"));
     let notes: Vec<String> = missing.chain(failed).collect();
     if !notes.is_empty() {
         parts.push(notes.join("\n"));
@@ -103,9 +106,9 @@ pub(super) fn as_text(found: &Found) -> String {
     parts.join("\n\n")
 }
 
-pub(super) fn as_json(found: &Found) -> Value {
+pub(super) fn as_json(comparison: &Comparison) -> Value {
     let engine = |engine: &Engine| {
-        let rows = found.rows.iter().enumerate().map(|(i, row)| {
+        let rows = comparison.rows.iter().enumerate().map(|(i, row)| {
             let seconds = engine.median(i);
             json!({"row": row.name, "texts": row.texts.len(), "tokens": row.tokens(), "median_seconds": seconds,
                 "texts_per_second": row.texts.len() as f64 / seconds, "rounds": engine.rounds[i]})
@@ -115,21 +118,21 @@ pub(super) fn as_json(found: &Found) -> Value {
     };
     let ratio = |(name, time): &(String, Time)| {
         let of = |is_f32: bool| {
-            ahead(found, time, |engine| !is_f32 || engine.is_f32())
+            speedup(comparison, time, |engine| !is_f32 || engine.is_f32())
                 .map(|(ours, theirs, ratio)| json!({"ours": ours.name, "peer": theirs.name, "ratio": ratio}))
         };
         json!({"row": name, "f32": of(true), "any": of(false)})
     };
-    let missing = found
+    let missing = comparison
         .missing
         .iter()
         .map(|(name, what)| json!({"peer": name, "install": format!("pip install {}", what.join(" "))}));
-    let failed = found.failed.iter().map(|(name, why)| json!({"peer": name, "why": why}));
+    let failed = comparison.failed.iter().map(|(name, why)| json!({"peer": name, "why": why}));
     json!({
-        "model": found.model,
-        "threads": found.threads,
-        "engines": found.engines.iter().map(engine).collect::<Vec<_>>(),
-        "ratios": columns(found).iter().map(ratio).collect::<Vec<_>>(),
+        "model": comparison.model,
+        "threads": comparison.threads,
+        "engines": comparison.engines.iter().map(engine).collect::<Vec<_>>(),
+        "ratios": columns(comparison).iter().map(ratio).collect::<Vec<_>>(),
         "missing": missing.collect::<Vec<_>>(),
         "failed": failed.collect::<Vec<_>>(),
     })
@@ -144,10 +147,12 @@ mod tests {
         assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0])), (2.0, 2.5));
         assert!(median(&[]).is_nan());
         let (a, b) = (vec![vec![1.0, 0.0]], vec![vec![2.0, 0.0]]);
-        assert_eq!(least(&a, &b), 1.0);
-        assert_eq!(least(&[a.clone(), a.clone()].concat(), &[b, vec![vec![0.0, 1.0]]].concat()), 0.0);
+        assert_eq!(min_cosine(&a, &b), 1.0);
+        assert_eq!(min_cosine(&[a.clone(), a.clone()].concat(), &[b, vec![vec![0.0, 1.0]]].concat()), 0.0);
         assert!(
-            least(&a, &[vec![f32::NAN, 0.0]]).is_nan() && least(&a, &[]).is_nan() && least(&a, &[vec![1.0]]).is_nan()
+            min_cosine(&a, &[vec![f32::NAN, 0.0]]).is_nan()
+                && min_cosine(&a, &[]).is_nan()
+                && min_cosine(&a, &[vec![1.0]]).is_nan()
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What goes wrong between a client and a worker, in the words of the dialect that the client speaks.
+//! Error responses of the manager in the API dialect of the client.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -8,7 +8,7 @@ use sconce_api::pool::{Code, Failure};
 use sconce_api::{tei, worker};
 use serde_json::{Value, json};
 
-/// Whose shapes an answer has.
+/// The API that a response follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     Tei,
@@ -19,7 +19,7 @@ pub(crate) enum Dialect {
 }
 
 impl Dialect {
-    /// The one that a path belongs to.
+    /// The dialect of a path.
     pub(crate) fn of(path: &str) -> Dialect {
         match path {
             "/execute" | "/cancel" => Dialect::Worker,
@@ -54,8 +54,8 @@ impl Dialect {
         }
     }
 
-    /// What ends a stream that broke.
-    pub(crate) fn last_words(self, failure: &Failure) -> String {
+    /// The last event of a broken stream.
+    pub(crate) fn error_event(self, failure: &Failure) -> String {
         match self {
             Dialect::Worker => {
                 let mut event = self.body(failure);
@@ -97,13 +97,13 @@ fn openai(code: Code) -> (&'static str, Option<&'static str>) {
     }
 }
 
-/// A failure as an answer.
-pub(crate) fn answer(failure: &Failure, dialect: Dialect) -> Response {
-    answer_with(failure, dialect, status_of(failure.error_code))
+/// A failure as a response.
+pub(crate) fn error_response(failure: &Failure, dialect: Dialect) -> Response {
+    error_response_with_status(failure, dialect, status_of(failure.error_code))
 }
 
-/// The same with a status of its own.
-pub(crate) fn answer_with(failure: &Failure, dialect: Dialect, status: StatusCode) -> Response {
+/// A failure as a response with another status.
+pub(crate) fn error_response_with_status(failure: &Failure, dialect: Dialect, status: StatusCode) -> Response {
     let mut response = (status, Json(dialect.body(failure))).into_response();
     if status == StatusCode::SERVICE_UNAVAILABLE || status == StatusCode::TOO_MANY_REQUESTS {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(Dialect::of("/v2/state").body(&failure)["error_code"], "WORKER_FAILED");
         let want = json!({"code": "WORKER_UNHEALTHY", "message": "it broke off", "retriable": true});
         assert_eq!(Dialect::of("/execute").body(&failure), want);
-        let last = Dialect::Worker.last_words(&failure);
+        let last = Dialect::Worker.error_event(&failure);
         assert!(last.contains("\"type\":\"error\"") && last.ends_with("data: [DONE]\n\n"), "{last}");
     }
 }

@@ -1,4 +1,4 @@
-//! An answer shown as it comes, which Ctrl-C ends.
+//! Stream printer: prints an answer while it is generated; Ctrl-C ends it.
 
 use crate::Failure;
 use crate::report::Report;
@@ -8,22 +8,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How soon Ctrl-C is noticed.
-const GLANCE: Duration = Duration::from_millis(30);
+/// Polling interval for Ctrl-C.
+const POLL_INTERVAL: Duration = Duration::from_millis(30);
 
-/// Whether somebody pressed Ctrl-C.
+/// Whether Ctrl-C was pressed.
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From here on Ctrl-C ends an answer, not the program.
+    /// From now on Ctrl-C ends an answer instead of the program.
     pub(crate) fn install() -> Result<Interrupt, Failure> {
         let pressed = Arc::new(AtomicBool::new(false));
-        let seen = pressed.clone();
-        ctrlc::set_handler(move || seen.store(true, Ordering::SeqCst))?;
+        let handler_flag = pressed.clone();
+        ctrlc::set_handler(move || handler_flag.store(true, Ordering::SeqCst))?;
         Ok(Interrupt(pressed))
     }
 
-    /// Whether it was pressed since somebody last asked.
+    /// Whether it was pressed since the last call.
     pub(crate) fn take(&self) -> bool {
         self.0.swap(false, Ordering::SeqCst)
     }
@@ -36,7 +36,7 @@ pub(crate) enum Ending {
     Interrupted,
 }
 
-/// Why an answer ended, in the words that scripts know from servers.
+/// The `finish_reason` of OpenAI's API.
 pub(crate) fn finish_reason(finish: &Finish) -> &'static str {
     match finish {
         Finish::End | Finish::Stop(_) => "stop",
@@ -44,36 +44,41 @@ pub(crate) fn finish_reason(finish: &Finish) -> &'static str {
     }
 }
 
-/// An answer that was shown, and how long it took.
-pub(crate) struct Told {
+/// A printed answer and its timings.
+pub(crate) struct PrintedAnswer {
     pub(crate) text: String,
     pub(crate) picks: Vec<SampledToken>,
     pub(crate) ending: Ending,
     pub(crate) prompt_tokens: usize,
-    /// Until the first text came, and the tokens that came with it.
+    /// Time to the first text, and the tokens that came with it.
     pub(crate) first: Option<(Duration, usize)>,
     pub(crate) took: Duration,
 }
 
-/// Writes the one answer of a stream as it comes.
-pub(crate) fn tell(mut stream: Stream, interrupt: &Interrupt, to: &mut dyn Write) -> Result<Told, Failure> {
-    let begun = Instant::now();
+/// Prints the only answer of a stream while it is generated.
+pub(crate) fn print_stream(
+    mut stream: Stream,
+    interrupt: &Interrupt,
+    to: &mut dyn Write,
+) -> Result<PrintedAnswer, Failure> {
+    let start = Instant::now();
     let prompt_tokens = stream.prompt_tokens();
     let (mut text, mut picks, mut first) = (String::new(), Vec::new(), None);
     let ending = loop {
         if interrupt.take() {
             break Ending::Interrupted;
         }
-        match stream.within(GLANCE) {
+        match stream.within(POLL_INTERVAL) {
             NextEvent::Nothing => {}
             NextEvent::Done => break Ending::Interrupted,
             NextEvent::Event(event) => match event? {
                 Event::Begun { .. } => {}
                 Event::End { finish, .. } => break Ending::Finished(finish),
                 Event::Text { text: new, picks: chosen, .. } => {
-                    // What is echoed came before anything was computed.
+                    // Echoed text precedes all computation, so it does not count as the first
+                    // token.
                     if !chosen.is_empty() {
-                        first.get_or_insert_with(|| (begun.elapsed(), chosen.len()));
+                        first.get_or_insert_with(|| (start.elapsed(), chosen.len()));
                     }
                     to.write_all(new.as_bytes())?;
                     to.flush()?;
@@ -83,26 +88,26 @@ pub(crate) fn tell(mut stream: Stream, interrupt: &Interrupt, to: &mut dyn Write
             },
         }
     };
-    Ok(Told { text, picks, ending, prompt_tokens, first, took: begun.elapsed() })
+    Ok(PrintedAnswer { text, picks, ending, prompt_tokens, first, took: start.elapsed() })
 }
 
-impl Told {
-    /// Tokens a second, of the prompt and of the answer, dim where a person looks on.
-    pub(crate) fn say_speed(&self, report: &Report) {
+impl PrintedAnswer {
+    /// Reports prompt and answer tokens per second, dimmed on a terminal.
+    pub(crate) fn report_speed(&self, report: &Report) {
         let line = speed_line(self.prompt_tokens, self.picks.len(), self.first, self.took);
         let how = match &self.ending {
             Ending::Interrupted => ", interrupted",
-            Ending::Finished(Finish::Length) => ", cut at its longest",
+            Ending::Finished(Finish::Length) => ", cut at the token limit",
             Ending::Finished(_) => "",
         };
-        let is_seen = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        let (dim, plain) = if is_seen { ("\x1b[2m", "\x1b[0m") } else { ("", "") };
-        report.say(&format!("{dim}{line}{how}{plain}"));
+        let is_terminal = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let (dim, plain) = if is_terminal { ("\x1b[2m", "\x1b[0m") } else { ("", "") };
+        report.info(&format!("{dim}{line}{how}{plain}"));
     }
 }
 
-/// The first tokens of the answer come with the prompt, the others one by one. An answer may come all at once, where its tokens are no
-/// text until the last.
+/// The first tokens of an answer count as prefill, the others as decoding. If the tokens form no
+/// text before the last one, they all arrive at once.
 fn speed_line(prompt: usize, answer: usize, first: Option<(Duration, usize)>, took: Duration) -> String {
     let rate = |tokens: usize, time: Duration| match time.as_secs_f64() {
         s if s > 0.0 && tokens > 0 => format!(" at {:.1}/s", tokens as f64 / s),

@@ -1,7 +1,7 @@
-//! Vectors as they are written: numbers, bytes, base64, weights by token, several a text.
+//! Output formats of vectors: numbers, bytes, base64, sparse (weights by token) and multi-vector.
 
 use crate::input::Text;
-use crate::output::Cell;
+use crate::output::ResultRow;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sconce_engine::{MultiVector, Quantized, SparseVector};
@@ -9,21 +9,21 @@ use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
 use std::fmt::{Display, Write};
 
-/// Numbers.
+/// A dense vector as numbers.
 #[derive(Serialize)]
 #[serde(transparent)]
 pub(crate) struct Floats<'a>(pub(crate) &'a [f32]);
 
-impl Cell for Floats<'_> {
+impl ResultRow for Floats<'_> {
     fn lines(&self, _: &Text) -> String {
-        spaced(self.0) + "\n"
+        join_numbers(self.0) + "\n"
     }
     fn bytes(&self) -> Vec<u8> {
         little_endian(self.0)
     }
 }
 
-/// Numbers, as the base64 of their little-endian bytes.
+/// A dense vector as base64 of its little-endian bytes.
 pub(crate) struct Base64<'a>(pub(crate) &'a [f32]);
 
 impl Serialize for Base64<'_> {
@@ -32,49 +32,49 @@ impl Serialize for Base64<'_> {
     }
 }
 
-impl Cell for Base64<'_> {
+impl ResultRow for Base64<'_> {
     fn lines(&self, _: &Text) -> String {
         STANDARD.encode(little_endian(self.0)) + "\n"
     }
 }
 
-/// A row of bytes, which may be signed.
-pub(crate) struct Small<'a> {
+/// A quantized vector: bytes, signed or not.
+pub(crate) struct QuantizedRow<'a> {
     pub(crate) row: &'a [u8],
     pub(crate) is_signed: bool,
 }
 
-impl Serialize for Small<'_> {
+impl Serialize for QuantizedRow<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         if self.is_signed { s.collect_seq(Quantized::signed(self.row)) } else { s.collect_seq(self.row) }
     }
 }
 
-impl Cell for Small<'_> {
+impl ResultRow for QuantizedRow<'_> {
     fn lines(&self, _: &Text) -> String {
-        (if self.is_signed { spaced(Quantized::signed(self.row)) } else { spaced(self.row) }) + "\n"
+        (if self.is_signed { join_numbers(Quantized::signed(self.row)) } else { join_numbers(self.row) }) + "\n"
     }
     fn bytes(&self) -> Vec<u8> {
         self.row.to_vec()
     }
 }
 
-/// Weights of tokens.
+/// A sparse embedding: weights of tokens.
 #[derive(Serialize)]
-pub(crate) struct Weights<'a> {
+pub(crate) struct SparseWeights<'a> {
     ids: &'a [u32],
     tokens: Vec<Option<String>>,
     weights: &'a [f32],
 }
 
-impl<'a> Weights<'a> {
-    pub(crate) fn new(v: &'a SparseVector, token: impl Fn(u32) -> Option<String>) -> Weights<'a> {
-        Weights { ids: &v.ids, tokens: v.ids.iter().map(|id| token(*id)).collect(), weights: &v.weights }
+impl<'a> SparseWeights<'a> {
+    pub(crate) fn new(v: &'a SparseVector, token: impl Fn(u32) -> Option<String>) -> SparseWeights<'a> {
+        SparseWeights { ids: &v.ids, tokens: v.ids.iter().map(|id| token(*id)).collect(), weights: &v.weights }
     }
 }
 
-impl Cell for Weights<'_> {
-    /// The heaviest first.
+impl ResultRow for SparseWeights<'_> {
+    /// Highest weight first.
     fn lines(&self, _: &Text) -> String {
         let mut order: Vec<usize> = (0..self.ids.len()).collect();
         order.sort_by(|a, b| self.weights[*b].total_cmp(&self.weights[*a]));
@@ -86,10 +86,10 @@ impl Cell for Weights<'_> {
     }
 }
 
-/// A vector a token.
-pub(crate) struct Several<'a>(pub(crate) &'a MultiVector);
+/// A multi-vector embedding: one vector per token.
+pub(crate) struct MultiVectorRows<'a>(pub(crate) &'a MultiVector);
 
-impl Serialize for Several<'_> {
+impl Serialize for MultiVectorRows<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let mut list = s.serialize_seq(None)?;
         self.0.rows().try_for_each(|row| list.serialize_element(row))?;
@@ -97,41 +97,45 @@ impl Serialize for Several<'_> {
     }
 }
 
-impl Cell for Several<'_> {
-    /// A vector a line, and an empty line behind each text.
+impl ResultRow for MultiVectorRows<'_> {
+    /// One vector per line, and an empty line after each text.
     fn lines(&self, _: &Text) -> String {
-        self.0.rows().map(|row| spaced(row) + "\n").collect::<String>() + "\n"
+        self.0.rows().map(|row| join_numbers(row) + "\n").collect::<String>() + "\n"
     }
 }
 
-/// bge-m3's three.
+/// The dense, sparse and multi-vector embeddings of bge-m3.
 #[derive(Serialize)]
-pub(crate) struct Three<'a> {
+pub(crate) struct M3Rows<'a> {
     dense: Floats<'a>,
-    sparse: Weights<'a>,
-    multi: Several<'a>,
+    sparse: SparseWeights<'a>,
+    multi: MultiVectorRows<'a>,
 }
 
-impl<'a> Three<'a> {
-    pub(crate) fn new(three: &'a sconce_engine::M3Embedding, token: impl Fn(u32) -> Option<String>) -> Three<'a> {
-        Three { dense: Floats(&three.dense), sparse: Weights::new(&three.sparse, token), multi: Several(&three.multi) }
+impl<'a> M3Rows<'a> {
+    pub(crate) fn new(m3: &'a sconce_engine::M3Embedding, token: impl Fn(u32) -> Option<String>) -> M3Rows<'a> {
+        M3Rows {
+            dense: Floats(&m3.dense),
+            sparse: SparseWeights::new(&m3.sparse, token),
+            multi: MultiVectorRows(&m3.multi),
+        }
     }
 }
 
-impl Cell for Three<'_> {
-    /// One behind the other.
+impl ResultRow for M3Rows<'_> {
+    /// Dense, sparse, multi-vector, in this order.
     fn lines(&self, of: &Text) -> String {
         self.dense.lines(of) + &self.sparse.lines(of) + &self.multi.lines(of)
     }
 }
 
-fn spaced<T: Display>(numbers: impl IntoIterator<Item = T>) -> String {
+fn join_numbers<T: Display>(numbers: impl IntoIterator<Item = T>) -> String {
     let mut line = String::new();
     for number in numbers {
         if !line.is_empty() {
             line.push(' ');
         }
-        // A string takes all that is written.
+        // Writing to a string cannot fail.
         let _ = write!(line, "{number}");
     }
     line

@@ -1,44 +1,45 @@
-//! What an answer must be: one word of the command line, or a field of a JSON line.
+//! Output constraint of an answer: a value of --constrain, or a field of a JSON line.
 
 use sconce_engine::Format;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::io::Read;
 
-/// A larger file is no schema or grammar; the engine refuses long before.
-const LARGEST: u64 = 1 << 20;
+/// Largest schema or grammar file; the engine's own limit is far lower.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// In JSON `"json"`, `{"schema": {…}}`, `{"regex": "…"}` or `{"grammar": "…"}`: a line names no files.
+/// In JSON `"json"`, `{"schema": {…}}`, `{"regex": "…"}` or `{"grammar": "…"}`. A JSON line cannot
+/// name files.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Constrain {
+pub(crate) enum OutputConstraint {
     Json,
     Schema(Value),
     Regex(String),
     Grammar(String),
 }
 
-impl Constrain {
-    /// From what stands behind --constrain.
-    pub(crate) fn parse(s: &str) -> Result<Constrain, String> {
+impl OutputConstraint {
+    /// Parses the value of --constrain.
+    pub(crate) fn parse(s: &str) -> Result<OutputConstraint, String> {
         match s.split_once(':') {
-            None if s == "json" => Ok(Constrain::Json),
+            None if s == "json" => Ok(OutputConstraint::Json),
             Some(("schema", path)) => {
                 let schema = serde_json::from_str(&file(path)?).map_err(|e| format!("{path}: {e}"))?;
-                Ok(Constrain::Schema(schema))
+                Ok(OutputConstraint::Schema(schema))
             }
-            Some(("regex", pattern)) => Ok(Constrain::Regex(pattern.into())),
-            Some(("grammar", path)) => file(path).map(Constrain::Grammar),
-            _ => Err("`json`, `schema:FILE`, `regex:PATTERN` or `grammar:FILE`".into()),
+            Some(("regex", pattern)) => Ok(OutputConstraint::Regex(pattern.into())),
+            Some(("grammar", path)) => file(path).map(OutputConstraint::Grammar),
+            _ => Err("expected `json`, `schema:FILE`, `regex:PATTERN` or `grammar:FILE`".into()),
         }
     }
 
     pub(crate) fn format(&self) -> Format {
         match self.clone() {
-            Constrain::Json => Format::JsonObject,
-            Constrain::Schema(schema) => Format::JsonSchema(schema),
-            Constrain::Regex(pattern) => Format::Regex(pattern),
-            Constrain::Grammar(source) => Format::Grammar(source),
+            OutputConstraint::Json => Format::JsonObject,
+            OutputConstraint::Schema(schema) => Format::JsonSchema(schema),
+            OutputConstraint::Regex(pattern) => Format::Regex(pattern),
+            OutputConstraint::Grammar(source) => Format::Grammar(source),
         }
     }
 }
@@ -46,9 +47,9 @@ impl Constrain {
 fn file(path: &str) -> Result<String, String> {
     let failed = |e: std::io::Error| format!("{path}: {e}");
     let mut text = String::new();
-    std::fs::File::open(path).map_err(failed)?.take(LARGEST + 1).read_to_string(&mut text).map_err(failed)?;
-    if text.len() as u64 > LARGEST {
-        return Err(format!("{path}: larger than {LARGEST} bytes"));
+    std::fs::File::open(path).map_err(failed)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(format!("{path}: larger than {MAX_FILE_BYTES} bytes"));
     }
     Ok(text)
 }
@@ -70,9 +71,9 @@ mod tests {
             ("regex:a:b".into(), json!({"regex": "a:b"})),
             (format!("grammar:{path}"), json!({"grammar": "{\"type\": \"integer\"}"})),
         ] {
-            let parsed = Constrain::parse(&word).unwrap();
+            let parsed = OutputConstraint::parse(&word).unwrap();
             assert_eq!(serde_json::to_value(&parsed).unwrap(), field);
-            assert_eq!(serde_json::from_value::<Constrain>(field).unwrap(), parsed);
+            assert_eq!(serde_json::from_value::<OutputConstraint>(field).unwrap(), parsed);
         }
         std::fs::write(path, "{").unwrap();
         for (word, why) in [
@@ -81,9 +82,12 @@ mod tests {
             ("schema:absent.json", "absent.json: "),
             (&format!("schema:{path}"), "EOF"),
         ] {
-            let e = Constrain::parse(word).unwrap_err();
+            let e = OutputConstraint::parse(word).unwrap_err();
             assert!(e.contains(why), "{e}");
         }
-        assert!(serde_json::from_value::<Constrain>(json!("schema:/etc/hostname")).is_err(), "a line names no files");
+        assert!(
+            serde_json::from_value::<OutputConstraint>(json!("schema:/etc/hostname")).is_err(),
+            "a line names no files"
+        );
     }
 }

@@ -9,43 +9,43 @@ use sconce_ops::Device;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-pub(super) struct Ours {
+pub(super) struct OurEngine {
     pub(super) format: String,
     pub(super) embedder: Embedder,
-    /// How the command is told to load the same.
+    /// Command-line flags that load the same model.
     flags: Vec<String>,
 }
 
-impl Ours {
-    /// In the format that was asked for, or else in all that this device has.
-    pub(super) fn load_all(model: &Model, report: &Report) -> Result<Vec<Ours>, Failure> {
-        if model.how.dtype.is_some() {
-            return Ok(vec![Ours::load(model.clone(), report)?]);
+impl OurEngine {
+    /// Loads the requested format, or else all formats of the device.
+    pub(super) fn load_all(model: &Model, report: &Report) -> Result<Vec<OurEngine>, Failure> {
+        if model.run_args.dtype.is_some() {
+            return Ok(vec![OurEngine::load(model.clone(), report)?]);
         }
         let of = |format: &str| {
             let mut model = model.clone();
-            model.how.dtype = Some(format.parse()?);
-            Ours::load(model, report)
+            model.run_args.dtype = Some(format.parse()?);
+            OurEngine::load(model, report)
         };
         let first = of("f32")?;
         let more: &[&str] = if first.embedder.plan().device == Device::Cpu { &["bf16", "int8"] } else { &["bf16"] };
         std::iter::once(Ok(first)).chain(more.iter().map(|format| of(format))).collect()
     }
 
-    fn load(model: Model, report: &Report) -> Result<Ours, Failure> {
+    fn load(model: Model, report: &Report) -> Result<OurEngine, Failure> {
         let embedder = model.load(report, Embedder::load)?;
         let (format, device) = (embedder.plan().format(), embedder.plan().device.to_string());
         let flags = flags(&model, &device, &format);
-        Ok(Ours { format, embedder, flags })
+        Ok(OurEngine { format, embedder, flags })
     }
 
-    /// Vectors of tokens.
+    /// Embeddings of token sequences.
     pub(super) fn vectors(&self, texts: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, Failure> {
         let inputs: Vec<TextOrTokens<'_>> = texts.iter().map(|ids| TextOrTokens::Tokens(ids)).collect();
         Ok(self.embedder.embed_with(&inputs, &EmbedOptions::default())?.rows().map(<[f32]>::to_vec).collect())
     }
 
-    /// Median seconds of every row, each warmed up and then repeated for so long.
+    /// Median seconds of every row, each warmed up and then repeated for `seconds`.
     pub(super) fn round(&self, rows: &[Row], seconds: f64) -> Result<Vec<f64>, Failure> {
         rows.iter().map(|row| self.time(row, seconds)).collect()
     }
@@ -53,35 +53,36 @@ impl Ours {
     fn time(&self, row: &Row, seconds: f64) -> Result<f64, Failure> {
         let inputs: Vec<TextOrTokens<'_>> = row.texts.iter().map(|ids| TextOrTokens::Tokens(ids)).collect();
         let once = || -> Result<f64, Failure> {
-            let begun = Instant::now();
+            let started = Instant::now();
             self.embedder.embed_with(&inputs, &EmbedOptions::default())?;
-            Ok(begun.elapsed().as_secs_f64())
+            Ok(started.elapsed().as_secs_f64())
         };
         once()?;
-        let (begun, mut times) = (Instant::now(), Vec::new());
-        while times.is_empty() || begun.elapsed().as_secs_f64() < seconds {
+        let (started, mut times) = (Instant::now(), Vec::new());
+        while times.is_empty() || started.elapsed().as_secs_f64() < seconds {
             times.push(once()?);
         }
-        Ok(super::shown::median(&times))
+        Ok(super::report::median(&times))
     }
 
-    /// Seconds that the command takes for a text, from its start to its end.
+    /// Seconds that the command takes for a text, from start to exit.
     pub(super) fn start(&self, text: &str) -> Result<f64, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(&self.flags).arg(text);
-        let begun = Instant::now();
+        let started = Instant::now();
         let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
         match status.success() {
-            true => Ok(begun.elapsed().as_secs_f64()),
-            false => Err(format!("sconce embed ended with {status}").into()),
+            true => Ok(started.elapsed().as_secs_f64()),
+            false => Err(format!("sconce embed failed: {status}").into()),
         }
     }
 }
 
-/// The command that embeds as `model` says, on the device and in the format that it was loaded with.
+/// Arguments of the command that embeds with `model`, on the device and in the format it was loaded
+/// with.
 fn flags(model: &Model, device: &str, format: &str) -> Vec<String> {
     let own = ["embed", "--quiet", "--offline", "--model", &model.model, "--device", device, "--dtype", format];
-    own.map(String::from).into_iter().chain(model.how.flags()).collect()
+    own.map(String::from).into_iter().chain(model.run_args.flags()).collect()
 }
 
 #[cfg(test)]
@@ -92,7 +93,7 @@ mod tests {
     use sconce_engine::DeviceChoice;
     use sconce_ops::{DType, Isa, Rung, threads};
 
-    /// As `sconce embed` reads its flags.
+    /// Parses flags like `sconce embed`.
     #[derive(Parser)]
     struct Embed {
         #[command(flatten)]
@@ -102,27 +103,30 @@ mod tests {
         text: String,
     }
 
-    fn again(told: &[&str]) -> (Model, Model) {
-        let all = [&["embed", "--model", "m"][..], told, &["text"]].concat();
+    fn again(given: &[&str]) -> (Model, Model) {
+        let all = [&["embed", "--model", "m"][..], given, &["text"]].concat();
         let model = Embed::parse_from(all).model;
         let mut flags = flags(&model, "cpu", "bf16");
         flags.push("text".into());
         let embed = Embed::parse_from(flags);
-        assert!(embed.quiet && embed.text == "text" && embed.model.how.offline);
+        assert!(embed.quiet && embed.text == "text" && embed.model.run_args.offline);
         (model, embed.model)
     }
 
     #[test]
     fn a_process_that_is_timed_is_told_all_that_this_one_was() {
-        let told = ["--isa", "scalar", "--rung", "fused", "--batch-tokens", "99", "--allow-host", "--pin"];
-        let (_, Model { model, how }) = again(&told);
-        assert_eq!((model.as_str(), how.device), ("m", DeviceChoice::Only(Device::Cpu)));
-        assert_eq!((how.dtype, how.isa), (Some(Format::Float(DType::BF16)), Some(Isa::Scalar)));
-        assert_eq!((how.rung, how.batch_tokens, how.allow_host), (Some(Rung::Fused), Some(99), true));
-        assert_eq!((how.threads.threads, how.threads.pin), (Some(threads::count()), true));
+        let given = ["--isa", "scalar", "--rung", "fused", "--batch-tokens", "99", "--allow-host", "--pin"];
+        let (_, Model { model, run_args }) = again(&given);
+        assert_eq!((model.as_str(), run_args.device), ("m", DeviceChoice::Only(Device::Cpu)));
+        assert_eq!((run_args.dtype, run_args.isa), (Some(Format::Float(DType::BF16)), Some(Isa::Scalar)));
+        assert_eq!((run_args.rung, run_args.batch_tokens, run_args.allow_host), (Some(Rung::Fused), Some(99), true));
+        assert_eq!((run_args.threads.threads, run_args.threads.pin), (Some(threads::count()), true));
 
         let (was, is) = again(&[]);
-        assert_eq!((is.how.isa, is.how.rung, is.how.batch_tokens, is.how.allow_host), (None, None, None, false));
-        assert_eq!(is.how.threads.pin, was.how.threads.pin);
+        assert_eq!(
+            (is.run_args.isa, is.run_args.rung, is.run_args.batch_tokens, is.run_args.allow_host),
+            (None, None, None, false)
+        );
+        assert_eq!(is.run_args.threads.pin, was.run_args.threads.pin);
     }
 }

@@ -1,8 +1,8 @@
-//! From a worker that is to be to a process, and from its end to the core.
+//! Spawns the processes of workers, signals them and reports their exit to the core.
 
 use crate::core::{Event, Process, Spec, kind};
 use crate::manager::Manager;
-use crate::process::{self, Tell};
+use crate::process::{self, EndSignal};
 use sconce_api::worker::Launch;
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use std::time::Duration;
 use tokio::process::Child;
 use tokio::sync::mpsc;
 
-/// Between two looks at a process that is not our child.
-const WATCH: Duration = Duration::from_millis(500);
+/// Between two checks of a process that is not a child.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Manager {
-    /// Starts a process, and stays until its end.
+    /// Spawns a process and waits until it exits.
     pub(crate) async fn spawn(self: Arc<Self>, id: String, attempt: u64, spec: Spec, device: String) {
         let port = match self.free_port() {
             Ok(port) => port,
-            Err(why) => return self.tell(&id, attempt, Event::NotSpawned(why)),
+            Err(why) => return self.handle_event(&id, attempt, Event::NotSpawned(why)),
         };
         let launch = Launch {
             worker_id: id.clone(),
@@ -40,56 +40,58 @@ impl Manager {
             Err(e) => {
                 let why = format!("{}: {e}", binary.display());
                 tracing::error!(worker = id, "{why}");
-                self.tell(&id, attempt, Event::NotSpawned(why));
+                self.handle_event(&id, attempt, Event::NotSpawned(why));
             }
             Ok((mut child, process)) => {
                 tracing::info!(worker = id, pid = process.pid, port, device, model = spec.model, "started");
-                let (teller, told) = mpsc::unbounded_channel();
-                self.children().insert(process.pid, teller);
-                // What a panic leaves is ended: nobody would wait for it.
-                let nobody = Nobody { pool: &self, process };
-                self.tell(&id, attempt, Event::Spawned { process, port });
-                let ended = until_ended(&mut child, told).await;
-                drop(nobody);
+                let (sender, signals) = mpsc::unbounded_channel();
+                self.children().insert(process.pid, sender);
+                // If this task panics, nobody would wait for the process, so it is killed.
+                let guard = ChildGuard { pool: &self, process };
+                self.handle_event(&id, attempt, Event::Spawned { process, port });
+                let ended = until_ended(&mut child, signals).await;
+                drop(guard);
                 let (code, how) = match ended {
-                    Ok(status) => (status.code(), process::how(status, &log)),
-                    Err(e) => (None, format!("nobody knows how: {e}")),
+                    Ok(status) => (status.code(), process::describe_exit(status, &log)),
+                    Err(e) => (None, format!("exit status unknown: {e}")),
                 };
                 tracing::info!(worker = id, pid = process.pid, "ended: {how}");
-                self.tell(&id, attempt, Event::Exited { code, how });
+                self.handle_event(&id, attempt, Event::Exited { code, how });
             }
         }
     }
 
-    /// Tells the end of a process that is not our child.
+    /// Reports the exit of a process that is not a child.
     pub(crate) fn watch(self: &Arc<Self>, id: String, attempt: u64, process: Process) {
         let pool = self.clone();
         tokio::spawn(async move {
-            while process::runs(process) {
-                tokio::time::sleep(WATCH).await;
+            while process::is_running(process) {
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
             tracing::info!(worker = id, pid = process.pid, "ended");
-            let how = "nobody knows how: an earlier manager started it".to_string();
-            pool.tell(&id, attempt, Event::Exited { code: None, how });
+            let how = "exit status unknown, because an earlier manager started it".to_string();
+            pool.handle_event(&id, attempt, Event::Exited { code: None, how });
         });
     }
 
-    /// A child that was not waited for has its number to itself. Of any other it is seen first whether the number is still its own.
-    pub(crate) fn signal(&self, process: Process, what: Tell) {
-        let told = self.children().get(&process.pid).is_some_and(|child| child.send(what).is_ok());
-        if !told {
-            process::tell(process, what);
+    /// Signals a process. A child goes through its own task, which knows that the pid is still the
+    /// child's; any other process must match its start time.
+    pub(crate) fn signal(&self, process: Process, signal: EndSignal) {
+        let signals = self.children().get(&process.pid).is_some_and(|child| child.send(signal).is_ok());
+        if !signals {
+            process::signal(process, signal);
         }
     }
 
-    /// A port that nobody listens at now. Somebody may before our worker does; then it says so, and gets another.
+    /// A port that is free now. Another program may take it before the worker does; the worker then
+    /// exits with [`sconce_api::worker::PORT_TAKEN`] and gets another.
     pub(crate) fn free_port(&self) -> Result<u16, String> {
         let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
         let Some(range) = &self.config.ports else {
             let bound = is_free(0).and_then(|l| l.local_addr());
-            return bound.map(|a| a.port()).map_err(|e| format!("there is no port for it: {e}"));
+            return bound.map(|a| a.port()).map_err(|e| format!("no free port: {e}"));
         };
-        // One after the other, so that a port that was taken is not the next to be tried.
+        // In order, so that a port that was taken is not tried again next.
         let (start, end) = (u32::from(*range.start()), u32::from(*range.end()));
         let length = end - start + 1;
         let from = self.next_port.load(Ordering::Relaxed);
@@ -102,39 +104,39 @@ impl Manager {
             }
         }
         let (first, last) = (range.start(), range.end());
-        Err(format!("all ports from {first} to {last} are taken; give more with worker_ports"))
+        Err(format!("all ports from {first} to {last} are taken; extend worker_ports"))
     }
 }
 
-/// Waits for the end of a child, and tells it to end when that is wanted. In one place, because its number is its own only until it was
-/// waited for.
+/// Waits until a child exits and sends it the signals of `signals`. One task does both, because the
+/// pid is certain only until the child was waited for.
 async fn until_ended(
     child: &mut Child,
-    mut told: mpsc::UnboundedReceiver<Tell>,
+    mut signals: mpsc::UnboundedReceiver<EndSignal>,
 ) -> std::io::Result<std::process::ExitStatus> {
     loop {
         tokio::select! {
             ended = child.wait() => return ended,
-            Some(what) = told.recv() => {
+            Some(signal) = signals.recv() => {
                 if let Some(pid) = child.id() {
-                    process::send(pid, what);
+                    process::send_signal(pid, signal);
                 }
             }
         }
     }
 }
 
-/// Forgets a child; before it is over, because of a panic, ends it too.
-struct Nobody<'a> {
+/// Removes a child from the table; on a panic, kills it too.
+struct ChildGuard<'a> {
     pool: &'a Manager,
     process: Process,
 }
 
-impl Drop for Nobody<'_> {
+impl Drop for ChildGuard<'_> {
     fn drop(&mut self) {
         self.pool.children().remove(&self.process.pid);
         if std::thread::panicking() {
-            process::tell(self.process, Tell::Kill);
+            process::signal(self.process, EndSignal::Kill);
         }
     }
 }

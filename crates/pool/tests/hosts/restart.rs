@@ -1,6 +1,6 @@
-//! Managers that end and come back, and what they find.
+//! Managers that end or crash and are restarted, and what they find.
 
-use crate::common::{House, Running, lives, signal};
+use crate::common::{Running, TestHost, lives, signal};
 use axum::http::{Method, StatusCode};
 use sconce_pool::{Asker, Config};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ fn pid(worker: &Value) -> u64 {
     worker["pid"].as_u64().unwrap()
 }
 
-/// What a worker would tell.
+/// Sends a worker's ready callback.
 fn call(address: SocketAddr, token: &str, id: &str, port: u64) -> (StatusCode, Value) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let asker = Asker { url: format!("http://{address}"), key: Some(token.into()) };
@@ -24,18 +24,20 @@ fn state(config: &Config) -> Value {
     serde_json::from_slice(&std::fs::read(config.state.join("state.json")).unwrap()).unwrap()
 }
 
-/// Waits until the disk has what is true of one worker.
+/// Waits until the state file satisfies a condition.
 fn saved(pool: &Running, what: impl Fn(&Value) -> bool) -> Value {
-    pool.wait("the state to be on disk", |p| Some(p.kept()).filter(|kept| what(&kept["workers"][0])))
+    pool.wait("the state to be on disk", |p| {
+        Some(p.saved_state()).filter(|saved_state| what(&saved_state["workers"][0]))
+    })
 }
 
 #[test]
 fn a_stop_that_was_cut_short_does_not_cost_a_declared_model() {
-    let house = House::new();
+    let host = TestHost::new();
     let toml = "[[model]]\nmodel = 'slow'";
-    let pool = house.run(toml);
+    let pool = host.run(toml);
     let before = pool.ready(1)[0].clone();
-    // It has something to do, so that it does not go at once; the manager does not live to see it go.
+    // It has a running request, so it does not end at once; the manager crashes before it does.
     let mut busy = pool.execute("slow", "a");
     busy.until("\"i\":1");
     let (status, _) = pool.post("/v2/workers/stop", json!({"worker_id": before["id"]}));
@@ -53,8 +55,8 @@ fn a_stop_that_was_cut_short_does_not_cost_a_declared_model() {
 
 #[test]
 fn workers_may_be_kept_when_the_manager_is_told_to_end() {
-    let house = House::new();
-    let mut config = house.config("[[model]]\nmodel = 'ok'\nreplicas = 2");
+    let host = TestHost::new();
+    let mut config = host.config("[[model]]\nmodel = 'ok'\nreplicas = 2");
     config.keep_workers = true;
     let pool = Running::new(config);
     let pids: Vec<u64> = pool.ready(2).iter().map(pid).collect();
@@ -70,8 +72,8 @@ fn workers_may_be_kept_when_the_manager_is_told_to_end() {
 
 #[test]
 fn a_worker_that_was_loading_when_its_manager_died_is_waited_for() {
-    let house = House::new();
-    let pool = house.run("[[model]]\nmodel = 'late'");
+    let host = TestHost::new();
+    let pool = host.run("[[model]]\nmodel = 'late'");
     let before = pool.wait("a process", |p| p.workers().first().filter(|w| w["pid"].is_u64()).cloned());
     saved(&pool, |w| w["process"].is_object());
     let config = pool.crash();
@@ -79,45 +81,45 @@ fn a_worker_that_was_loading_when_its_manager_died_is_waited_for() {
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!((&pool.workers()[0]["state"], &pool.workers()[0]["pid"]), (&json!("starting"), &before["pid"]));
     assert_eq!(pool.chat("late", "hi").0, StatusCode::SERVICE_UNAVAILABLE);
-    std::fs::write(house.path("go"), "").unwrap();
+    std::fs::write(host.path("go"), "").unwrap();
     let after = pool.ready(1)[0].clone();
     assert_eq!((pid(&after), &after["restarts"]), (pid(&before), &json!(0)));
 }
 
 #[test]
 fn callbacks_of_strangers_are_refused_so_that_they_end() {
-    let house = House::new();
-    let pool = house.run("[[model]]\nmodel = 'ok'");
+    let host = TestHost::new();
+    let pool = host.run("[[model]]\nmodel = 'ok'");
     let worker = pool.ready(1)[0].clone();
     let id = worker["id"].as_str().unwrap();
     let port: u64 = worker["uri"].as_str().unwrap().rsplit(':').next().unwrap().parse().unwrap();
-    let token = pool.kept()["token"].as_str().unwrap().to_string();
+    let token = pool.saved_state()["token"].as_str().unwrap().to_string();
     assert_eq!(call(pool.address, &token, id, port).0, StatusCode::OK);
     for (id, port) in [(id, port + 1), ("ok-nobody", port)] {
         let (status, body) = call(pool.address, &token, id, port);
         assert_eq!((status, &body["error_code"]), (StatusCode::NOT_FOUND, &json!("WORKER_NOT_FOUND")), "{id} {port}");
     }
-    // Of another house.
+    // Token of another pool.
     assert_eq!(call(pool.address, "an old token", id, port).0, StatusCode::UNAUTHORIZED);
     assert_eq!(pool.workers()[0]["state"], "ready", "nothing of it is held against the worker");
 }
 
 #[test]
 fn the_token_is_on_disk_before_the_first_worker_has_it() {
-    let house = House::new();
-    let pool = house.run("");
-    assert_eq!(pool.kept()["token"].as_str().unwrap().len(), 64);
+    let host = TestHost::new();
+    let pool = host.run("");
+    assert_eq!(pool.saved_state()["token"].as_str().unwrap().len(), 64);
 }
 
 #[test]
 fn a_state_that_is_outdated_costs_nobody_else_and_leaves_no_orphan() {
-    let house = House::new();
-    let pool = house.run("[[model]]\nmodel = 'ok'");
+    let host = TestHost::new();
+    let pool = host.run("[[model]]\nmodel = 'ok'");
     let first = pool.ready(1)[0].clone();
     let id = first["id"].as_str().unwrap().to_string();
     let old = saved(&pool, |w| w["been_ready"] == true);
-    // The disk refuses from now on, and the worker gets another process.
-    let way = house.path("state/state.json.new");
+    // Writes to disk fail from now on, and the worker gets another process.
+    let way = host.path("state/state.json.new");
     std::fs::create_dir(&way).unwrap();
     signal(&first, "KILL");
     let second =
@@ -125,14 +127,15 @@ fn a_state_that_is_outdated_costs_nobody_else_and_leaves_no_orphan() {
     let config = pool.crash();
     std::fs::remove_dir(&way).unwrap();
     assert_eq!(state(&config)["workers"][0]["process"], old["workers"][0]["process"], "it is outdated");
-    // What is more, the number is somebody else's by now: our own, of another birth.
+    // The recorded pid is reused: it is our own, with another start time.
     let mut outdated = old.clone();
     outdated["workers"][0]["process"]["pid"] = json!(std::process::id());
     std::fs::write(config.state.join("state.json"), outdated.to_string()).unwrap();
     let pool = Running::new(config);
     let third = pool.ready(1)[0].clone();
     assert!(third["id"] == id.as_str() && third["pid"] != second["pid"], "{third}");
-    // The second process is nobody's. It is told so when it calls, and ends itself; this fake has to be ended.
+    // No manager knows the second process. A real worker ends itself when its callback is refused;
+    // this fake must be killed.
     assert!(lives(pid(&second)));
     let port: u64 = second["uri"].as_str().unwrap().rsplit(':').next().unwrap().parse().unwrap();
     let (status, body) = call(pool.address, old["token"].as_str().unwrap(), &id, port);
@@ -143,17 +146,17 @@ fn a_state_that_is_outdated_costs_nobody_else_and_leaves_no_orphan() {
 
 #[test]
 fn a_process_of_ours_that_is_not_at_its_port_is_ended_and_replaced() {
-    let house = House::new();
-    let pool = house.run("[[model]]\nmodel = 'ok'\nreplicas = 2");
+    let host = TestHost::new();
+    let pool = host.run("[[model]]\nmodel = 'ok'\nreplicas = 2");
     let before = pool.ready(2);
-    let mut kept = saved(&pool, |w| w["been_ready"] == true);
+    let mut saved_state = saved(&pool, |w| w["been_ready"] == true);
     let config = pool.crash();
-    // Each at the other's.
-    let ports = [kept["workers"][1]["port"].clone(), kept["workers"][0]["port"].clone()];
+    // Each at the other's port.
+    let ports = [saved_state["workers"][1]["port"].clone(), saved_state["workers"][0]["port"].clone()];
     for (n, port) in ports.into_iter().enumerate() {
-        (kept["workers"][n]["port"], kept["workers"][n]["been_ready"]) = (port, json!(true));
+        (saved_state["workers"][n]["port"], saved_state["workers"][n]["been_ready"]) = (port, json!(true));
     }
-    std::fs::write(config.state.join("state.json"), kept.to_string()).unwrap();
+    std::fs::write(config.state.join("state.json"), saved_state.to_string()).unwrap();
     let pool = Running::new(config);
     let after = pool.ready(2);
     for (old, new) in before.iter().zip(&after) {

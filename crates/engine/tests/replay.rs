@@ -3,7 +3,7 @@
 
 use sconce_engine::Checkpoint;
 use sconce_models::{
-    Batch, CONTEXT, Encoder, LmHead, EncoderKv, Result, Seq2Seq, Sequence, TokenChunk, encoder, lm_head, seq2seq,
+    Batch, CONTEXT, Encoder, EncoderKv, LmHead, Result, Seq2Seq, Sequence, TokenChunk, encoder, lm_head, seq2seq,
 };
 use sconce_ops::case::places;
 use sconce_ops::replay::{self, Fill, Given, GraphCache, Pass};

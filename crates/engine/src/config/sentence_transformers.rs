@@ -8,7 +8,7 @@ use super::input_spec::{InputSpec, plain_input_spec};
 use crate::error::{Error, Result};
 use sconce_formats::{Model, gguf, is_gguf, json, optional_json};
 use sconce_ops::{Activation, Linear, Pooling, Weights};
-use sconce_text::{TokenizerOptions, Table};
+use sconce_text::{Table, TokenizerOptions};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@
 use crate::config::{FileFacts, plain_input_spec};
 use crate::error::{Error, Result};
 use crate::tasks::classify::{ClassifierSpec, Representation, Scores};
-use sconce_text::{Encoded, TokenizerOptions, Reader, Tokenizer, Truncate};
+use sconce_text::{Encoded, Reader, Tokenizer, TokenizerOptions, Truncate};
 use std::path::Path;
 
 /// The prompt before query and document.

@@ -124,7 +124,7 @@ impl Context<'_> {
         }
         match rule.conversion {
             Conversion::Same | Conversion::ConfigOnly => one(whole),
-            Conversion::Table if *ending == "weight" => one(whole.as_matrix()),
+            Conversion::Table if *ending == "weight" => one(whole.into_matrix()),
             Conversion::Table => one(whole),
             Conversion::Query => one(whole.rotary((self.heads)()?.queries).map_err(fail)?),
             Conversion::Key => one(whole.rotary((self.heads)()?.keys).map_err(fail)?),
@@ -132,7 +132,7 @@ impl Context<'_> {
             Conversion::FalconQkv => one(whole.grouped((self.heads)()?).map_err(fail)?),
             Conversion::Positions => {
                 let pad = self.metadata.u64("tokenizer.ggml.padding_token_id")?.unwrap_or(1);
-                one(whole.as_matrix().with_leading_rows(pad).map_err(fail)?)
+                one(whole.into_matrix().with_leading_rows(pad).map_err(fail)?)
             }
             Conversion::SplitQkv => {
                 let Heads { queries, keys, size } = (self.heads)()?;
@@ -218,7 +218,7 @@ impl Source {
     }
 
     /// A single row becomes a matrix.
-    fn as_matrix(mut self) -> Source {
+    fn into_matrix(mut self) -> Source {
         if self.dims.len() == 1 {
             self.dims.insert(0, 1);
         }

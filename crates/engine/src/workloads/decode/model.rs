@@ -181,7 +181,7 @@ impl LmModel {
 
     /// Logits of the rows that the chunks want.
     pub(crate) fn run(&self, chunks: &[TokenChunk], cache: &KvCache, place: &Place) -> Result<Tensor> {
-        let pass = DecodePass { model: self, chunks: chunks, cache, place };
+        let pass = DecodePass { model: self, chunks, cache, place };
         pass.forward(&pass.batch(None)?)?.pop().ok_or_else(|| Error::bug(place.device(), "a step gives logits"))
     }
 

@@ -164,7 +164,7 @@ fn classify_can_be_raw_and_brief() {
     assert!(e.contains("json or jsonl"), "{e}");
     // A reranker has one score; a classifier cannot rerank.
     let e = err(&["rerank", "-m", model.path(), "--query", "q", "d"], b"");
-    assert!(e.contains("3 scores") && e.contains("sconce classify"), "{e}");
+    assert!(e.contains("3 labels") && e.contains("sconce classify"), "{e}");
     // There is no default model.
     assert_eq!(sconce(&["classify", "hello"], b"").status.code(), Some(2));
 }

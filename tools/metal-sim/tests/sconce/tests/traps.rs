@@ -88,7 +88,7 @@ fn more_than_1024_experts_are_chosen_from() {
     assert_close(&|place| {
         let w = weights(&[("up", &[experts * 2, n]), ("down", &[experts * n, 2])], place);
         let part =
-            |name, rows, columns, e| Experts::part(&w, name, e, ExpertShape { experts, rows, columns, turned: false });
+            |name, rows, columns, e| Experts::part(&w, name, e, ExpertShape { experts, rows, columns, transposed: false });
         let all = |name, rows, columns| (0..experts).map(|e| part(name, rows, columns, e)).collect::<Result<Vec<_>>>();
         let (up, down) = (all("up", 2, n)?, all("down", n, 2)?);
         // The likeliest experts for either sign of the first element are at the ends of the list.

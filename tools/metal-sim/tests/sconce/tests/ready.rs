@@ -6,7 +6,7 @@ use sconce_ops::Device;
 use sconce_engine::hub::Options;
 use sconce_engine::{
     DeviceChoice, Embedder, Llm, LoadOptions, GenerationParams, Prompt, Request, Seq2Seq, Seq2SeqOptions,
-    Seq2SeqRoom, Start,
+    Seq2SeqLimits, Start,
 };
 use sconce_testkit::{materialize, plain_words};
 use std::path::Path;
@@ -137,7 +137,7 @@ fn writing_what_was_read_compiles_nothing() {
     let (cache, dir) = (tempfile::tempdir().expect("a folder"), materialize("t5-seq2seq"));
     std::fs::write(dir.path().join("tokenizer.json"), plain_words(67).to_string()).expect("a tokenizer");
     let reference = dir.path().to_str().expect("a path").parse().expect("a reference");
-    let room = Seq2SeqRoom { input: Some(256), output: 200, sequences: 12, cache_format: None };
+    let room = Seq2SeqLimits { input: Some(256), output: 200, sequences: 12, cache_format: None };
     let model = Seq2Seq::load(&reference, &LoadOptions { seq2seq: room, ..options(cache.path()) }, &()).expect("a model");
     let made = pipelines();
     for (n, length) in [(1, 1), (1, 200), (2, 30), (11, 9)] {

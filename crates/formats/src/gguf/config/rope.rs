@@ -125,8 +125,8 @@ fn longrope(keys: &Keys, rotary_dims: usize) -> Result<Config, FileError> {
 
 /// Recovers Llama 3.1's parameters from the divisors of the frequencies. With wavelength λ, context
 /// c and frequency factors l, h: 1 where λ < c/h, `factor` where λ > c/l, else
-/// `1 / ((1 − s)/factor + s)` with s = (c/λ − l)/(h − l). Only c/l and c/h matter, so l = 1 suffices; Llama's own values
-/// are tried first.
+/// `1 / ((1 − s)/factor + s)` with s = (c/λ − l)/(h − l). Only c/l and c/h matter, so l = 1
+/// suffices; Llama's own values are tried first.
 fn llama3(keys: &Keys, divisors: &[f32], theta: f64, rotary_dims: usize) -> Result<Config, FileError> {
     // The file has as many divisors, so this bounds the work below.
     if divisors.len() != rotary_dims / 2 {

@@ -4,75 +4,75 @@
 mod common;
 
 use common::{Golden, family};
+use sconce_ops::case::devices;
+use sconce_testkit::Suite;
 use serde_json::json;
 
-#[test]
-fn bert() {
+fn bert(kind: &str) {
     family(
+        kind,
         &["bert-base", "bert-mlm", "bert-mlm-legacy", "bert-reranker", "bert-sequence", "bert-token"],
         &["bert-token", "bert-base"],
     );
 }
 
-#[test]
-fn distilbert() {
+fn distilbert(kind: &str) {
     let heads = ["distilbert-mlm", "distilbert-sequence", "distilbert-token"];
-    family(&[&["distilbert-tiny", "distilbert-base"][..], &heads].concat(), &["distilbert-tiny", "distilbert-base"]);
+    family(
+        kind,
+        &[&["distilbert-tiny", "distilbert-base"][..], &heads].concat(),
+        &["distilbert-tiny", "distilbert-base"],
+    );
 }
 
-#[test]
-fn roberta() {
+fn roberta(kind: &str) {
     let models = ["roberta-tiny", "roberta-base", "xlm-roberta-tiny", "xlm-roberta-large"];
     let heads = ["roberta-mlm", "roberta-sequence", "roberta-token", "xlm-roberta-sequence", "camembert-mlm"];
-    family(&[&models[..], &heads].concat(), &["roberta-tiny", "xlm-roberta-tiny", "roberta-base"]);
+    family(kind, &[&models[..], &heads].concat(), &["roberta-tiny", "xlm-roberta-tiny", "roberta-base"]);
 }
 
-#[test]
-fn mpnet() {
-    family(&["mpnet-tiny", "mpnet-base", "mpnet-mlm", "mpnet-sequence", "mpnet-token"], &["mpnet-tiny", "mpnet-base"]);
+fn mpnet(kind: &str) {
+    family(
+        kind,
+        &["mpnet-tiny", "mpnet-base", "mpnet-mlm", "mpnet-sequence", "mpnet-token"],
+        &["mpnet-tiny", "mpnet-base"],
+    );
 }
 
-#[test]
-fn electra() {
+fn electra(kind: &str) {
     let models = ["electra-tiny", "electra-small", "electra-base", "electra-discriminator"];
     let heads = ["electra-mlm", "electra-sequence", "electra-token"];
-    family(&[&models[..], &heads].concat(), &["electra-tiny", "electra-base"]);
+    family(kind, &[&models[..], &heads].concat(), &["electra-tiny", "electra-base"]);
 }
 
-#[test]
-fn jina_bert() {
+fn jina_bert(kind: &str) {
     let models = ["jina-tiny", "jina-eight-heads", "jina-code-tiny", "jina-base", "jina-code-base"];
-    family(&[&models[..], &["jina-mlm", "jina-sequence"]].concat(), &["jina-tiny", "jina-code-tiny"]);
+    family(kind, &[&models[..], &["jina-mlm", "jina-sequence"]].concat(), &["jina-tiny", "jina-code-tiny"]);
 }
 
-#[test]
-fn nomic_bert() {
+fn nomic_bert(kind: &str) {
     let models = ["nomic-tiny", "nomic-base", "nomic-moe-tiny", "nomic-moe-base"];
-    family(&[&models[..], &["nomic-mlm", "nomic-sequence"]].concat(), &["nomic-tiny", "nomic-moe-tiny"]);
+    family(kind, &[&models[..], &["nomic-mlm", "nomic-sequence"]].concat(), &["nomic-tiny", "nomic-moe-tiny"]);
 }
 
-#[test]
-fn gte() {
+fn gte(kind: &str) {
     let models = ["gte-new-tiny", "gte-new-multilingual", "gte-new-unscaled", "gte-model", "gte-new-base"];
-    family(&[&models[..], &["gte-new-mlm", "gte-new-sequence", "gte-new-token"]].concat(), &["gte-new-tiny"]);
+    family(kind, &[&models[..], &["gte-new-mlm", "gte-new-sequence", "gte-new-token"]].concat(), &["gte-new-tiny"]);
 }
 
-#[test]
-fn modernbert() {
+fn modernbert(kind: &str) {
     let models = ["modernbert-tiny", "modernbert-base", "modernbert-biases", "modernbert-layer-types"];
     let heads = ["modernbert-mlm", "modernbert-sequence-cls", "modernbert-sequence-mean", "modernbert-token"];
-    family(&[&models[..], &heads].concat(), &["modernbert-tiny"]);
+    family(kind, &[&models[..], &heads].concat(), &["modernbert-tiny"]);
 }
 
-#[test]
-fn t5() {
+fn t5(kind: &str) {
     let models = ["t5-relu", "t5-gated", "t5-base", "t5-whole", "mt5-tiny", "mt5-small", "umt5-tiny"];
-    family(&[&models[..], &["t5-token"]].concat(), &["t5-relu", "t5-gated", "mt5-tiny"]);
+    family(kind, &[&models[..], &["t5-token"]].concat(), &["t5-relu", "t5-gated", "mt5-tiny"]);
 }
 
 /// Settings that change the result and are not supported are refused with an explanation before
 /// anything runs.
-#[test]
 fn what_is_not_supported_is_refused() {
     let cases = [
         ("distilbert-tiny", "activation", json!("telu"), "telu"),
@@ -104,4 +104,20 @@ fn what_is_not_supported_is_refused() {
         let why = Golden::open(name).refusal(field, value);
         assert!(why.contains(word), "{name} {field}: {why}");
     }
+}
+
+fn main() {
+    Suite::new(devices())
+        .on_each("bert", bert)
+        .on_each("distilbert", distilbert)
+        .on_each("roberta", roberta)
+        .on_each("mpnet", mpnet)
+        .on_each("electra", electra)
+        .on_each("jina_bert", jina_bert)
+        .on_each("nomic_bert", nomic_bert)
+        .on_each("gte", gte)
+        .on_each("modernbert", modernbert)
+        .on_each("t5", t5)
+        .test("what_is_not_supported_is_refused", what_is_not_supported_is_refused)
+        .run()
 }

@@ -2,9 +2,9 @@
 
 use sconce_engine::Checkpoint;
 use sconce_models::{Batch, Encoder, Sequence, Task, encoder, head};
-use sconce_ops::case::{half_formats, places};
+use sconce_ops::case::{devices, half_formats, places};
 use sconce_ops::{DType, Ladder, Place, Policy, Rung, Tensor, Weights};
-use sconce_testkit::{Arrays, golden, json, materialize, worst};
+use sconce_testkit::{Arrays, Suite, golden, json, materialize, worst};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -74,11 +74,10 @@ fn relative(got: &[f32], want: &[f32]) -> f32 {
     worst(got, want) / want.iter().fold(0.0, |m, v| v.abs().max(m))
 }
 
-#[test]
-fn every_layer_and_every_head_equal_the_reference_in_every_place() {
+fn every_layer_and_every_head_equal_the_reference_in_every_place(kind: &str) {
     for name in MODELS {
         let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
-        for (place, force) in places() {
+        for (place, force) in places(kind) {
             let on = format!("{}{}", place.device(), force.map_or_else(String::new, |rung| format!(", {rung}")));
             let ladder = Ladder::new(Policy { force, ..Policy::default() });
             let _here = ladder.clone().enter();
@@ -110,7 +109,6 @@ fn every_layer_and_every_head_equal_the_reference_in_every_place() {
     }
 }
 
-#[test]
 fn nothing_of_the_encoder_is_left_unread() {
     for name in MODELS {
         let files = Files::of(name);
@@ -121,7 +119,6 @@ fn nothing_of_the_encoder_is_left_unread() {
     }
 }
 
-#[test]
 fn a_sequence_does_not_see_its_neighbours() {
     for name in ["deberta-tiny", "deberta-v2-conv", "deberta-v2-unusual"] {
         let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
@@ -139,15 +136,14 @@ fn a_sequence_does_not_see_its_neighbours() {
 /// roundings of a value of the layer's size; a lost term or a wrong row is off by the size itself.
 const ROUNDINGS: f32 = 8.0;
 
-#[test]
-fn half_formats_stay_near_our_own_f32() {
+fn half_formats_stay_near_our_own_f32(kind: &str) {
     let lengths = [1, 2, 17, 512];
     for name in ["deberta-tiny", "deberta-v2-tiny", "deberta-v2-conv"] {
         let files = Files::of(name);
         let ids = |n: usize| (0..n).map(|i| (i * 7 + n) as u32 % 99).collect();
         let sequences = lengths.map(|n| Sequence { ids: ids(n), ..Sequence::default() });
         let want = layers(&*files.encoder(DType::F32, &Place::cpu()), &sequences, &Place::cpu()).0;
-        for (place, force) in places().into_iter().filter(|(_, rung)| *rung == Some(Rung::Fused)) {
+        for (place, force) in places(kind).into_iter().filter(|(_, rung)| *rung == Some(Rung::Fused)) {
             let _here = Ladder::new(Policy { force, ..Policy::default() }).enter();
             for dtype in half_formats() {
                 let got = layers(&*files.encoder(dtype, &place), &sequences, &place).0;
@@ -163,7 +159,6 @@ fn half_formats_stay_near_our_own_f32() {
     }
 }
 
-#[test]
 fn what_would_change_the_result_is_refused() {
     let error = |name: &str, field: &str, value: Value| {
         let files = Files::of(name);
@@ -188,4 +183,17 @@ fn what_would_change_the_result_is_refused() {
     assert!(error("deberta-v2-conv", "conv_kernel_size", json!(u64::MAX)).contains("conv.weight"));
     assert!(error("deberta-tiny", "max_relative_positions", json!(i64::MAX)).contains("rel_embeddings"));
     assert!(error("deberta-tiny", "hidden_size", json!(3 * (u64::MAX / 3))).contains("by the configuration"));
+}
+
+fn main() {
+    Suite::new(devices())
+        .on_each(
+            "every_layer_and_every_head_equal_the_reference_in_every_place",
+            every_layer_and_every_head_equal_the_reference_in_every_place,
+        )
+        .test("nothing_of_the_encoder_is_left_unread", nothing_of_the_encoder_is_left_unread)
+        .test("a_sequence_does_not_see_its_neighbours", a_sequence_does_not_see_its_neighbours)
+        .on_each("half_formats_stay_near_our_own_f32", half_formats_stay_near_our_own_f32)
+        .test("what_would_change_the_result_is_refused", what_would_change_the_result_is_refused)
+        .run()
 }

@@ -5,9 +5,9 @@ use sconce_engine::{
     Checkpoint, Classifier, DeviceChoice, Embedder, LoadOptions, Prompt, RankOptions, Reranker, TextOrPair,
 };
 use sconce_models::{Batch, Encoder, Sequence, Task, encoder, head};
-use sconce_ops::case::places;
+use sconce_ops::case::{devices, places};
 use sconce_ops::{DType, Device, Ladder, Place, Policy, Tensor, Weights};
-use sconce_testkit::{Arrays, golden, json, materialize, worst};
+use sconce_testkit::{Arrays, Suite, golden, json, materialize, worst};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -75,8 +75,8 @@ impl Model {
     }
 }
 
-fn everywhere(mut f: impl FnMut(&Place)) {
-    for (place, rung) in places() {
+fn everywhere(kind: &str, mut f: impl FnMut(&Place)) {
+    for (place, rung) in places(kind) {
         let _here = Ladder::new(Policy { force: rung, ..Policy::default() }).enter();
         f(&place);
     }
@@ -84,13 +84,12 @@ fn everywhere(mut f: impl FnMut(&Place)) {
 
 /// With the tensors under `model.` and without, with an unused head and without, with special
 /// tokens at either end; and all texts of a prompt in one batch, where each attends only to itself.
-#[test]
-fn embedders_equal_sentence_transformers() {
+fn embedders_equal_sentence_transformers(kind: &str) {
     for name in ["task-embed-qwen3", "task-embed-mistral", "task-embed-llama"] {
         let (dir, answers, want) = (materialize(name), answers(name), arrays(name).f32("embeddings"));
         let cases = answers["cases"].as_array().unwrap();
         let shown = &cases[answers["hidden_of"].as_u64().unwrap() as usize];
-        everywhere(|place| Model::load(dir.path(), place).layers_equal(name, ids(&shown["ids"])));
+        everywhere(kind, |place| Model::load(dir.path(), place).layers_equal(name, ids(&shown["ids"])));
 
         let embedder = Embedder::load(&reference(dir.path()), &options(), &()).unwrap();
         let mut seen = 0;
@@ -112,14 +111,13 @@ fn embedders_equal_sentence_transformers() {
 }
 
 /// A classifier reads the last token that is not padding, if there is a padding id; else the last.
-#[test]
-fn classifiers_read_the_last_token_that_is_no_padding() {
+fn classifiers_read_the_last_token_that_is_no_padding(kind: &str) {
     for name in ["llama-sequence", "mistral-sequence", "qwen2-sequence", "qwen3-sequence"] {
         let (dir, arrays) = (materialize(name), arrays(name));
         let (all, ends) = (arrays.u32("ids").values, arrays.u32("cu_seqlens").values);
         let sequences: Vec<Vec<u32>> = ends.windows(2).map(|w| all[w[0] as usize..w[1] as usize].to_vec()).collect();
         let want = arrays.f32("logits");
-        everywhere(|place| {
+        everywhere(kind, |place| {
             let model = Model::load(dir.path(), place);
             model.layers_equal(name, sequences[1].clone());
             let head = head(Task::Classify, &model.config, &model.weights).unwrap();
@@ -164,7 +162,6 @@ fn classifying(name: &str, class: &str, labels: usize) -> (TempDir, Vec<Vec<f32>
 
 /// From a text to its labels, through the tokenizer and the session. The reference's last hidden
 /// state is a golden's.
-#[test]
 fn a_decoder_classifies_and_reranks() {
     let name = "task-embed-mistral";
     let answers = answers(name);
@@ -195,8 +192,7 @@ fn a_decoder_classifies_and_reranks() {
 }
 
 /// The golden's scores, all documents of a query and task in one batch; and the token counts.
-#[test]
-fn a_language_model_that_is_asked_reranks() {
+fn a_language_model_that_is_asked_reranks(kind: &str) {
     let name = "task-rerank-qwen3";
     let (dir, answers, arrays) = (materialize(name), answers(name), arrays(name));
     // The reference truncates at 200 tokens and computes rotary positions without a limit.
@@ -210,7 +206,7 @@ fn a_language_model_that_is_asked_reranks() {
     change("tokenizer_config.json", "model_max_length", answers["max_length"].as_u64().unwrap());
     let pairs = answers["pairs"].as_array().unwrap();
     let shown = ids(&pairs[answers["hidden_of"].as_u64().unwrap() as usize]["ids"]);
-    everywhere(|place| Model::load(dir.path(), place).layers_equal(name, shown.clone()));
+    everywhere(kind, |place| Model::load(dir.path(), place).layers_equal(name, shown.clone()));
 
     let strings = |key: &str| -> Vec<String> { serde_json::from_value(answers[key].clone()).unwrap() };
     let (queries, documents) = (strings("queries"), strings("documents"));
@@ -242,4 +238,16 @@ fn a_language_model_that_is_asked_reranks() {
     let (other, _) = classifying("task-embed-mistral", "MistralForSequenceClassification", 1);
     let other = Reranker::load(&reference(other.path()), &options(), &()).unwrap();
     assert!(other.with_instruction("look").err().unwrap().to_string().contains("no instruction"));
+}
+
+fn main() {
+    Suite::new(devices())
+        .on_each("embedders_equal_sentence_transformers", embedders_equal_sentence_transformers)
+        .on_each(
+            "classifiers_read_the_last_token_that_is_no_padding",
+            classifiers_read_the_last_token_that_is_no_padding,
+        )
+        .test("a_decoder_classifies_and_reranks", a_decoder_classifies_and_reranks)
+        .on_each("a_language_model_that_is_asked_reranks", a_language_model_that_is_asked_reranks)
+        .run()
 }

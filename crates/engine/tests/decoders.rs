@@ -4,11 +4,11 @@
 
 use sconce_engine::Checkpoint;
 use sconce_models::{Batch, CONTEXT, Encoder, KvView, LmHead, Sequence, TokenChunk, encoder, lm_head};
-use sconce_ops::case::{half_formats, places};
+use sconce_ops::case::{devices, half_formats, places};
 use sconce_ops::{
     DType, Device, KvCache, KvCacheFormat, KvCacheShape, Ladder, Place, Policy, Quant, Rung, WeightFormat, Weights,
 };
-use sconce_testkit::{Arrays, Half, golden, json, materialize, worst};
+use sconce_testkit::{Arrays, Half, Suite, golden, json, materialize, worst};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -149,7 +149,7 @@ fn close(what: &str, got: &[f32], want: &[f32], allowed: f64) {
     assert!(got.iter().all(|v| v.is_finite()), "{what}");
 }
 
-fn check(part: &Part) {
+fn check(part: &Part, kind: &str) {
     let dir = materialize(part.name);
     let arrays = Arrays::open(&golden(part.name).join("golden.safetensors"));
     let (ids, ends) = (arrays.u32("ids").values, arrays.u32("cu_seqlens").values);
@@ -165,7 +165,7 @@ fn check(part: &Part) {
             .map(|which| (which, states.map(|name| arrays.f32(&name).values).collect())),
         strays: if part.name.contains("moe") || part.name == "mixtral" { STRAYS } else { 0.0 },
     };
-    for (place, rung) in places() {
+    for (place, rung) in places(kind) {
         let _here = Ladder::new(Policy { force: rung, ..Policy::default() }).enter();
         let model = Model::load(dir.path(), part.context, &place);
         let what = format!("{} on {} ({rung:?})", part.name, place.device());
@@ -274,8 +274,7 @@ fn decoded(model: &Model, what: &str, prompt: &[u32], arrays: &Arrays, steps: us
     }
 }
 
-#[test]
-fn llama() {
+fn llama(kind: &str) {
     let names = [
         "llama-2",
         "llama-3",
@@ -288,58 +287,50 @@ fn llama() {
         "llama-rope-parameters",
         "smollm",
     ];
-    names.map(all).iter().for_each(check);
+    names.map(all).iter().for_each(|part| check(part, kind));
     // Beyond the trained length dynamic RoPE scaling changes with the length, which no KV cache can
     // follow, so the context ends there.
-    check(&Part { prompts: &[0, 1], steps: 0, ..all("llama-dynamic") });
+    check(&Part { prompts: &[0, 1], steps: 0, ..all("llama-dynamic") }, kind);
 }
 
-#[test]
-fn mistral() {
-    ["mistral", "mistral-head-dim", "mixtral"].map(all).iter().for_each(check);
+fn mistral(kind: &str) {
+    ["mistral", "mistral-head-dim", "mixtral"].map(all).iter().for_each(|part| check(part, kind));
 }
 
-#[test]
-fn qwen() {
+fn qwen(kind: &str) {
     let names = ["qwen2", "qwen2-window", "qwen2-yarn", "qwen3", "qwen3-moe", "qwen3-moe-mixed"];
-    names.map(all).iter().for_each(check);
+    names.map(all).iter().for_each(|part| check(part, kind));
 }
 
 /// LongRoPE has two sets of factors, chosen by the maximum length.
-#[test]
-fn phi() {
-    ["phi-2", "phi-qk-layernorm", "phi-3"].map(all).iter().for_each(check);
-    check(&Part { context: Some(64), ..all("phi-3-short") });
-    check(&Part { prompts: &[1, 2], ..all("phi-3-long") });
+fn phi(kind: &str) {
+    ["phi-2", "phi-qk-layernorm", "phi-3"].map(all).iter().for_each(|part| check(part, kind));
+    check(&Part { context: Some(64), ..all("phi-3-short") }, kind);
+    check(&Part { prompts: &[1, 2], ..all("phi-3-long") }, kind);
     for name in ["phi-3-crossed", "phi-4-mini"] {
-        check(&Part { context: Some(16), prompts: &[0, 1], steps: 6, ..all(name) });
-        check(&Part { prompts: &[2], steps: 0, ..all(name) });
+        check(&Part { context: Some(16), prompts: &[0, 1], steps: 6, ..all(name) }, kind);
+        check(&Part { prompts: &[2], steps: 0, ..all(name) }, kind);
     }
 }
 
-#[test]
-fn stablelm() {
-    ["stablelm-3b", "stablelm-1.6b", "stablelm-12b"].map(all).iter().for_each(check);
+fn stablelm(kind: &str) {
+    ["stablelm-3b", "stablelm-1.6b", "stablelm-12b"].map(all).iter().for_each(|part| check(part, kind));
 }
 
-#[test]
-fn falcon() {
-    ["falcon-7b", "falcon-40b", "falcon-11b", "falcon-rw"].map(all).iter().for_each(check);
+fn falcon(kind: &str) {
+    ["falcon-7b", "falcon-40b", "falcon-11b", "falcon-rw"].map(all).iter().for_each(|part| check(part, kind));
 }
 
-#[test]
-fn gemma() {
+fn gemma(kind: &str) {
     let names = ["gemma", "gemma-2", "gemma-3", "gemma-3-linear", "gemma-3-rope-parameters"];
-    names.map(all).iter().for_each(check);
+    names.map(all).iter().for_each(|part| check(part, kind));
 }
 
-#[test]
-fn gpt2() {
-    ["gpt2", "gpt2-scaled"].map(all).iter().for_each(check);
+fn gpt2(kind: &str) {
+    ["gpt2", "gpt2-scaled"].map(all).iter().for_each(|part| check(part, kind));
 }
 
 /// Quantization shows in the logits, but no more than its bits allow.
-#[test]
 fn quantised_while_loading() {
     let (dir, arrays) = (materialize("phi-4-mini"), Arrays::open(&golden("phi-4-mini").join("golden.safetensors")));
     let (ids, bounds) = (arrays.u32("ids").values, arrays.u32("cu_seqlens").values);
@@ -365,8 +356,7 @@ fn rms(got: &[f32], want: &[f32]) -> f64 {
 
 /// A KV cache in blocks of 8 bits: close to f32; and reading stored blocks gives the same result in
 /// a batch, after a shared prefix, and in copied pages.
-#[test]
-fn with_a_cache_in_blocks() {
+fn with_a_cache_in_blocks(kind: &str) {
     let (dir, arrays) =
         (materialize("llama-head-dim"), Arrays::open(&golden("llama-head-dim").join("golden.safetensors")));
     let (ids, bounds) = (arrays.u32("ids").values, arrays.u32("cu_seqlens").values);
@@ -378,7 +368,7 @@ fn with_a_cache_in_blocks() {
         config[key] = n.into();
     }
     std::fs::write(&path, config.to_string()).expect("a configuration");
-    for (place, rung) in places() {
+    for (place, rung) in places(kind) {
         let _here = Ladder::new(Policy { force: rung, ..Policy::default() }).enter();
         let model = Model::load(dir.path(), None, &place);
         let what = format!("on {} ({rung:?})", place.device());
@@ -424,4 +414,19 @@ fn with_a_cache_in_blocks() {
         cache.copy(&rows(9), &rows(30)).expect("a copy");
         same(&last(&whole(&[7, 3, 30, 25, 26])), &last(&shared), "in a copied page");
     }
+}
+
+fn main() {
+    Suite::new(devices())
+        .on_each("llama", llama)
+        .on_each("mistral", mistral)
+        .on_each("qwen", qwen)
+        .on_each("phi", phi)
+        .on_each("stablelm", stablelm)
+        .on_each("falcon", falcon)
+        .on_each("gemma", gemma)
+        .on_each("gpt2", gpt2)
+        .test("quantised_while_loading", quantised_while_loading)
+        .on_each("with_a_cache_in_blocks", with_a_cache_in_blocks)
+        .run()
 }

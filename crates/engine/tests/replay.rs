@@ -5,10 +5,10 @@ use sconce_engine::Checkpoint;
 use sconce_models::{
     Batch, CONTEXT, Encoder, EncoderKv, LmHead, Result, Seq2Seq, Sequence, TokenChunk, encoder, lm_head, seq2seq,
 };
-use sconce_ops::case::places;
+use sconce_ops::case::{devices, places};
 use sconce_ops::replay::{self, Fill, Given, GraphCache, Pass};
 use sconce_ops::{DType, Device, KvCache, KvCacheFormat, Ladder, Place, Policy, Pooling, Tensor, Weights, pool};
-use sconce_testkit::{json, materialize, worst};
+use sconce_testkit::{Suite, json, materialize, worst};
 use std::sync::Arc;
 
 /// Attention of a batch with a dummy sequence uses other tiles, whose sums are in another order; in
@@ -64,8 +64,7 @@ fn load(name: &str, dtype: DType, place: &Place) -> (Box<dyn Encoder>, Option<Lm
     (encoder(&config, &weights).unwrap_or_else(|e| panic!("{name}: {e}")), lm_head(&config, &weights).ok())
 }
 
-#[test]
-fn short_texts() {
+fn short_texts(kind: &str) {
     let lengths: [&[usize]; 9] = [&[7], &[16], &[12], &[3, 9], &[1, 1], &[5, 20, 2], &[1, 1, 29], &[40], &[33, 1]];
     let names = [
         "bert-token",
@@ -78,7 +77,7 @@ fn short_texts() {
         "mpnet-tiny",
         "deberta-tiny",
     ];
-    for (place, force) in places() {
+    for (place, force) in places(kind) {
         let ladder = Ladder::new(Policy { force, ..Policy::default() });
         let _here = ladder.clone().enter();
         for (name, (dtype, allowed)) in names.iter().flat_map(|name| WORST.map(|of| (name, of))) {
@@ -137,9 +136,8 @@ impl Pass for DecodePass<'_> {
 
 /// Sequences that join and leave, and grow over pages and powers of two; the kernels are the same,
 /// and so are the bits.
-#[test]
-fn decoding() {
-    for (place, force) in places() {
+fn decoding(kind: &str) {
+    for (place, force) in places(kind) {
         let _here = Ladder::new(Policy { force, ..Policy::default() }).enter();
         for (name, dtype) in DECODERS.iter().flat_map(|name| [DType::F32, DType::BF16].map(|dtype| (name, dtype))) {
             let (encoder, head) = load(name, dtype, &place);
@@ -230,11 +228,10 @@ fn pages(of: usize, end: usize) -> Arc<[u32]> {
 }
 
 /// Answers that join, leave and grow as in [`decoding`], and attend to another input each time.
-#[test]
-fn writing() {
+fn writing(kind: &str) {
     const INPUTS: [usize; 3] = [150, 40, 3];
     const STARTS: [usize; 3] = [250, 30, 1];
-    for (place, force) in places() {
+    for (place, force) in places(kind) {
         let ladder = Ladder::new(Policy { force, ..Policy::default() });
         let _here = ladder.clone().enter();
         for (name, dtype) in WRITERS.iter().flat_map(|name| [DType::F32, DType::BF16].map(|dtype| (name, dtype))) {
@@ -289,4 +286,12 @@ fn writing() {
             println!("{name} in {dtype} on {}: {made} recordings", place.device());
         }
     }
+}
+
+fn main() {
+    Suite::new(devices())
+        .on_each("short_texts", short_texts)
+        .on_each("decoding", decoding)
+        .on_each("writing", writing)
+        .run()
 }

@@ -8,9 +8,9 @@ use sconce_engine::{
     Search, Seq2Seq, Seq2SeqLimits, Seq2SeqOptions,
 };
 use sconce_models::{Batch, EncoderKv, Sequence, TokenChunk, seq2seq};
-use sconce_ops::case::{half_formats, places};
+use sconce_ops::case::{devices, half_formats, places};
 use sconce_ops::{DType, Device, KvCache, Ladder, Place, Policy, Rung, Tensor, Weights};
-use sconce_testkit::{Arrays, Half, golden, json, materialize, plain_words, worst};
+use sconce_testkit::{Arrays, Half, Suite, golden, json, materialize, plain_words, worst};
 use serde_json::{Value, json};
 use std::ops::Range;
 use std::path::Path;
@@ -113,8 +113,7 @@ fn ranges(ends: &[u32]) -> Vec<Range<usize>> {
     ends.windows(2).map(|pair| pair[0] as usize..pair[1] as usize).collect()
 }
 
-#[test]
-fn states_and_logits_are_the_references() {
+fn states_and_logits_are_the_references(kind: &str) {
     for name in MODELS {
         let dir = materialize(name);
         let arrays = Arrays::open(&golden(name).join("golden.safetensors"));
@@ -123,7 +122,7 @@ fn states_and_logits_are_the_references() {
         let inputs: Vec<&[u32]> = inputs.into_iter().map(|range| &ids[range]).collect();
         let outputs: Vec<&[u32]> = outputs.into_iter().map(|range| &targets[range]).collect();
         let wanted = arrays.f32("logits").values;
-        for (place, rung) in places() {
+        for (place, rung) in places(kind) {
             let _here = Ladder::new(Policy { force: rung, ..Policy::default() }).enter();
             let model = Model::load(dir.path(), &place, DType::F32);
             let what = format!("{name} on {} ({rung:?})", place.device());
@@ -268,7 +267,6 @@ fn greedy(max_tokens: usize, ignore_end: bool) -> Seq2SeqOptions {
     Seq2SeqOptions { search: Some(Search::greedy()), max_tokens: Some(max_tokens), ignore_end }
 }
 
-#[test]
 fn beams_find_what_the_reference_finds() {
     for (name, rung) in MODELS.iter().flat_map(|name| [Rung::Fused, Rung::Composed].map(|rung| (*name, rung))) {
         let dir = folder(name);
@@ -328,7 +326,6 @@ fn check_case(found: &Answers, case: &Value, what: &str) {
     }
 }
 
-#[test]
 fn greedy_answers_are_the_references_and_the_same_in_company() {
     for name in MODELS {
         let dir = folder(name);
@@ -369,7 +366,6 @@ fn greedy_answers_are_the_references_and_the_same_in_company() {
     }
 }
 
-#[test]
 fn texts_go_in_and_come_out() {
     let dir = folder("flan-t5-seq2seq");
     let model = load(dir.path(), room(), None);
@@ -413,7 +409,6 @@ fn texts_go_in_and_come_out() {
     assert!(model.peak_bytes() <= model.plan().weights + model.plan().cache + model.plan().workspace);
 }
 
-#[test]
 fn what_does_not_fit_is_refused() {
     let dir = folder("flan-t5-seq2seq");
     let model = load(dir.path(), room(), None);
@@ -444,10 +439,7 @@ fn what_does_not_fit_is_refused() {
 
 /// Folders of `tools/goldens/gguf_models.py`: the model as transformers saved it, and llama.cpp's
 /// conversion beside it.
-#[test]
-#[ignore = "needs models that tools/goldens/gguf_models.py makes; SCONCE_GGUF_MODELS=DIR"]
-fn a_gguf_answers_as_the_folder_it_was_made_from() {
-    let root = std::path::PathBuf::from(std::env::var_os("SCONCE_GGUF_MODELS").expect("SCONCE_GGUF_MODELS"));
+fn a_gguf_answers_as_the_folder_it_was_made_from(root: &Path) {
     for name in ["t5", "t5-gated", "umt5"] {
         // The folder's own tokenizer is not T5's; only tokens are compared.
         let folder = tempfile::tempdir().expect("a folder");
@@ -472,4 +464,22 @@ fn a_gguf_answers_as_the_folder_it_was_made_from() {
             }
         }
     }
+}
+
+fn main() {
+    Suite::new(devices())
+        .on_each("states_and_logits_are_the_references", states_and_logits_are_the_references)
+        .test("beams_find_what_the_reference_finds", beams_find_what_the_reference_finds)
+        .test(
+            "greedy_answers_are_the_references_and_the_same_in_company",
+            greedy_answers_are_the_references_and_the_same_in_company,
+        )
+        .test("texts_go_in_and_come_out", texts_go_in_and_come_out)
+        .test("what_does_not_fit_is_refused", what_does_not_fit_is_refused)
+        .with_folder(
+            "SCONCE_GGUF_MODELS",
+            "a_gguf_answers_as_the_folder_it_was_made_from",
+            a_gguf_answers_as_the_folder_it_was_made_from,
+        )
+        .run()
 }

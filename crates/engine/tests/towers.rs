@@ -2,9 +2,9 @@
 
 use sconce_engine::Checkpoint;
 use sconce_models::{Batch, Dual, DualKind as Kind, Images, Sequence, TextTower, VisionTower, dual};
-use sconce_ops::case::{half_formats, places};
+use sconce_ops::case::{devices, half_formats, places};
 use sconce_ops::{DType, Device, Ladder, Place, Policy, Rung, Tensor, Weights, l2_norm};
-use sconce_testkit::{Arrays, golden, json, materialize, worst};
+use sconce_testkit::{Arrays, Suite, golden, json, materialize, worst};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -102,11 +102,10 @@ fn check_tower(what: &str, (seen, vectors): &TowerOutputs, arrays: &Arrays, pref
     check(&format!("{what} {embeds}"), &vectors.to_f32().unwrap(), &arrays.f32(embeds).values);
 }
 
-#[test]
-fn every_layer_and_every_vector_equal_the_reference_in_every_place() {
+fn every_layer_and_every_vector_equal_the_reference_in_every_place(kind: &str) {
     for name in MODELS {
         let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
-        for (place, force) in places() {
+        for (place, force) in places(kind) {
             let ladder = Ladder::new(Policy { force, ..Policy::default() });
             let _here = ladder.clone().enter();
             let on = force.map_or_else(String::new, |rung| format!(", {rung}"));
@@ -138,7 +137,6 @@ fn every_layer_and_every_vector_equal_the_reference_in_every_place() {
     }
 }
 
-#[test]
 fn everything_is_read() {
     for name in MODELS {
         let files = Files::of(name);
@@ -149,7 +147,6 @@ fn everything_is_read() {
     }
 }
 
-#[test]
 fn only_siglip_wants_padding() {
     let padding =
         |name: &str| Files::of(name).dual(DType::F32, &Place::cpu()).text.map(|t| (t.padding(), t.limits().positions));
@@ -157,7 +154,6 @@ fn only_siglip_wants_padding() {
     assert_eq!(padding("siglip-projection"), Some((Some(16), 16)));
 }
 
-#[test]
 fn a_text_and_an_image_do_not_see_their_neighbours() {
     for name in ["clip-tiny", "siglip-tiny"] {
         let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
@@ -175,8 +171,7 @@ fn a_text_and_an_image_do_not_see_their_neighbours() {
     }
 }
 
-#[test]
-fn half_formats_stay_near_our_own_f32() {
+fn half_formats_stay_near_our_own_f32(kind: &str) {
     for name in ["clip-tiny", "siglip-tiny"] {
         let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
         let run = |dtype, place: &Place| {
@@ -188,7 +183,7 @@ fn half_formats_stay_near_our_own_f32() {
             [texts(text, &sequences, place), images(vision, &borrowed(&cut(&arrays, vision)), dtype, place)]
         };
         let want = run(DType::F32, &Place::cpu());
-        for (place, force) in places().into_iter().filter(|(_, rung)| *rung == Some(Rung::Fused)) {
+        for (place, force) in places(kind).into_iter().filter(|(_, rung)| *rung == Some(Rung::Fused)) {
             let _here = Ladder::new(Policy { force, ..Policy::default() }).enter();
             for dtype in half_formats() {
                 for ((got, vectors), (want, exact)) in run(dtype, &place).iter().zip(&want) {
@@ -207,7 +202,6 @@ fn half_formats_stay_near_our_own_f32() {
     }
 }
 
-#[test]
 fn a_phantom_runs_the_same_way() {
     for name in ["clip-tiny", "siglip-tiny"] {
         let (files, place) = (Files::of(name), Place::phantom(Device::Metal(0)));
@@ -222,7 +216,6 @@ fn a_phantom_runs_the_same_way() {
     }
 }
 
-#[test]
 fn what_would_change_the_result_is_refused() {
     let refused = |name: &str, change: &dyn Fn(&mut Value), why: &str| {
         let files = Files::of(name);
@@ -249,7 +242,6 @@ fn what_would_change_the_result_is_refused() {
 }
 
 /// The oldest files repeat a tower's configuration, and transformers uses the repetition.
-#[test]
 fn an_old_name_of_a_towers_configuration_wins() {
     let files = Files::of("clip-tiny");
     let mut config = files.config();
@@ -257,4 +249,20 @@ fn an_old_name_of_a_towers_configuration_wins() {
     config["text_config"] = json!({ "hidden_size": 12 });
     config["vision_config_dict"] = Value::Null;
     assert!(dual(&config, &files.weights(DType::F32, &Place::cpu())).is_ok());
+}
+
+fn main() {
+    Suite::new(devices())
+        .on_each(
+            "every_layer_and_every_vector_equal_the_reference_in_every_place",
+            every_layer_and_every_vector_equal_the_reference_in_every_place,
+        )
+        .test("everything_is_read", everything_is_read)
+        .test("only_siglip_wants_padding", only_siglip_wants_padding)
+        .test("a_text_and_an_image_do_not_see_their_neighbours", a_text_and_an_image_do_not_see_their_neighbours)
+        .on_each("half_formats_stay_near_our_own_f32", half_formats_stay_near_our_own_f32)
+        .test("a_phantom_runs_the_same_way", a_phantom_runs_the_same_way)
+        .test("what_would_change_the_result_is_refused", what_would_change_the_result_is_refused)
+        .test("an_old_name_of_a_towers_configuration_wins", an_old_name_of_a_towers_configuration_wins)
+        .run()
 }

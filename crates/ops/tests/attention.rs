@@ -2,9 +2,10 @@
 //! reference of all rows would take minutes. Instead, this compares a sample of rows with f64.
 
 use sconce_ops::attention::{Attention, Bias, Mask, attention};
-use sconce_ops::case::places;
+use sconce_ops::case::{devices, places};
 use sconce_ops::{DType, Ladder, Place, Policy, Rung, Segments, Tensor};
 use sconce_ops::{Keys, Pages};
+use sconce_testkit::Suite;
 
 /// Rows of a page.
 const PAGE: usize = 16;
@@ -82,8 +83,7 @@ fn holds(shape: &Shape, dtype: DType, place: &Place) {
     }
 }
 
-#[test]
-fn attention_over_many_rows_equals_f64() {
+fn attention_over_many_rows_equals_f64(kind: &str) {
     let shape = |lengths: &[usize], heads, kv_heads, size, sees, is_paged| Shape {
         lengths: lengths.to_vec(),
         heads,
@@ -100,10 +100,14 @@ fn attention_over_many_rows_equals_f64() {
         shape(&[16; 200], 12, 12, 32, Mask::All, false),
         shape(&[100; 100], 12, 12, 64, Mask::All, false),
     ];
-    for (place, force) in places().into_iter().filter(|(_, rung)| *rung == Some(Rung::Fused)) {
+    for (place, force) in places(kind).into_iter().filter(|(_, rung)| *rung == Some(Rung::Fused)) {
         let _here = Ladder::new(Policy { force, ..Policy::default() }).enter();
         for (shape, dtype) in shapes.iter().flat_map(|shape| [(shape, DType::F16), (shape, DType::BF16)]) {
             holds(shape, dtype, &place);
         }
     }
+}
+
+fn main() {
+    Suite::new(devices()).on_each("attention_over_many_rows_equals_f64", attention_over_many_rows_equals_f64).run()
 }

@@ -1,46 +1,39 @@
 //! Every case of every op, on every rung and instruction set of this machine, against the f64
 //! reference.
 
-use sconce_ops::case::{check, is_rung_wanted, support_md, variants, wanted};
+use sconce_ops::case::{Variant, check, devices, is_rung_wanted, support_md, variants, wanted};
 use sconce_ops::{DType, Device, Isa, Ladder, Place, Policy, Rung};
+use sconce_testkit::Suite;
 
-#[test]
-fn every_case_holds_on_every_variant_of_the_cpu() {
-    let place = Place::cpu();
+/// Every case on one device with these variants: our kernels take every case, and every rung is
+/// right.
+fn every_case_holds(device: Device, variants: &[Variant]) {
+    let place = Place::open(device).expect("the device opens");
+    let variants: Vec<_> = variants.iter().filter(|variant| is_rung_wanted(variant.rung)).collect();
     let (mut run, mut failures) = (0, Vec::new());
-    for case in wanted(Device::Cpu) {
-        for variant in variants(Device::Cpu).into_iter().filter(|variant| is_rung_wanted(variant.rung)) {
-            let outcome = check(&case, &place, variant).unwrap_or_else(|| panic!("{} refuses {variant}", case.op));
+    for case in wanted(device) {
+        for variant in &variants {
+            let failure = match check(&case, &place, **variant) {
+                Some(outcome) => outcome.failure,
+                None => (!device.is_gpu() || variant.rung == Rung::Fused).then(|| "no kernel of ours takes it".into()),
+            };
             run += 1;
-            if let Some(failure) = outcome.failure {
-                failures.push(format!("{} {} {} {variant}: {failure}", case.op, case.name, case.dtype));
-            }
+            failures.extend(failure.map(|f| format!("{} {} {} {variant}: {f}", case.op, case.name, case.dtype)));
         }
     }
-    assert!(run > 300 || wanted(Device::Cpu).len() < sconce_ops::cases().len(), "only {run} cases ran");
-    assert!(failures.is_empty(), "{} of {run} do not hold:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        run > 100 || wanted(device).len() < sconce_ops::cases().len() || variants.is_empty(),
+        "only {run} cases ran"
+    );
+    assert!(failures.is_empty(), "{device}: {} of {run} do not hold:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// On every GPU of this machine our kernels take every case, and every rung is right.
-#[test]
-fn every_case_holds_on_every_gpu() {
-    for info in Device::all().into_iter().filter(|info| info.device.is_gpu()) {
-        let place = Place::open(info.device).expect("the device opens");
-        let mut failures = Vec::new();
-        for case in wanted(info.device) {
-            for variant in variants(info.device).into_iter().filter(|variant| is_rung_wanted(variant.rung)) {
-                let failure = match check(&case, &place, variant) {
-                    Some(outcome) => outcome.failure,
-                    None => (variant.rung == Rung::Fused).then(|| "no kernel of ours takes it".into()),
-                };
-                failures.extend(failure.map(|f| format!("{} {} {} {variant}: {f}", case.op, case.name, case.dtype)));
-            }
-        }
-        assert!(failures.is_empty(), "{}: {} do not hold:\n{}", info.device, failures.len(), failures.join("\n"));
+fn every_case_holds_on_all(kind: &str) {
+    for info in Device::all().into_iter().filter(|info| info.device.kind() == kind) {
+        every_case_holds(info.device, &variants(info.device));
     }
 }
 
-#[test]
 fn a_wrong_answer_fails_its_case() {
     let place = Place::cpu();
     for mut case in sconce_ops::cases() {
@@ -61,11 +54,7 @@ fn a_wrong_answer_fails_its_case() {
 
 /// Six bf16 products of f32 split into three bf16 leave out only what f32 could not keep: with many
 /// rows, f32 is as exact in AMX tiles as in SIMD lanes.
-#[test]
 fn f32_in_tiles_is_as_exact_as_in_lanes() {
-    if !Isa::Amx.available() {
-        return;
-    }
     let place = Place::cpu();
     let mut compared = 0;
     for case in sconce_ops::cases().iter().filter(|case| case.op == "linear" && case.dtype == DType::F32) {
@@ -85,7 +74,6 @@ fn f32_in_tiles_is_as_exact_as_in_lanes() {
     assert!(compared >= 2, "only {compared} cases went into tiles");
 }
 
-#[test]
 fn phantoms_have_the_shapes_and_choices_of_the_real_call() {
     for case in sconce_ops::cases() {
         let ladder = Ladder::new(Policy::default());
@@ -99,7 +87,6 @@ fn phantoms_have_the_shapes_and_choices_of_the_real_call() {
     }
 }
 
-#[test]
 fn support_md_is_current() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/SUPPORT.md");
     let want = support_md();
@@ -108,4 +95,28 @@ fn support_md_is_current() {
     }
     let have = std::fs::read_to_string(path).unwrap_or_default();
     assert!(have == want, "SUPPORT.md is out of date: run `SCONCE_BLESS=1 cargo test -p sconce-ops support_md`");
+}
+
+fn main() {
+    // On the CPU once per instruction set, so that the list of tests shows which were tried.
+    let sets =
+        ["scalar", "neon", "neondot", "neoni8mm", "avx2", "avx2vnni", "avx512", "avx512vnni", "avx512bf16", "amx"];
+    let with = |isa: &'static str| {
+        let isa = isa.parse().expect("the name of an instruction set");
+        move || every_case_holds(Device::Cpu, &[Variant { rung: Rung::Fused, isa: Some(isa) }])
+    };
+    let composed = || every_case_holds(Device::Cpu, &[Variant { rung: Rung::Composed, isa: None }]);
+    let suite = Suite::new(devices()).test("every_composed_case_holds", composed);
+    sets.into_iter()
+        .fold(suite, |suite, isa| suite.on(isa, "every_case_holds", with(isa)))
+        .on("cuda", "every_case_holds", || every_case_holds_on_all("cuda"))
+        .on("metal", "every_case_holds", || every_case_holds_on_all("metal"))
+        .on("amx", "f32_in_tiles_is_as_exact_as_in_lanes", f32_in_tiles_is_as_exact_as_in_lanes)
+        .test("a_wrong_answer_fails_its_case", a_wrong_answer_fails_its_case)
+        .test(
+            "phantoms_have_the_shapes_and_choices_of_the_real_call",
+            phantoms_have_the_shapes_and_choices_of_the_real_call,
+        )
+        .test("support_md_is_current", support_md_is_current)
+        .run()
 }

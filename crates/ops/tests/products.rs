@@ -3,8 +3,9 @@
 //! exact in every format, and compares a sample of rows.
 
 use half::{bf16, f16};
-use sconce_ops::case::places;
-use sconce_ops::{Activation, DType, Device, LayerNorm, Linear, Raw, Result, Store, Stored, Tensor, Weights};
+use sconce_ops::case::{devices, places};
+use sconce_ops::{Activation, DType, LayerNorm, Linear, Raw, Result, Store, Stored, Tensor, Weights};
+use sconce_testkit::Suite;
 use std::sync::Arc;
 
 /// A pseudo-random integer from −2 to 2 for each index.
@@ -42,12 +43,11 @@ impl Store for TestWeights {
     }
 }
 
-#[test]
 fn large_products_are_exact() {
     // 192 columns of W that a block keeps, more columns, deeper W that two blocks share, and shapes
     // for other kernels; row counts end in the middle of a tile.
     let shapes = [(8500, 192, 384), (4200, 1152, 384), (17000, 768, 768), (5000, 384, 1536), (3000, 3072, 768)];
-    for (place, _) in places().into_iter().filter(|(place, _)| matches!(place.device(), Device::Cuda(_))) {
+    for (place, _) in places("cuda") {
         for (rows, n, k) in shapes {
             let values: Vec<f32> = (0..rows * k).map(|i| integer(i / k, i % k)).collect();
             for (dtype, gelu) in [(DType::F16, false), (DType::F16, true), (DType::BF16, false), (DType::BF16, true)] {
@@ -77,12 +77,11 @@ fn large_products_are_exact() {
 
 /// A product of whole rows with a norm. A third is not an integer, so that a sum rounded before
 /// its norm shows.
-#[test]
 fn norms_of_large_products_are_rounded_once() {
     // Rows of one block and of two, one round of tiles and more, ending in the middle of a tile.
     let shapes = [(33000, 384, 384), (13000, 384, 1536), (8200, 768, 768), (16500, 768, 3072)];
     let eps = 1e-5;
-    for (place, _) in places().into_iter().filter(|(place, _)| matches!(place.device(), Device::Cuda(_))) {
+    for (place, _) in places("cuda") {
         for (rows, n, k) in shapes {
             let values: Vec<f32> = (0..rows * k).map(|i| integer(i / k, i % k)).collect();
             let residuals: Vec<f32> = (0..rows * n).map(|i| integer(i % n, i / n) * 8.0).collect();
@@ -118,4 +117,11 @@ fn norms_of_large_products_are_rounded_once() {
             }
         }
     }
+}
+
+fn main() {
+    Suite::new(devices())
+        .on("cuda", "large_products_are_exact", large_products_are_exact)
+        .on("cuda", "norms_of_large_products_are_rounded_once", norms_of_large_products_are_rounded_once)
+        .run()
 }

@@ -3,10 +3,12 @@
 
 mod gguf;
 mod half;
+mod suite;
 mod synthetic;
 
 pub use gguf::{GgufTensor, GgufWriter};
 pub use half::{Half, apart};
+pub use suite::Suite;
 pub use synthetic::{materialize, plain_words, values};
 
 use serde_json::Value;

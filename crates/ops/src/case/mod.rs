@@ -6,7 +6,7 @@ mod selection;
 mod support;
 
 pub use check::{Outcome, Variant, check, time, variants};
-pub use selection::{half_formats, is_rung_wanted, places, wanted};
+pub use selection::{devices, half_formats, is_rung_wanted, places, wanted};
 pub use support::support_md;
 
 use crate::cpu::elem::{Elem, with_elem};

@@ -1,7 +1,7 @@
 //! Selects what tests run, by environment variables. Without them tests run everything.
 
 use super::Case;
-use crate::{DType, Device, Place, Rung};
+use crate::{DType, Device, Isa, Place, Rung};
 use std::str::FromStr;
 
 /// The values of a variable, separated by spaces, if it is set. An invalid value panics, so that a
@@ -11,18 +11,24 @@ fn values<T: FromStr>(variable: &str) -> Option<Vec<T>> {
     std::env::var(variable).ok().map(|all| all.split_whitespace().map(parsed).collect())
 }
 
-/// The places and rungs that model tests run on: the CPU with our kernels and with Candle's ops,
-/// every GPU of this machine with our kernels only. `SCONCE_TEST_PLACES=metal` selects one kind of
-/// device.
-pub fn places() -> Vec<(Place, Option<Rung>)> {
-    let wanted = std::env::var("SCONCE_TEST_PLACES").unwrap_or_default();
-    let gpus = Device::all().into_iter().map(|info| info.device).filter(|device| device.is_gpu());
-    let gpus = gpus.map(|device| (device, Some(Rung::Fused)));
-    let cpu = [Rung::Fused, Rung::Composed].map(|rung| (Device::Cpu, Some(rung)));
-    let all = cpu.into_iter().chain(gpus).filter(|(device, _)| wanted.is_empty() || wanted == device.kind());
-    let open = |(device, rung)| (Place::open(device).unwrap_or_else(|e| panic!("{device}: {e}")), rung);
-    let places: Vec<_> = all.map(open).collect();
-    assert!(!places.is_empty(), "SCONCE_TEST_PLACES={wanted}: this machine has no such device");
+/// Every kind of device and every instruction set that a test can ask for, and whether this
+/// machine and this build have it.
+pub fn devices() -> Vec<(&'static str, bool)> {
+    let gpus = Device::all();
+    let has = |kind| (kind, gpus.iter().any(|info| info.device.kind() == kind));
+    let sets = Isa::NAMES.map(|(isa, name)| (name, isa.available()));
+    ["cpu", "cuda", "metal"].map(has).into_iter().chain(sets).collect()
+}
+
+/// The places and rungs that model tests run on, for one kind of device: the CPU with our kernels
+/// and with Candle's ops, every GPU of this machine with our kernels only.
+pub fn places(kind: &str) -> Vec<(Place, Option<Rung>)> {
+    let devices = Device::all().into_iter().map(|info| info.device).filter(|device| device.kind() == kind);
+    let rungs = |device: Device| if device.is_gpu() { &[Rung::Fused][..] } else { &[Rung::Fused, Rung::Composed] };
+    let open = |device: Device| Place::open(device).unwrap_or_else(|e| panic!("{device}: {e}"));
+    let places: Vec<_> =
+        devices.flat_map(|device| rungs(device).iter().map(move |rung| (open(device), Some(*rung)))).collect();
+    assert!(!places.is_empty(), "this machine or this build has no {kind}");
     places
 }
 

@@ -68,7 +68,7 @@ pub(crate) trait IntKernel {
 
 impl Isa {
     /// In the order of the variants.
-    const NAMES: [(Isa, &'static str); 10] = [
+    pub(crate) const NAMES: [(Isa, &'static str); 10] = [
         (Isa::Scalar, "scalar"),
         (Isa::Neon, "neon"),
         (Isa::NeonDot, "neondot"),

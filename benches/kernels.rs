@@ -98,7 +98,7 @@ fn multiplies_bytes(isa: &Isa) -> bool {
 }
 
 fn with_isa<T>(isa: Isa, f: impl FnOnce() -> Result<T>) -> Result<T> {
-    let _here = Ladder::new(Policy { isa: Some(isa), ..Policy::default() }).enter();
+    let _here = Ladder::new(Policy::default().with_isa(Some(isa))).enter();
     f()
 }
 

@@ -33,7 +33,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 
     for (dtype, force) in [(DType::F32, None), (DType::F32, Some(Rung::Composed)), (DType::BF16, None)] {
         // The ladder chooses the rung that runs the op, and counts it.
-        let ladder = Ladder::new(Policy { force, ..Policy::default() });
+        let ladder = Ladder::new(Policy::default().with_force(force));
         let entered = ladder.clone().enter();
         let norm = LayerNorm::load(&Weights::new(Arc::new(Ones), dtype, place.clone()).sub("norm"), SIZE, 1e-12, true)?;
         let y = norm.forward(&Tensor::from_f32(&values, &[2, SIZE], dtype, &place)?)?;

@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "New York City has eight million inhabitants.",
     ];
     // Scores are between 0 and 1; with `raw` they are the model's logits.
-    let options = RankOptions { top_n: Some(2), ..RankOptions::default() };
+    let options = RankOptions::default().with_top_n(Some(2));
     let ranking = reranker.rerank(query, &documents, options)?;
 
     for place in &ranking.ranked {

@@ -47,11 +47,7 @@ fuzz_target!(|data: &[u8]| {
     let original = std::fs::read(&file).expect("the file");
     std::fs::write(&file, bytes).expect("room for the file");
     let cache = MODEL.join("cache");
-    let options = LoadOptions {
-        device: DeviceChoice::Only(Device::Cpu),
-        batch_tokens: Some(64),
-        ..LoadOptions::new(Options::new(&cache, &cache))
-    };
+    let options = LoadOptions::new(Options::new(&cache, &cache)).with_device(DeviceChoice::Only(Device::Cpu)).with_batch_tokens(Some(64));
     let _ = Task::Embed.plan(&Files::local(&MODEL), Device::Cuda(0), &options);
     if let Ok(reference) = MODEL.to_str().expect("a path").parse()
         && let Ok(embedder) = Embedder::load(&reference, &options, &())

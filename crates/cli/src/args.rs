@@ -222,7 +222,8 @@ impl KvCacheArgs {
     /// The options with this KV cache, for `parallel` answers at once.
     pub(crate) fn apply_to(&self, mut options: LoadOptions, parallel: usize) -> LoadOptions {
         let cache_format = self.kv_dtype;
-        options.llm = LlmOptions { context: self.context, cache_tokens: None, cache_format, sequences: parallel };
+        options.llm =
+            LlmOptions::default().with_context(self.context).with_cache_format(cache_format).with_sequences(parallel);
         options.seq2seq.cache_format = cache_format;
         options
     }

@@ -142,19 +142,17 @@ impl Sampling {
 
     fn params(&self, recommended: &GenerationParams) -> GenerationParams {
         let r = recommended;
-        GenerationParams {
-            temperature: self.temperature.unwrap_or(r.temperature),
-            top_k: self.top_k.or(r.top_k),
-            top_p: self.top_p.unwrap_or(r.top_p),
-            min_p: self.min_p.unwrap_or(r.min_p),
-            repetition_penalty: self.repetition_penalty.unwrap_or(r.repetition_penalty),
-            frequency_penalty: self.frequency_penalty.unwrap_or(r.frequency_penalty),
-            presence_penalty: self.presence_penalty.unwrap_or(r.presence_penalty),
-            penalty_window: self.penalty_window.or(r.penalty_window),
-            logit_bias: self.logit_bias.iter().copied().collect(),
-            seed: self.seed.unwrap_or_else(any_seed),
-            ..r.clone()
-        }
+        r.clone()
+            .with_temperature(self.temperature.unwrap_or(r.temperature))
+            .with_top_k(self.top_k.or(r.top_k))
+            .with_top_p(self.top_p.unwrap_or(r.top_p))
+            .with_min_p(self.min_p.unwrap_or(r.min_p))
+            .with_repetition_penalty(self.repetition_penalty.unwrap_or(r.repetition_penalty))
+            .with_frequency_penalty(self.frequency_penalty.unwrap_or(r.frequency_penalty))
+            .with_presence_penalty(self.presence_penalty.unwrap_or(r.presence_penalty))
+            .with_penalty_window(self.penalty_window.or(r.penalty_window))
+            .with_logit_bias(self.logit_bias.iter().copied().collect())
+            .with_seed(self.seed.unwrap_or_else(any_seed))
     }
 }
 
@@ -237,7 +235,7 @@ mod tests {
         let flags: Sampling =
             serde_json::from_value(json!({"temperature": 0.5, "stop": ["a", "b"], "seed": 7})).unwrap();
         let line: Sampling = serde_json::from_value(json!({"temperature": 0.25, "top_k": 3})).unwrap();
-        let model = GenerationParams { top_p: 0.75, top_k: Some(50), temperature: 0.0, ..GenerationParams::default() };
+        let model = GenerationParams::default().with_top_p(0.75).with_top_k(Some(50)).with_temperature(0.0);
         let request = line.with_defaults(&flags).request(&model);
         let params = request.params.unwrap();
         assert_eq!((params.temperature, params.top_k, params.top_p, params.seed), (0.25, Some(3), 0.75, 7));

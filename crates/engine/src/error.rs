@@ -7,6 +7,7 @@ use std::path::Path;
 
 /// Any failure of the engine.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The model's files could not be found or downloaded.
     #[error(transparent)]
@@ -113,6 +114,7 @@ pub enum Error {
 
 /// Who has to act on an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ErrorClass {
     /// The caller: the request cannot be served as it is.
     Input,
@@ -187,6 +189,8 @@ impl From<sconce_text::Error> for Error {
             sconce_text::Error::Text { text, why } => Error::Text { text, why },
             sconce_text::Error::TooLong { text, why } => Error::TooLong { text, why },
             sconce_text::Error::Input(what) => Error::Input(what),
+            // A kind that was added to `text` and not here.
+            other => Error::Input(other.to_string()),
         }
     }
 }

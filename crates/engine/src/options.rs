@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::plan::{LEAST_AUTO, Verdict, verdict_path};
+use derive_setters::Setters;
 use sconce_hub::{self as hub, Progress};
 use sconce_ops::{DType, Device, DeviceInfo, Isa, KvCacheFormat, Policy, WeightFormat};
 use std::str::FromStr;
@@ -58,7 +59,9 @@ pub(crate) struct Format {
 }
 
 /// Options for loading a model.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Setters)]
+#[setters(prefix = "with_")]
+#[non_exhaustive]
 pub struct LoadOptions {
     /// The device to run on.
     pub device: DeviceChoice,
@@ -89,7 +92,9 @@ pub struct LoadOptions {
 }
 
 /// Options of language models only.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Setters)]
+#[setters(prefix = "with_")]
+#[non_exhaustive]
 pub struct LlmOptions {
     /// The longest sequence, prompt and answer together; `None`: the model's own limit, up to
     /// 8,192.
@@ -111,7 +116,9 @@ impl Default for LlmOptions {
 }
 
 /// Limits of a sequence-to-sequence model.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Setters)]
+#[setters(prefix = "with_")]
+#[non_exhaustive]
 pub struct Seq2SeqLimits {
     /// The longest input, in tokens; longer inputs are truncated, and the answer says so. `None`:
     /// the length that the model was trained with.
@@ -157,7 +164,7 @@ impl LoadOptions {
 
     /// Calls `on` with the requested device, and where that device cannot run the model and a
     /// fallback is allowed, with the next best. Reports every choice.
-    pub(crate) fn with_device<T>(&self, progress: &dyn Progress, on: impl Fn(Device) -> Result<T>) -> Result<T> {
+    pub(crate) fn on_candidates<T>(&self, progress: &dyn Progress, on: impl Fn(Device) -> Result<T>) -> Result<T> {
         let (candidates, why) = self.device.candidates(self.fallback);
         if let Some(why) = why {
             progress.note(&format!("device: {}, chosen by auto ({why})", candidates[0]));

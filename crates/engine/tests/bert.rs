@@ -51,7 +51,7 @@ fn every_layer_equals_the_reference() {
 #[test]
 fn both_rungs_equal_the_reference() {
     for rung in [Rung::Fused, Rung::Composed] {
-        let ladder = Ladder::new(Policy { force: Some(rung), ..Policy::default() });
+        let ladder = Ladder::new(Policy::default().with_force(Some(rung)));
         let _here = ladder.clone().enter();
         let arrays = Arrays::open(&golden("bert-gelu").join("golden.safetensors"));
         let seen = layers("bert-gelu", DType::F32, &sequences(&arrays));
@@ -113,7 +113,7 @@ fn the_pooler_and_the_classifier_are_linears_on_the_first_token() {
 fn the_host_rung_is_refused_behind_a_gpu_and_named() {
     let dir = golden("bert-gelu");
     let attention = Withdrawn { op: "attention".into(), kind: "cuda".into(), dtype: DType::F16, rung: Rung::Fused };
-    let policy = Policy { force: Some(Rung::Fused), withdrawn: vec![attention], ..Policy::default() };
+    let policy = Policy::default().with_force(Some(Rung::Fused)).with_withdrawn(vec![attention]);
     let ladder = Ladder::new(policy);
     let (_, steps) = ladder.trace(|| {
         let place = Place::phantom(Device::Cuda(0));

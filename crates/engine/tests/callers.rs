@@ -18,15 +18,13 @@ fn load(sequences: usize) -> Llm {
         std::fs::remove_file(dir.path().join(name)).expect("a file");
     }
     let source = Options::from_env().expect("a home for caches");
-    let options = LoadOptions { device: DeviceChoice::Only(Device::Cpu), ..LoadOptions::new(source) };
+    let options = LoadOptions::new(source).with_device(DeviceChoice::Only(Device::Cpu));
     let reference: Reference = dir.path().to_str().expect("a path").parse().expect("a reference");
-    Llm::load(&reference, &LoadOptions { llm: LlmOptions { sequences, ..LlmOptions::default() }, ..options }, &())
-        .expect("a model")
+    Llm::load(&reference, &options.with_llm(LlmOptions::default().with_sequences(sequences)), &()).expect("a model")
 }
 
 fn request(prompt: usize, most: usize, n: u32) -> Request {
-    let params =
-        GenerationParams { temperature: 0.0, n, logit_bias: [(350, 100.0)].into(), ..GenerationParams::default() };
+    let params = GenerationParams::default().with_temperature(0.0).with_n(n).with_logit_bias([(350, 100.0)].into());
     let start = Start::Tokens((0..prompt as u32).map(|i| i % 50 + 5).collect());
     Request { start, params: Some(params), max_tokens: Some(most), ignore_end: true, ..Request::default() }
 }

@@ -16,12 +16,10 @@ fn load(llm: &LlmOptions) -> Llm {
     for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
         std::fs::remove_file(dir.path().join(name)).expect("a file");
     }
-    let options = LoadOptions {
-        device: DeviceChoice::Only(sconce_ops::Device::Cpu),
-        ..LoadOptions::new(Options::from_env().expect("caches"))
-    };
+    let options =
+        LoadOptions::new(Options::from_env().expect("caches")).with_device(DeviceChoice::Only(sconce_ops::Device::Cpu));
     let reference: Reference = dir.path().to_str().expect("a path").parse().expect("a reference");
-    Llm::load(&reference, &LoadOptions { llm: *llm, ..options }, &()).expect("a model")
+    Llm::load(&reference, &options.with_llm(*llm), &()).expect("a model")
 }
 
 fn schema() -> Value {
@@ -47,7 +45,7 @@ fn follows_schema(text: &str) {
 }
 
 fn sampled(seed: u64) -> GenerationParams {
-    GenerationParams { temperature: 1.0, seed, ..GenerationParams::default() }
+    GenerationParams::default().with_temperature(1.0).with_seed(seed)
 }
 
 fn request(format: Format, params: GenerationParams) -> Request {
@@ -71,14 +69,9 @@ fn whatever_is_drawn_satisfies_the_schema() {
     let mut texts = BTreeSet::new();
     let ways = [
         |seed| sampled(seed),
-        |seed| GenerationParams { top_k: Some(8), top_p: 0.9, ..sampled(seed) },
-        |seed| GenerationParams {
-            repetition_penalty: 1.3,
-            frequency_penalty: 0.5,
-            presence_penalty: 0.5,
-            ..sampled(seed)
-        },
-        |seed| GenerationParams { n: 3, min_p: 0.05, ..sampled(seed) },
+        |seed| sampled(seed).with_top_k(Some(8)).with_top_p(0.9),
+        |seed| sampled(seed).with_repetition_penalty(1.3).with_frequency_penalty(0.5).with_presence_penalty(0.5),
+        |seed| sampled(seed).with_n(3).with_min_p(0.05),
     ];
     let requests: Vec<Request> =
         (0..80).map(|seed| request(Format::JsonSchema(schema()), ways[seed as usize % 4](seed))).collect();
@@ -121,14 +114,14 @@ fn expressions_grammars_and_objects() {
             assert!(serde_json::from_str::<Value>(&any.answers[0].text).expect("JSON").is_object());
         }
         // A text that may end or continue ends by the model's end token.
-        let end = GenerationParams { logit_bias: [(2, 100.0)].into(), ..sampled(seed) };
+        let end = sampled(seed).with_logit_bias([(2, 100.0)].into());
         let least = run(&llm, &request(Format::Regex("[a-z]{3,40}".into()), end));
         let (text, picks) = (&least.answers[0].text, &least.answers[0].picks);
         let before: Vec<u32> = picks[..picks.len() - 1].iter().map(|p| p.id).collect();
         assert!(text.len() >= 3 && llm.decode(&before).expect("a text").trim().len() < 3, "{text}");
         assert_eq!(least.answers[0].finish, Some(Finish::End));
     }
-    let greedy = GenerationParams { temperature: 0.0, ..GenerationParams::default() };
+    let greedy = GenerationParams::default().with_temperature(0.0);
     assert_eq!(run(&llm, &request(Format::Regex("abc".into()), greedy)).answers[0].text, "abc");
 }
 
@@ -151,12 +144,12 @@ fn a_form_ends_where_it_is_cut() {
 fn company() -> Vec<Request> {
     let free = |seed, n| Request {
         start: Start::Text("on the mat".into()),
-        params: Some(GenerationParams { n, ..sampled(seed) }),
+        params: Some(sampled(seed).with_n(n)),
         max_tokens: Some(90),
         ignore_end: true,
         ..Request::default()
     };
-    let long = |seed, n| request(Format::Regex("([a-e]{2} ){40}".into()), GenerationParams { n, ..sampled(seed) });
+    let long = |seed, n| request(Format::Regex("([a-e]{2} ){40}".into()), sampled(seed).with_n(n));
     vec![free(1, 1), long(2, 1), request(Format::JsonSchema(schema()), sampled(3)), long(4, 3), free(5, 2), long(6, 1)]
 }
 
@@ -166,11 +159,11 @@ fn ids(generation: &Generation) -> Vec<Vec<u32>> {
 
 #[test]
 fn in_company_as_alone_also_where_the_cache_is_too_small_for_all() {
-    let roomy = load(&LlmOptions { cache_tokens: Some(2048), ..LlmOptions::default() });
+    let roomy = load(&LlmOptions::default().with_cache_tokens(Some(2048)));
     let alone: Vec<_> = company().iter().map(|request| ids(&run(&roomy, request))).collect();
     // A KV cache of two sequences: of the nine that begin together most are preempted, some several
     // times.
-    let tight = load(&LlmOptions { cache_tokens: Some(256), ..LlmOptions::default() });
+    let tight = load(&LlmOptions::default().with_cache_tokens(Some(256)));
     for llm in [&roomy, &tight] {
         for (generation, alone) in llm.generate(&company()).into_iter().zip(&alone) {
             assert_eq!(&ids(&generation.expect("an answer")), alone);

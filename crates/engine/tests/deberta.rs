@@ -79,7 +79,7 @@ fn every_layer_and_every_head_equal_the_reference_in_every_place(kind: &str) {
         let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
         for (place, force) in places(kind) {
             let on = format!("{}{}", place.device(), force.map_or_else(String::new, |rung| format!(", {rung}")));
-            let ladder = Ladder::new(Policy { force, ..Policy::default() });
+            let ladder = Ladder::new(Policy::default().with_force(force));
             let _here = ladder.clone().enter();
             let (seen, last, batch) = layers(&*files.encoder(DType::F32, &place), &sequences(&arrays), &place);
             assert!(!arrays.has(&format!("hidden.{}", seen.len())), "{name}: fewer layers than the golden");
@@ -144,7 +144,7 @@ fn half_formats_stay_near_our_own_f32(kind: &str) {
         let sequences = lengths.map(|n| Sequence { ids: ids(n), ..Sequence::default() });
         let want = layers(&*files.encoder(DType::F32, &Place::cpu()), &sequences, &Place::cpu()).0;
         for (place, force) in places(kind).into_iter().filter(|(_, rung)| *rung == Some(Rung::Fused)) {
-            let _here = Ladder::new(Policy { force, ..Policy::default() }).enter();
+            let _here = Ladder::new(Policy::default().with_force(force)).enter();
             for dtype in half_formats() {
                 let got = layers(&*files.encoder(dtype, &place), &sequences, &place).0;
                 for (i, (got, want)) in got.iter().zip(&want).enumerate() {

@@ -18,11 +18,9 @@ const F32: f32 = 1e-5;
 
 fn options() -> LoadOptions {
     let cache = std::env::temp_dir();
-    LoadOptions {
-        device: DeviceChoice::Only(Device::Cpu),
-        dtype: DType::F32,
-        ..LoadOptions::new(Options::new(cache.clone(), cache))
-    }
+    LoadOptions::new(Options::new(cache.clone(), cache))
+        .with_device(DeviceChoice::Only(Device::Cpu))
+        .with_dtype(DType::F32)
 }
 
 fn reference(dir: &Path) -> Reference {
@@ -77,7 +75,7 @@ impl Model {
 
 fn everywhere(kind: &str, mut f: impl FnMut(&Place)) {
     for (place, rung) in places(kind) {
-        let _here = Ladder::new(Policy { force: rung, ..Policy::default() }).enter();
+        let _here = Ladder::new(Policy::default().with_force(rung)).enter();
         f(&place);
     }
 }
@@ -183,7 +181,7 @@ fn a_decoder_classifies_and_reranks() {
 
     let (dir, _) = classifying(name, "MistralForSequenceClassification", 1);
     let reranker = Reranker::load(&reference(dir.path()), &options(), &()).unwrap();
-    let raw = RankOptions { raw: true, ..RankOptions::default() };
+    let raw = RankOptions::default().with_raw(true);
     let ranked = reranker.rerank("the cat", &["sat on the mat.", "ate.", ""], raw).unwrap().ranked;
     assert!(ranked.len() == 3 && ranked.is_sorted_by(|a, b| a.score >= b.score));
     let pair = Classifier::load(&reference(dir.path()), &options(), &()).unwrap();
@@ -221,7 +219,7 @@ fn a_language_model_that_is_asked_reranks(kind: &str) {
         let own: Vec<&String> = asked.iter().map(of).collect();
         let query = &queries[asked[0]["query"].as_u64().unwrap() as usize];
         for raw in [false, true] {
-            let got = reranker.rerank(query, &own, RankOptions { raw, ..RankOptions::default() }).unwrap();
+            let got = reranker.rerank(query, &own, RankOptions::default().with_raw(raw)).unwrap();
             assert_eq!(got.tokens, asked.iter().map(|pair| ids(&pair["ids"]).len()).sum::<usize>());
             for ranked in &got.ranked {
                 let i = seen + ranked.index;

@@ -166,7 +166,7 @@ fn check(part: &Part, kind: &str) {
         strays: if part.name.contains("moe") || part.name == "mixtral" { STRAYS } else { 0.0 },
     };
     for (place, rung) in places(kind) {
-        let _here = Ladder::new(Policy { force: rung, ..Policy::default() }).enter();
+        let _here = Ladder::new(Policy::default().with_force(rung)).enter();
         let model = Model::load(dir.path(), part.context, &place);
         let what = format!("{} on {} ({rung:?})", part.name, place.device());
         assert_eq!(v, model.vocabulary, "{what}");
@@ -369,7 +369,7 @@ fn with_a_cache_in_blocks(kind: &str) {
     }
     std::fs::write(&path, config.to_string()).expect("a configuration");
     for (place, rung) in places(kind) {
-        let _here = Ladder::new(Policy { force: rung, ..Policy::default() }).enter();
+        let _here = Ladder::new(Policy::default().with_force(rung)).enter();
         let model = Model::load(dir.path(), None, &place);
         let what = format!("on {} ({rung:?})", place.device());
         let v = model.vocabulary;

@@ -12,11 +12,9 @@ use std::path::{Path, PathBuf};
 
 fn options() -> LoadOptions {
     let cache = std::env::temp_dir();
-    LoadOptions {
-        device: DeviceChoice::Only(Device::Cpu),
-        dtype: DType::F32,
-        ..LoadOptions::new(Options::new(cache.clone(), cache))
-    }
+    LoadOptions::new(Options::new(cache.clone(), cache))
+        .with_device(DeviceChoice::Only(Device::Cpu))
+        .with_dtype(DType::F32)
 }
 
 fn reference(path: &Path) -> Reference {
@@ -76,7 +74,7 @@ fn a_reranker_has_its_two_words() {
     let (path, dir) = (converted("gguf-qwen3-rerank"), materialize("task-rerank-qwen3"));
     let load = |path: &Path| Reranker::load(&reference(path), &options(), &()).unwrap();
     let documents = ["The cat sat on the mat.", "Paris", ""];
-    let raw = RankOptions { raw: true, ..RankOptions::default() };
+    let raw = RankOptions::default().with_raw(true);
     let score = |reranker: &Reranker| {
         let mut ranked = reranker.rerank("where is the cat?", &documents, raw).unwrap().ranked;
         ranked.sort_by_key(|r| r.index);
@@ -95,7 +93,7 @@ fn a_reranker_has_its_two_words() {
 #[test]
 fn blocks_stay_blocks_on_metal_beside_every_dtype() {
     let planned = |device, dtype, weight_format| {
-        let options = LoadOptions { dtype, weight_format, batch_tokens: Some(64), ..options() };
+        let options = options().with_dtype(dtype).with_weight_format(weight_format).with_batch_tokens(Some(64));
         Task::Generate.plan(&Files::local(&converted("gguf-qwen3-embed")), device, &options).unwrap()
     };
     let metal = Device::Metal(0);
@@ -129,12 +127,15 @@ fn a_t5_in_gguf_is_detected_planned_and_loaded() {
     let support = supports(Device::Cpu, &files, &options()).unwrap();
     assert!(support.is_full() && support.task == Task::Seq2Seq, "{:?}", support.refusals);
     let TaskModel::Seq2Seq(model) = support.task.load(&files, &options(), &()).unwrap() else { panic!("no T5") };
-    let answers = model.generate(&["a b"], &Seq2SeqOptions { max_tokens: Some(4), ..Default::default() }).unwrap();
+    let answers = model.generate(&["a b"], &Seq2SeqOptions::default().with_max_tokens(Some(4))).unwrap();
     assert_eq!(answers[0].answers.len(), 1);
     // More beams than vocabulary: fewer answers come back than were requested, and the call does
     // not wait for the others.
     let search = BeamSearch { num_beams: 10, num_return_sequences: 10, ..BeamSearch::default() };
-    let options = Seq2SeqOptions { search: Some(Search::Beams(search)), max_tokens: Some(1), ignore_end: false };
+    let options = Seq2SeqOptions::default()
+        .with_search(Some(Search::Beams(search)))
+        .with_max_tokens(Some(1))
+        .with_ignore_end(false);
     let found = model.generate(&["a b"], &options).unwrap().remove(0).answers;
     assert!((1..=7).contains(&found.len()) && found.iter().all(|answer| answer.score.is_some()), "{found:?}");
 }

@@ -11,11 +11,9 @@ use tempfile::TempDir;
 
 fn options() -> LoadOptions {
     let nowhere = std::env::temp_dir().join("sconce-no-cache");
-    LoadOptions {
-        device: DeviceChoice::Only(Device::Cpu),
-        batch_tokens: Some(64),
-        ..LoadOptions::new(Options::new(&nowhere, &nowhere))
-    }
+    LoadOptions::new(Options::new(&nowhere, &nowhere))
+        .with_device(DeviceChoice::Only(Device::Cpu))
+        .with_batch_tokens(Some(64))
 }
 
 /// A copy of a tiny model that a test may damage.
@@ -221,7 +219,7 @@ fn pickles_and_empty_directories_are_refused_with_advice() {
 #[test]
 fn what_does_not_fit_or_cannot_run_is_refused_before_loading() {
     let plan_with = |policy: Policy, device| {
-        let options = LoadOptions { policy, batch_tokens: None, ..options() };
+        let options = options().with_policy(policy).with_batch_tokens(None);
         Task::Embed.plan(&Files::local(&golden("st-cls-dense")), device, &options).unwrap()
     };
     let p = plan_with(Policy::default(), Device::Cpu);
@@ -231,7 +229,7 @@ fn what_does_not_fit_or_cannot_run_is_refused_before_loading() {
     assert!(p.check(p.weights - 1).unwrap_err().to_string().contains("--dtype bf16"));
 
     let attention = Withdrawn { op: "attention".into(), kind: "cuda".into(), dtype: DType::F32, rung: Rung::Fused };
-    let fused = Policy { force: Some(Rung::Fused), withdrawn: vec![attention], ..Policy::default() };
+    let fused = Policy::default().with_force(Some(Rung::Fused)).with_withdrawn(vec![attention]);
     let error = plan_with(fused, Device::Cuda(0)).check(u64::MAX).unwrap_err().to_string();
     assert!(error.contains("cuda:0 cannot run") && error.contains("attention in f32 (first in layer 0)"), "{error}");
 }
@@ -239,9 +237,7 @@ fn what_does_not_fit_or_cannot_run_is_refused_before_loading() {
 #[test]
 fn half_formats_need_half_the_memory() {
     let of = |dtype| {
-        Task::Embed
-            .plan(&Files::local(&golden("st-cls-dense")), Device::Cuda(0), &LoadOptions { dtype, ..options() })
-            .unwrap()
+        Task::Embed.plan(&Files::local(&golden("st-cls-dense")), Device::Cuda(0), &options().with_dtype(dtype)).unwrap()
     };
     let (full, half) = (of(DType::F32), of(DType::BF16));
     // The Dense module after the pooling stays in f32, as does the one number that tells its dtype.

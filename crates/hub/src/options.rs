@@ -11,6 +11,7 @@ const ENDPOINT: &str = "https://huggingface.co";
 
 /// Caches, hub, credentials and time-outs.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Options {
     /// Use only local and cached files.
     pub offline: bool,

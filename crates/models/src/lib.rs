@@ -46,6 +46,7 @@ use sconce_ops::{KvCacheShape, Tensor};
 
 /// Why a model cannot be built or run.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// `config.json` requires a feature that is not supported, or contradicts itself.
     #[error("config.json: {0}")]

@@ -4,6 +4,7 @@ use crate::{DType, Device, Rung};
 
 /// Any failure below `models`.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// Invalid arguments: shapes or dtypes that do not fit together.
     #[error("{op}: {what}")]

@@ -17,6 +17,7 @@ pub(crate) use op::{Can, Op, own_kernels};
 use crate::cpu::Isa;
 use crate::ledger::{Lease, Ledger};
 use crate::{DType, Device, Error, Place, Result, Tensor, replay, threads};
+use derive_setters::Setters;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -59,7 +60,9 @@ impl FromStr for Rung {
 }
 
 /// What the user allows.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Setters)]
+#[setters(prefix = "with_")]
+#[non_exhaustive]
 pub struct Policy {
     /// Only this rung; a call it cannot take is an error.
     pub force: Option<Rung>,
@@ -105,6 +108,7 @@ pub struct Counted {
 
 /// One op call of a traced forward pass.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Step {
     /// The op.
     pub op: &'static str,

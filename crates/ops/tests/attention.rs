@@ -101,7 +101,7 @@ fn attention_over_many_rows_equals_f64(kind: &str) {
         shape(&[100; 100], 12, 12, 64, Mask::All, false),
     ];
     for (place, force) in places(kind).into_iter().filter(|(_, rung)| *rung == Some(Rung::Fused)) {
-        let _here = Ladder::new(Policy { force, ..Policy::default() }).enter();
+        let _here = Ladder::new(Policy::default().with_force(force)).enter();
         for (shape, dtype) in shapes.iter().flat_map(|shape| [(shape, DType::F16), (shape, DType::BF16)]) {
             holds(shape, dtype, &place);
         }

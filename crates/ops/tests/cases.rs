@@ -59,7 +59,7 @@ fn f32_in_tiles_is_as_exact_as_in_lanes() {
     let mut compared = 0;
     for case in sconce_ops::cases().iter().filter(|case| case.op == "linear" && case.dtype == DType::F32) {
         let errors = [Isa::Avx512, Isa::Amx].map(|isa| {
-            let policy = Policy { isa: Some(isa), ..Policy::default() };
+            let policy = Policy::default().with_isa(Some(isa));
             let _here = Ladder::new(policy).enter();
             let y = (case.prepare)(&place).and_then(|call| call()).and_then(|y| y.to_f32()).expect("a result");
             let want = (case.reference)();

@@ -75,7 +75,7 @@ fn an_op_does_not_wait_for_a_job() {
 fn composed_ops_do_not_need_the_pool_of_those_who_wait_for_them() {
     let (calls, inbox) = channel::<std::sync::mpsc::Sender<f32>>();
     let device = thread::spawn(move || {
-        let _here = Ladder::new(Policy { force: Some(Rung::Composed), ..Policy::default() }).enter();
+        let _here = Ladder::new(Policy::default().with_force(Some(Rung::Composed))).enter();
         let (tokens, heads, size) = (600, 4, 64);
         let x = vec![0.5; tokens * heads * size];
         let x = Tensor::from_f32(&x, &[tokens, heads, size], DType::F32, &Place::cpu()).unwrap();

@@ -62,6 +62,7 @@ fn one() -> usize {
 
 /// An invalid configuration.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("{}: {why}", path.display())]

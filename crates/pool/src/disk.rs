@@ -35,6 +35,7 @@ impl State {
 
 /// Why a manager cannot open its state directory.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DiskError {
     /// Another manager has locked it.
     #[error(

@@ -30,6 +30,7 @@ const DRAIN: Duration = Duration::from_secs(30);
 
 /// Why a manager did not start.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The address is taken or not available.
     #[error("cannot listen at {at}: {why}")]

@@ -68,11 +68,10 @@ fn embed_items(
     let images: Vec<&str> = items.iter().filter_map(image).collect();
     let (text_embeddings, image_embeddings) = match &served.model {
         TaskModel::Embed(embedder) if images.is_empty() => {
-            let options = EmbedOptions {
-                prompt: params.prompt.clone(),
-                normalize: Some(params.normalize),
-                dimensions: params.dimensions,
-            };
+            let options = EmbedOptions::default()
+                .with_prompt(params.prompt.clone())
+                .with_normalize(Some(params.normalize))
+                .with_dimensions(params.dimensions);
             let embedder = embedder.with_context(caller).with_truncation(params.truncate);
             (embedder.embed_with(&inputs(&items), &options)?, Embeddings::default())
         }

@@ -29,6 +29,7 @@ use tokio::sync::Semaphore;
 
 /// Why a server failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The address is in use or cannot be bound.
     #[error("cannot listen at {at}: {why}")]

@@ -5,6 +5,7 @@ use sconce_formats::FileError;
 
 /// Why text could not become tokens, or tokens text.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A tokenizer file cannot be used.
     #[error(transparent)]

@@ -13,18 +13,14 @@ pub fn path() -> PathBuf {
 
 pub fn options(file: &Path) -> LoadOptions {
     let cache = file.with_file_name("cache");
-    LoadOptions {
-        device: DeviceChoice::Only(Device::Cpu),
-        batch_tokens: Some(16),
-        ..LoadOptions::new(Options::new(&cache, &cache))
-    }
+    LoadOptions::new(Options::new(&cache, &cache)).with_device(DeviceChoice::Only(Device::Cpu)).with_batch_tokens(Some(16))
 }
 
 pub fn load(file: &Path) -> Result<Llm, Error> {
     let reference = file.to_str().expect("a path").parse()?;
     // Bounds what a mutated file can request of the machine's memory.
-    let llm = LlmOptions { context: Some(32), sequences: 1, ..LlmOptions::default() };
-    Llm::load(&reference, &LoadOptions { llm, ..options(file) }, &())
+    let llm = LlmOptions::default().with_context(Some(32)).with_sequences(1);
+    Llm::load(&reference, &options(file).with_llm(llm), &())
 }
 
 /// The encoded file with that chat template.

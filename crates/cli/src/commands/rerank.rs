@@ -89,7 +89,7 @@ impl Rerank {
         let reranker = self.model.load(report, load)?.with_context(&context);
         // All windows are sorted together by logit, because many extreme scores round to the same
         // number.
-        let options = RankOptions { raw: true, top_n: None, texts: false };
+        let options = RankOptions::default().with_raw(true);
         let (mut ranked, mut truncated, mut done) = (Vec::new(), Vec::new(), 0);
         let summary = texts.run_windows(
             report,

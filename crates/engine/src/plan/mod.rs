@@ -34,6 +34,7 @@ pub(crate) struct Planned<L> {
 
 /// A model on a device, planned by running its own forward pass on phantoms.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Plan {
     /// The device planned for.
     pub device: Device,

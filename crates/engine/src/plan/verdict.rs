@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// The last verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Verdict {
     /// The version whose kernels were checked; a verdict of another version does not count.
     version: String,

@@ -31,7 +31,7 @@ pub(crate) fn load<W: Workload, T: Codec + 'static>(
     progress: &dyn Progress,
     read_text: impl Fn(&Plan) -> Result<Arc<T>> + Sync,
 ) -> Result<LoadedModel<W, T>> {
-    options.with_device(progress, |device| {
+    options.on_candidates(progress, |device| {
         let info = device.info()?;
         let options = options.for_device(&info);
         let planned = W::plan(spec, device, &options)?;

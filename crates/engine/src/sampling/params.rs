@@ -1,10 +1,13 @@
 //! Sampling parameters and their checks.
 
+use derive_setters::Setters;
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// Sampling parameters. The default samples from the model's own distribution.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Setters)]
+#[setters(prefix = "with_")]
+#[non_exhaustive]
 pub struct GenerationParams {
     /// Divides the logits; 0 takes the likeliest token.
     pub temperature: f32,

@@ -47,6 +47,7 @@ pub enum Format {
 
 /// Why a format cannot be used, or was given up.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum FormatError {
     /// The model's vocabulary cannot be used.
     #[error("this model does not support structured output: {0}")]

@@ -8,13 +8,16 @@ use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, EncodeItem, OutputKind, Outputs, Parts, Pipeline, Session, Texts};
+use derive_setters::Setters;
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Limits};
 use sconce_ops::{DType, Device, Linear, Pooling, Tensor, l2_norm, pool};
 use sconce_text::{TextOrTokens, Truncate};
 
 /// Options for embeddings.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Setters)]
+#[setters(prefix = "with_")]
+#[non_exhaustive]
 pub struct EmbedOptions {
     /// The prompt before each text.
     pub prompt: Prompt,

@@ -12,6 +12,7 @@ use crate::runtime::{self, Codec, Loaded, LoadedModel, ModelInfo, Reply, Request
 use crate::sampling::GenerationParams;
 use crate::structured_output::{Constraint, Format, FormatError, Vocab};
 use crate::workloads::decode::{Activity, Decode};
+use derive_setters::Setters;
 use sconce_formats::{Model as ModelFiles, trim_allocator};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_ops::Device;
@@ -22,7 +23,9 @@ use serde_json::{Map, Value};
 use std::sync::{Arc, OnceLock};
 
 /// Options of the chat template, besides the messages.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Setters)]
+#[setters(prefix = "with_")]
+#[non_exhaustive]
 pub struct ChatOptions {
     /// JSON schemas of the functions that the model may call, a list.
     pub tools: Option<Value>,

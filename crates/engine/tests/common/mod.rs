@@ -111,7 +111,7 @@ impl Golden {
     fn equals_the_reference(&self, kind: &str) {
         for (place, force) in places(kind) {
             let on = format!("{}{}", place.device(), force.map_or_else(String::new, |rung| format!(", {rung}")));
-            let ladder = Ladder::new(Policy { force, ..Policy::default() });
+            let ladder = Ladder::new(Policy::default().with_force(force));
             let _here = ladder.clone().enter();
             let loaded = self.load(DType::F32, &place);
             let batch = loaded.batch(&self.sequences());
@@ -138,7 +138,7 @@ impl Golden {
     fn half_formats_are_near_the_reference(&self, kind: &str) {
         for (place, force) in places(kind) {
             let on = format!("{}{}", place.device(), force.map_or_else(String::new, |rung| format!(", {rung}")));
-            let _here = Ladder::new(Policy { force, ..Policy::default() }).enter();
+            let _here = Ladder::new(Policy::default().with_force(force)).enter();
             for dtype in half_formats() {
                 let loaded = self.load(dtype, &place);
                 let batch = loaded.batch(&self.sequences());

@@ -71,7 +71,10 @@ pub(crate) async fn rerank(
     let documents: Vec<String> = body.documents.into_iter().map(Document::into_text).collect();
     let call = app.call("rerank", context, body.model.as_deref(), RequestKind::Rerank)?;
     let characters = documents.iter().map(|t| t.chars().count()).sum::<usize>() + body.query.chars().count();
-    let options = RankOptions { raw: false, top_n: body.top_n, texts: body.return_documents.unwrap_or_default() };
+    let options = RankOptions::default()
+        .with_raw(false)
+        .with_top_n(body.top_n)
+        .with_texts(body.return_documents.unwrap_or_default());
     let ranking = call
         .run(move |served, caller| {
             let TaskModel::Rerank(reranker) = &served.model else {

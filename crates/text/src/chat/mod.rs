@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 /// Why a chat template could not be rendered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TemplateError {
     /// The model has no chat template.
     #[error(

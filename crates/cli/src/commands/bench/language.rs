@@ -94,7 +94,7 @@ impl Bench {
     fn seconds_of(&self, llm: &Llm, test: Test, rep: usize) -> Result<f64, Failure> {
         let request = |i: usize| Request {
             start: Start::Tokens(tokens(test.prompt, llm.plan().vocabulary, rep * self.parallel + i)),
-            params: Some(GenerationParams { temperature: 0.0, ..GenerationParams::default() }),
+            params: Some(GenerationParams::default().with_temperature(0.0)),
             max_tokens: Some(test.answer),
             ignore_end: true,
             ..Request::default()

@@ -65,14 +65,12 @@ impl Generator {
             );
         }
         let usual = Seq2SeqLimits::default();
-        options.seq2seq = Seq2SeqLimits {
-            // All beams of an answer run together, however few answers run at once; and the model's
-            // generation config may set a number of beams.
-            sequences: flags.parallel.unwrap_or(usual.sequences).max(flags.options.beams.unwrap_or(1) as usize),
-            output: flags.sampling.max_tokens.unwrap_or(0).max(usual.output),
-            cache_format: flags.model.kv_cache.kv_dtype,
-            ..usual
-        };
+        // All beams of an answer run together, however few answers run at once; and the model's
+        // generation config may set a number of beams.
+        let sequences = flags.parallel.unwrap_or(usual.sequences).max(flags.options.beams.unwrap_or(1) as usize);
+        let output = flags.sampling.max_tokens.unwrap_or(0).max(usual.output);
+        options.seq2seq =
+            usual.with_sequences(sequences).with_output(output).with_cache_format(flags.model.kv_cache.kv_dtype);
         Ok(Generator::Seq2Seq(Seq2Seq::load_from(&files, &options, report)?))
     }
 
@@ -150,7 +148,11 @@ fn seq2seq_request<'a>(
         Search::Beams(_) => None,
     };
     let (max_tokens, ignore_end) = (sampling.max_tokens, generate_options.ignore_eos.unwrap_or(false));
-    Ok((text, Seq2SeqOptions { search: Some(search), max_tokens, ignore_end }, seed))
+    Ok((
+        text,
+        Seq2SeqOptions::default().with_search(Some(search)).with_max_tokens(max_tokens).with_ignore_end(ignore_end),
+        seed,
+    ))
 }
 
 /// Search of a sequence-to-sequence model whose generation config says `advised`: beam search if it
@@ -169,7 +171,7 @@ fn search(advised: &Search, sampling: &Sampling, generate_options: GenerateOptio
         (None, advised) => {
             let params = match advised {
                 Search::Sample(params) => params.clone(),
-                Search::Beams(_) => GenerationParams { temperature: 0.0, ..GenerationParams::default() },
+                Search::Beams(_) => GenerationParams::default().with_temperature(0.0),
             };
             Search::Sample(generate_options.apply_to(sampling.request(&params)).params.unwrap_or(params))
         }

@@ -10,6 +10,7 @@ use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, Session, Texts};
+use derive_setters::Setters;
 use llm::YesNoPrompt;
 use sconce_hub::{self as hub, Files, Progress, Reference};
 use sconce_ops::Device;
@@ -18,7 +19,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Options for reranking.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Setters)]
+#[setters(prefix = "with_")]
+#[non_exhaustive]
 pub struct RankOptions {
     /// Return logits instead of scores between 0 and 1.
     pub raw: bool,

@@ -2,9 +2,12 @@
 
 use crate::generation::Finish;
 use crate::sampling::Search;
+use derive_setters::Setters;
 
 /// Options for all inputs of a call.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Setters)]
+#[setters(prefix = "with_")]
+#[non_exhaustive]
 pub struct Seq2SeqOptions {
     /// The search method; `None`: what the model's files recommend.
     pub search: Option<Search>,

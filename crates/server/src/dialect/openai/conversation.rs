@@ -115,10 +115,9 @@ pub(super) fn prompt(llm: &Llm, request: &ChatRequest, format: Option<AnswerForm
         Message::try_from(message).map_err(invalid).map(Message::with_objects_as_arguments)
     });
     let messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
-    let options = ChatOptions {
-        tools: tools.filter(|_| !in_messages),
-        extra: request.chat_template_kwargs.clone().unwrap_or_default(),
-    };
+    let options = ChatOptions::default()
+        .with_tools(tools.filter(|_| !in_messages))
+        .with_extra(request.chat_template_kwargs.clone().unwrap_or_default());
     let text = llm.render(&messages, &options).map_err(|e| Fault::from(e).at("messages"))?;
     let parallel = request.parallel_tool_calls.unwrap_or(true);
     let control = |mark: &str| llm.control(mark);

@@ -138,21 +138,20 @@ impl SharedFields<'_> {
             };
             logit_bias.insert(id, *bias);
         }
-        let params = GenerationParams {
-            temperature: self.temperature.unwrap_or(defaults.temperature),
-            top_k,
-            top_p: self.top_p.unwrap_or(defaults.top_p),
-            min_p: self.min_p.unwrap_or(defaults.min_p),
-            repetition_penalty: self.repetition_penalty.unwrap_or(defaults.repetition_penalty),
-            frequency_penalty: self.frequency_penalty.unwrap_or(defaults.frequency_penalty),
-            presence_penalty: self.presence_penalty.unwrap_or(defaults.presence_penalty),
-            penalty_window: defaults.penalty_window,
-            logit_bias,
-            // Without a seed, every answer is different.
-            seed: self.seed.map_or_else(|| RandomState::new().hash_one(0), i64::cast_unsigned),
-            n: self.n.unwrap_or(1),
-            logprobs: self.logprobs,
-        };
+        let mut params = GenerationParams::default();
+        params.temperature = self.temperature.unwrap_or(defaults.temperature);
+        params.top_k = top_k;
+        params.top_p = self.top_p.unwrap_or(defaults.top_p);
+        params.min_p = self.min_p.unwrap_or(defaults.min_p);
+        params.repetition_penalty = self.repetition_penalty.unwrap_or(defaults.repetition_penalty);
+        params.frequency_penalty = self.frequency_penalty.unwrap_or(defaults.frequency_penalty);
+        params.presence_penalty = self.presence_penalty.unwrap_or(defaults.presence_penalty);
+        params.penalty_window = defaults.penalty_window;
+        params.logit_bias = logit_bias;
+        // Without a seed, every answer is different.
+        params.seed = self.seed.map_or_else(|| RandomState::new().hash_one(0), i64::cast_unsigned);
+        params.n = self.n.unwrap_or(1);
+        params.logprobs = self.logprobs;
         params.check(vocabulary).map_err(|invalid| {
             let param = if invalid.parameter == "logprobs" { self.logprobs_field } else { invalid.parameter };
             Fault::invalid(invalid.to_string()).at(param)
@@ -296,22 +295,20 @@ mod tests {
             "top_logprobs": 2, "stop": "x", "max_tokens": 5, "max_completion_tokens": 6}),
         );
         let fields = SharedFields::from(&request);
-        let params =
-            fields.params(&GenerationParams { penalty_window: Some(9), ..GenerationParams::default() }, 100).unwrap();
-        let wanted = GenerationParams {
-            temperature: 0.5,
-            top_k: Some(7),
-            top_p: 0.25,
-            min_p: 0.125,
-            repetition_penalty: 1.5,
-            frequency_penalty: -1.0,
-            presence_penalty: 1.0,
-            penalty_window: Some(9),
-            logit_bias: [(5, -100.0)].into(),
-            seed: u64::MAX - 1,
-            n: 3,
-            logprobs: Some(2),
-        };
+        let params = fields.params(&GenerationParams::default().with_penalty_window(Some(9)), 100).unwrap();
+        let wanted = GenerationParams::default()
+            .with_temperature(0.5)
+            .with_top_k(Some(7))
+            .with_top_p(0.25)
+            .with_min_p(0.125)
+            .with_repetition_penalty(1.5)
+            .with_frequency_penalty(-1.0)
+            .with_presence_penalty(1.0)
+            .with_penalty_window(Some(9))
+            .with_logit_bias([(5, -100.0)].into())
+            .with_seed(u64::MAX - 1)
+            .with_n(3)
+            .with_logprobs(Some(2));
         assert_eq!(params, wanted);
         let output = fields.output_params().unwrap();
         assert_eq!((output.stop, output.max_tokens), (vec!["x".to_owned()], Some(6)));
@@ -320,12 +317,12 @@ mod tests {
 
     #[test]
     fn where_nothing_is_said_the_model_has_its_way_but_for_the_seed() {
-        let defaults = GenerationParams { temperature: 0.7, top_k: Some(40), ..GenerationParams::default() };
+        let defaults = GenerationParams::default().with_temperature(0.7).with_top_k(Some(40));
         let request = chat(json!({}));
         let fields = SharedFields::from(&request);
         let [a, b] = [(), ()].map(|()| fields.params(&defaults, 100).unwrap());
         assert_ne!(a.seed, b.seed);
-        assert_eq!(GenerationParams { seed: 0, ..a }, GenerationParams { seed: 0, ..defaults.clone() });
+        assert_eq!(a.with_seed(0), defaults.clone().with_seed(0));
         let all = chat(json!({"top_k": -1}));
         assert_eq!(SharedFields::from(&all).params(&defaults, 100).unwrap().top_k, None);
     }

@@ -39,13 +39,16 @@ impl Seq2SeqRequest {
         let search = match (model.search(), fields.sets_sampling()) {
             (_, false) => None,
             (Search::Sample(defaults), true) => Some(defaults.clone()),
-            (Search::Beams(_), true) => Some(GenerationParams { temperature: 0.0, ..GenerationParams::default() }),
+            (Search::Beams(_), true) => Some(GenerationParams::default().with_temperature(0.0)),
         };
         let vocabulary = sconce_engine::Loaded::plan(model).vocabulary;
         let search = search.map(|defaults| fields.params(&defaults, vocabulary)).transpose()?.map(Search::Sample);
         Ok(Seq2SeqRequest {
             inputs,
-            options: Seq2SeqOptions { search, max_tokens: output.max_tokens, ignore_end: false },
+            options: Seq2SeqOptions::default()
+                .with_search(search)
+                .with_max_tokens(output.max_tokens)
+                .with_ignore_end(false),
         })
     }
 

@@ -109,7 +109,8 @@ pub(crate) async fn rerank(
             let TaskModel::Rerank(reranker) = &served.model else {
                 return Err(served.unsupported(RequestKind::Rerank));
             };
-            let options = RankOptions { raw: body.raw_scores, top_n: None, texts: body.return_text };
+            let options =
+                RankOptions::default().with_raw(body.raw_scores).with_top_n(None).with_texts(body.return_text);
             let reranker = reranker.with_context(caller).with_truncation(truncate);
             Ok(reranker.rerank(&body.query, &body.texts, options)?)
         })

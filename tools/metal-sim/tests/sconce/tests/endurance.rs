@@ -13,7 +13,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn embedder() -> (Embedder, tempfile::TempDir) {
     let dir = materialize("task-embed-llama");
     let device = DeviceChoice::Only(Device::Metal(0));
-    let options = LoadOptions { device, ..LoadOptions::from_env().expect("caches") };
+    let options = LoadOptions::from_env().expect("caches").with_device(device);
     let reference = dir.path().to_str().expect("a path").parse().expect("a reference");
     (Embedder::load(&reference, &options, &()).expect("a model"), dir)
 }

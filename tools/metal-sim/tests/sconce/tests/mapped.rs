@@ -15,7 +15,7 @@ const NAME: &str = "task-embed-llama";
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn options(device: Device, cache: &Path) -> LoadOptions {
-    LoadOptions { device: DeviceChoice::Only(device), ..LoadOptions::new(Options::new(cache, cache)) }
+    LoadOptions::new(Options::new(cache, cache)).with_device(DeviceChoice::Only(device))
 }
 
 /// Shifts the tensors of a safetensors file until the first of them begins `over` bytes after a
@@ -79,7 +79,7 @@ fn blocks_are_read_where_they_lie() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (cache, file) = (tempfile::tempdir().expect("a folder"), golden("gguf-qwen3-embed").join("model.gguf"));
     let reference = file.to_str().expect("a path").parse().expect("a reference");
-    let params = GenerationParams { temperature: 0.0, ..GenerationParams::default() };
+    let params = GenerationParams::default().with_temperature(0.0);
     let start = Start::Tokens(vec![5, 6, 7, 8]);
     let request = Request { start, params: Some(params), max_tokens: Some(4), ignore_end: true, ..Request::default() };
     let before = lent();

@@ -12,7 +12,7 @@ const METAL: Device = Device::Metal(0);
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn on(device: Device) -> LoadOptions {
-    LoadOptions { device: DeviceChoice::Only(device), ..LoadOptions::from_env().expect("caches") }
+    LoadOptions::from_env().expect("caches").with_device(DeviceChoice::Only(device))
 }
 
 /// Every call ran on the fused rung of the requested device.
@@ -50,12 +50,12 @@ fn minilm_embeds_as_on_the_cpu() {
 fn smollm_writes_as_on_the_cpu() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let smollm = "smollm".parse().expect("a reference");
-    let params = GenerationParams { temperature: 0.0, ..GenerationParams::default() };
+    let params = GenerationParams::default().with_temperature(0.0);
     let start = Start::Text("The capital of France is".into());
     let request = Request { start, params: Some(params), max_tokens: Some(4), ..Request::default() };
     let write = |device, dtype| {
         let llm =
-            Llm::load(&smollm, &LoadOptions { dtype, ..on(device) }, &()).expect("SmolLM2");
+            Llm::load(&smollm, &on(device).with_dtype(dtype), &()).expect("SmolLM2");
         let before = all_dispatches();
         let mut answers = llm.generate(std::slice::from_ref(&request)).remove(0).expect("an answer").answers;
         (answers.remove(0).text, llm.counts(), llm.plan().clone(), all_dispatches() - before)

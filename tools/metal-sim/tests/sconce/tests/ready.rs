@@ -21,7 +21,7 @@ const CACHE: &str = "SCONCE_TEST_KERNELS";
 
 fn options(cache: &Path) -> LoadOptions {
     let device = DeviceChoice::Only(Device::Metal(0));
-    LoadOptions { device, ..LoadOptions::new(Options::new(cache, cache)) }
+    LoadOptions::new(Options::new(cache, cache)).with_device(device)
 }
 
 fn embedder(name: &str, cache: &Path) -> (Embedder, tempfile::TempDir) {
@@ -117,7 +117,7 @@ fn generating_compiles_nothing() {
     let llm = Llm::load(&reference, &options(cache.path()), &()).expect("a model");
     let made = pipelines();
     for (n, answers, length) in [(1, 1, 1), (1, 1, 7), (1, 1, 300), (3, 1, 40), (12, 1, 5), (1, 5, 7), (2, 2, 140)] {
-        let params = GenerationParams { temperature: 0.0, n: answers, ..GenerationParams::default() };
+        let params = GenerationParams::default().with_temperature(0.0).with_n(answers);
         let request = |i: usize| Request {
             start: Start::Tokens((0..length).map(|j| 5 + ((i + j) % 50) as u32).collect()),
             params: Some(params.clone()),
@@ -137,12 +137,12 @@ fn writing_what_was_read_compiles_nothing() {
     let (cache, dir) = (tempfile::tempdir().expect("a folder"), materialize("t5-seq2seq"));
     std::fs::write(dir.path().join("tokenizer.json"), plain_words(67).to_string()).expect("a tokenizer");
     let reference = dir.path().to_str().expect("a path").parse().expect("a reference");
-    let room = Seq2SeqLimits { input: Some(256), output: 200, sequences: 12, cache_format: None };
-    let model = Seq2Seq::load(&reference, &LoadOptions { seq2seq: room, ..options(cache.path()) }, &()).expect("a model");
+    let room = Seq2SeqLimits::default().with_input(Some(256)).with_output(200).with_sequences(12).with_cache_format(None);
+    let model = Seq2Seq::load(&reference, &options(cache.path()).with_seq2seq(room), &()).expect("a model");
     let made = pipelines();
     for (n, length) in [(1, 1), (1, 200), (2, 30), (11, 9)] {
         let input = |i: usize| (0..length).map(|j| 3 + ((i + j) % 20) as u32).collect();
-        let wanted = Seq2SeqOptions { max_tokens: Some(3), ..Seq2SeqOptions::default() };
+        let wanted = Seq2SeqOptions::default().with_max_tokens(Some(3));
         model.generate_ids(&(0..n).map(input).collect::<Vec<_>>(), &wanted).expect("answers");
         assert_eq!(pipelines(), made, "{n} inputs of {length} tokens");
     }

@@ -14,7 +14,7 @@ fn write(device: Device, all: &[GenerationParams]) -> Vec<(Vec<u32>, Vec<(Counte
         std::fs::remove_file(dir.path().join(name)).expect("a file");
     }
     let reference = dir.path().to_str().expect("a path").parse().expect("a reference");
-    let options = LoadOptions { device: DeviceChoice::Only(device), ..LoadOptions::from_env().expect("caches") };
+    let options = LoadOptions::from_env().expect("caches").with_device(DeviceChoice::Only(device));
     let one = |params: &GenerationParams| {
         // A new model each time, so that its counts are those of this answer.
         let llm = Llm::load(&reference, &options, &()).expect("a model");
@@ -33,14 +33,14 @@ fn write(device: Device, all: &[GenerationParams]) -> Vec<(Vec<u32>, Vec<(Counte
 
 #[test]
 fn tokens_are_those_of_the_cpu_and_only_they_are_read() {
-    let plain = GenerationParams { seed: 7, ..GenerationParams::default() };
+    let plain = GenerationParams::default().with_seed(7);
     // Parameters, and whether they need nothing from the logits but a token.
     let (how, alone): (Vec<GenerationParams>, Vec<bool>) = [
-        (GenerationParams { temperature: 0.0, ..plain.clone() }, true),
+        (plain.clone().with_temperature(0.0), true),
         (plain.clone(), true),
-        (GenerationParams { top_k: Some(40), top_p: 0.9, min_p: 0.01, temperature: 0.7, ..plain.clone() }, true),
-        (GenerationParams { logprobs: Some(2), ..plain.clone() }, false),
-        (GenerationParams { repetition_penalty: 1.2, ..plain }, false),
+        (plain.clone().with_top_k(Some(40)).with_top_p(0.9).with_min_p(0.01).with_temperature(0.7), true),
+        (plain.clone().with_logprobs(Some(2)), false),
+        (plain.with_repetition_penalty(1.2), false),
     ]
     .into_iter()
     .unzip();

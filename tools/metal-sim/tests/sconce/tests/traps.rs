@@ -18,7 +18,7 @@ fn candle() -> Candle {
 /// The result of `of` on Metal by Candle's ops, and on the CPU by our kernels.
 fn composed_and_cpu(of: &dyn Fn(&Place) -> Result<Tensor>) -> [Vec<f32>; 2] {
     let run = |place: Place, rung| {
-        let _here = Ladder::new(Policy { force: Some(rung), ..Policy::default() }).enter();
+        let _here = Ladder::new(Policy::default().with_force(Some(rung))).enter();
         of(&place).and_then(|t| t.to_f32()).expect("numbers")
     };
     [run(Place::open(Device::Metal(0)).expect("Metal"), Rung::Composed), run(Place::cpu(), Rung::Fused)]

@@ -2,7 +2,7 @@
 //! no second copy.
 //!
 //! A weight may be several matrices of a file, stacked, and each has the format that suits it:
-//! floats or quantised blocks, on the CPU packed into panels. Consecutive rows of one format are
+//! floats or quantized blocks, on the CPU packed into panels. Consecutive rows of one format are
 //! one part.
 
 use super::pack::panels;
@@ -45,7 +45,7 @@ pub(super) enum Data {
     Raw(Quant, Tensor),
     /// Panels of columns: see [`crate::cpu::gemm`].
     Panels(Tensor),
-    /// Panels of quantised blocks: see [`crate::quant`]. `None` in a phantom place; the lease books
+    /// Panels of quantized blocks: see [`crate::quant`]. `None` in a phantom place; the lease books
     /// their memory.
     Blocks(
         Quant,

@@ -1,4 +1,4 @@
-//! A quantised matrix, packed for integer dot products.
+//! A quantized matrix, packed for integer dot products.
 //!
 //! A panel is 16 rows. A panel goes through k block by block; the same block of the 16 rows is a
 //! chunk, which has as many bytes as the blocks themselves:

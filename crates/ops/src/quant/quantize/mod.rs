@@ -1,4 +1,4 @@
-//! Quantises floats to blocks. Formats of 32 elements follow GGML's rule, bit for bit; K-quants and
+//! Quantizes floats to blocks. Formats of 32 elements follow GGML's rule, bit for bit; K-quants and
 //! formats with a non-linear codebook use our own search for the least squared error.
 
 mod fit;
@@ -41,7 +41,7 @@ pub(crate) fn quantize(quant: Quant, x: &[f32], out: &mut Vec<u8>) -> Result<()>
     Ok(())
 }
 
-/// Quantises consecutive blocks, compiled for the processor's instruction set.
+/// Quantizes consecutive blocks, compiled for the processor's instruction set.
 struct Blocks<'a> {
     quant: Quant,
     x: &'a [f32],

@@ -58,7 +58,7 @@ impl Packed {
             Err(Error::call("pack", what))
         }
         let Some(shape) = Shape::of(quant) else {
-            return fail(format!("products with {quant} weights are not supported; dequantise them"));
+            return fail(format!("products with {quant} weights are not supported; dequantize them"));
         };
         let Some(row_bytes) = quant.bytes(k) else {
             return fail(format!(

@@ -292,7 +292,7 @@ fn what_does_not_fit_is_refused() {
     let refused = |quant, n, k| Packed::pack(quant, n, k, &row, &|| ()).unwrap_err().to_string();
     assert!(refused(Quant::Q4_0, 4, 40).contains("32"));
     assert!(refused(Quant::Q4_0, 4, 64).contains("36 bytes, not 18"));
-    assert!(refused(Quant::Iq2S, 4, 256).contains("dequantise"));
+    assert!(refused(Quant::Iq2S, 4, 256).contains("dequantize"));
     assert!(refused(Quant::Q4_0, usize::MAX, 32).contains("memory"));
     assert!(refused(Quant::Q4_0, usize::MAX / 64, 64).contains("memory"));
     assert!(dequantize(Quant::Q4_0, &[0; 18], &mut [0.0; 64]).is_err());

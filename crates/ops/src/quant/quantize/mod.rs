@@ -31,7 +31,7 @@ pub(crate) fn quantize(quant: Quant, x: &[f32], out: &mut Vec<u8>) -> Result<()>
     };
     if !quant.quantizes() {
         let can = Quant::all().filter(|q| q.quantizes()).map(|q| q.to_string()).collect::<Vec<_>>().join(", ");
-        return Err(Error::call("quantize", format!("cannot quantise to {quant}; supported formats: {can}")));
+        return Err(Error::call("quantize", format!("cannot quantize to {quant}; supported formats: {can}")));
     }
     let start = out.len();
     out.resize(start + bytes, 0);

@@ -151,8 +151,8 @@ impl Store for Checkpoint {
     }
 }
 
-/// Bytes that the kernel maps around a page fault (fault-around). They may belong to a neighbour
-/// whose pages were released before.
+/// Bytes that the kernel maps around a page fault (fault-around). They may belong to an adjacent
+/// tensor whose pages were released before.
 const FAULT_AROUND: usize = 64 << 10;
 
 /// Tells the system that pages of a mapped file are unlikely to be read again; the weights have

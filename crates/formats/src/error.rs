@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub struct FileError {
     /// The file or folder.
     pub path: PathBuf,
-    /// What is wrong with it; ends a sentence that begins with the path.
+    /// What is wrong with it; completes a sentence that begins with the path.
     pub what: String,
 }
 

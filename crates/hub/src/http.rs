@@ -187,7 +187,7 @@ fn header<'r>(response: &'r Response<Body>, name: &str) -> Option<&'r str> {
     response.headers().get(name)?.to_str().ok()
 }
 
-/// Whether scheme, host and port are equal: only then the token is sent.
+/// Whether scheme, host and port are equal: the token is sent only to that origin.
 fn same_origin(a: &Uri, b: &Uri) -> bool {
     let port = |uri: &Uri| uri.port_u16().unwrap_or(if uri.scheme_str() == Some("https") { 443 } else { 80 });
     a.scheme() == b.scheme()

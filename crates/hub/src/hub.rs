@@ -37,8 +37,7 @@ struct Snapshot {
     dir: PathBuf,
     /// The parts of the GGUF, if the model is one.
     gguf: Option<Vec<PathBuf>>,
-    /// Optional files that are not cached, and of which it is unknown whether the repository has
-    /// them.
+    /// Optional files that are not cached and that the repository may or may not have.
     unknown: Vec<String>,
 }
 
@@ -80,8 +79,8 @@ pub(super) fn resolve(request: Request<'_>, options: &Options, progress: &dyn Pr
         "offline".to_owned()
     } else {
         match cached.fetch(progress) {
-            // Usable files are cached; that the hub cannot confirm them deserves a note, not a
-            // failure.
+            // The cached files are usable. If the hub cannot confirm that they are complete, print
+            // a note instead of failing.
             Err(error) if error.is_remote() && snapshot.is_ok() => error.to_string(),
             other => return other,
         }
@@ -294,8 +293,8 @@ fn link(blob: &Path, pointer: &Path, name: &str) -> io::Result<()> {
     let target = format!("{up}blobs/{}", blob.file_name().unwrap_or_default().to_string_lossy());
     let parent = |path: &Path| path.parent().unwrap_or(Path::new(".")).to_owned();
     fs::create_dir_all(parent(pointer))?;
-    // Renamed into place, because a dangling link may be there; and created among the blobs,
-    // because others list the snapshot.
+    // Created among the blobs, because other processes list the snapshot; then renamed into place,
+    // because a dangling link may be there.
     let fresh = tempfile::Builder::new()
         .suffix(".incomplete")
         .make_in(parent(blob), |path| std::os::unix::fs::symlink(&target, path))?;

@@ -90,8 +90,8 @@ fn is_text_file(base: &str) -> bool {
     EXACT.contains(&base) || shaped("tokenizer", ".json") || shaped("sentence_", "_config.json")
 }
 
-/// The weights in `folder`: one file, else the index of sharded weights; safetensors, else torch. A
-/// repository that also holds `consolidated.safetensors` is thus not fetched twice.
+/// The weights in `folder`: one file, else the index of sharded weights; safetensors, else torch.
+/// So `consolidated.safetensors`, a second copy in some repositories, is not fetched.
 fn weights<'a>(names: &'a [String], folder: &str) -> Option<&'a str> {
     let here = in_folder(names, folder);
     let find = |name: String| here.iter().find(|(_, base)| *base == name).map(|(path, _)| *path);
@@ -120,7 +120,7 @@ fn in_folder<'a>(names: &'a [String], folder: &str) -> Vec<(&'a str, &'a str)> {
 /// fetched.
 pub(super) fn check_listing(place: &str, names: &[String]) -> Result<(), HubError> {
     let has = |name: &str| names.iter().any(|there| there == name);
-    // Only that file says where the encoder is, and thus what is missing.
+    // Only `modules.json` says where the encoder is, and so which files are missing.
     if has("modules.json") && (!has("config.json") || names.iter().any(|name| is_weights(name))) {
         return Ok(());
     }

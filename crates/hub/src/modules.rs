@@ -35,7 +35,7 @@ pub(super) enum Role {
     Table,
     /// A dense layer: configuration and weights.
     Dense,
-    /// Nothing; git does not even keep an empty folder.
+    /// Nothing: the folder may even be missing, because git does not keep empty folders.
     Normalize,
     /// A configuration: pooling, masks and unknown modules.
     Other,

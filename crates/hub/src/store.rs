@@ -70,7 +70,7 @@ pub(super) fn scratch_file(dir: &Path) -> Result<tempfile::NamedTempFile, HubErr
 }
 
 /// A lock held during a download, so that a second process waits and then finds the file. Best
-/// effort: some file systems cannot lock. Only saved work depends on it; files renamed into place
+/// effort: some file systems cannot lock. It only saves work: files are renamed into place, so they
 /// are complete in any case.
 #[derive(Debug)]
 #[must_use]

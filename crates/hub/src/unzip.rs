@@ -27,7 +27,8 @@ pub(super) const LIMITS: Limits = Limits { entries: 200_000, bytes: 64 << 30, ra
 /// Small archives may compress a run of zeros very well.
 const RATIO_FLOOR: u64 = 1 << 20;
 
-/// Code is not needed, and what is not there cannot be run by mistake.
+/// Extensions of code, which is not unpacked: no model needs it, and so nobody can run it by
+/// mistake.
 const CODE: [&str; 10] = [".py", ".pyc", ".pyo", ".pyx", ".pyd", ".so", ".dll", ".dylib", ".exe", ".pth"];
 
 /// Unpacks everything but code from `archive` into the empty directory `into`.

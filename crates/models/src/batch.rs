@@ -210,8 +210,8 @@ impl Batch {
         Given { segments: self.segments.clone(), keys: vec![keys], skips: skips.to_vec() }
     }
 
-    /// The ids on the host, for models that select rows by token id. During CUDA graph capture,
-    /// this call marks the graph untracked.
+    /// The ids on the host, for models that select rows by token id. A running CUDA graph capture
+    /// becomes untracked.
     pub fn observe_ids(&self) -> &[u32] {
         self.host_ids.observe()
     }

@@ -1,6 +1,6 @@
-//! Parts that several architectures share without a difference: self-attention with a fused QKV
-//! projection, post-norm and pre-norm blocks, and the encoder that consists of embeddings and a
-//! stack of blocks (BERT's; other families only name the tensors differently).
+//! Parts that several architectures share unchanged: self-attention with a fused QKV projection,
+//! post-norm and pre-norm blocks, and the encoder that consists of embeddings and a stack of blocks
+//! (BERT's; other families only name the tensors differently).
 
 use crate::mlp::Mlp;
 use crate::{Batch, Encoder, LayerHook, Limits, Result};

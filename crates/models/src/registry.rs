@@ -1,4 +1,4 @@
-//! Maps `model_type` in `config.json` to the file of the architecture, one entry each.
+//! Maps `model_type` in `config.json` to the file that implements the architecture.
 
 use crate::{Encoder, Error, Head, LmHead, Result, Seq2Seq, Task};
 use crate::{

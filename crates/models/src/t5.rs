@@ -28,7 +28,8 @@ defaults! {
         feed_forward_proj: Option<String> = None,
         /// Whether the LM head is tied to the token embeddings.
         pub tie_word_embeddings: Option<bool> = None,
-        /// Whether it was tied in training; newer files call every T5 tied.
+        /// Whether the LM head was tied in training; newer files set `tie_word_embeddings` for
+        /// every T5.
         pub scale_decoder_outputs: Option<bool> = None,
     }
 }

@@ -35,8 +35,9 @@ pub(crate) fn seq2seq(config: &Value, w: &Weights) -> Result<Box<dyn Seq2Seq>> {
     let load = |i| Layer::load(&decoder.sub("block"), &c, &s, heads, i);
     let layers = (0..s.decoder_layers).map(load).collect::<Result<Vec<_>>>()?;
     // The first T5 ties the LM head to the token embeddings, whose rows are not small, and scales
-    // the logits by 1 / √d_model in return. Later ones have a separate LM head. A file of the first
-    // may have the table under both names, and newer files call every T5 tied.
+    // the logits by 1 / √d_model to compensate. Later versions have a separate LM head. A file of
+    // the first version may have the table under both names, and newer files set
+    // `tie_word_embeddings` for every T5.
     let tied = c.scale_decoder_outputs.or(c.tie_word_embeddings).unwrap_or(c.model_type == "t5");
     let has_lm_head = lm_head.has("weight")?;
     let scaled = if c.model_type == "t5" { tied } else { tied && !has_lm_head };

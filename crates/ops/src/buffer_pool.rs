@@ -1,8 +1,8 @@
 //! The buffer pool of CPU results. A forward pass that reuses buffers takes no memory from the
-//! system, whose fresh pages cost more than many an op that fills them.
+//! system: the page faults of fresh memory can cost more than the op that fills it.
 //!
 //! The pool and all live tensors together stay within the memory plan: before the pool takes a
-//! buffer from the system, it frees idle buffers that would not fit beside it. A result takes the
+//! buffer from the system, it frees idle buffers until the new one fits. A result takes the
 //! smallest buffer that is large enough, however much larger that is, so that after the largest
 //! batch no smaller batch needs another buffer.
 
@@ -17,7 +17,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Smaller results are allocated faster than a buffer could be looked up here.
+/// Results smaller than this are allocated: looking up a buffer would take longer.
 const MIN_BYTES: usize = 16 << 10;
 
 /// Most idle buffers of each element type.
@@ -199,8 +199,8 @@ impl BufferPool {
 
 impl Ledger {
     /// Moves the buffer of a dropped tensor into the pool and leaves the tensor empty. If
-    /// `is_shared`, somebody may still read the buffer, so only its unused end is no longer counted
-    /// as idle.
+    /// `is_shared`, another tensor may still read the buffer: then it stays there, and only its
+    /// unused end is no longer counted as idle.
     pub(crate) fn reclaim(&self, tensor: &candle_core::Tensor, is_shared: bool) {
         if let Some(address) = cuda::buffers::address_of(tensor) {
             return self.cuda.put_back(address, is_shared);

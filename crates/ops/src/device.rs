@@ -1,4 +1,4 @@
-//! Device names: those the user can ask for, those in this build and those in this machine.
+//! Devices: their names, and which of them this build and this machine have.
 
 use crate::{Error, Result, launch};
 use std::fmt;
@@ -68,8 +68,7 @@ impl Device {
         }
     }
 
-    /// Whether the device has its own memory, so that computing on the host takes copies there and
-    /// back.
+    /// Whether this is a GPU, so that running an op on the host takes copies there and back.
     pub fn is_gpu(self) -> bool {
         self != Device::Cpu
     }

@@ -15,7 +15,7 @@ pub enum DType {
     F16,
     /// Ids and positions.
     U32,
-    /// Bytes of quantized blocks, which need their scales to mean anything.
+    /// Bytes of quantized blocks; their values depend on the blocks' scales.
     U8,
 }
 

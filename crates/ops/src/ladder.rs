@@ -1,9 +1,9 @@
-//! The ladder: fused → composed → host. The first rung that declares it can takes the call, and the
-//! choice is counted.
+//! The ladder: fused → composed → host. The first rung that declares that it can run a call takes
+//! it, and the choice is counted.
 //!
 //! `can` decides before anything runs, from the op's declarations and from this machine's last
-//! doctor verdict. A rung that declares it can and then fails is an error, never a reason to step
-//! down: stepping down silently is how people end up on the CPU without knowing.
+//! doctor verdict. If that rung then fails, this is an error, never a reason to step down:
+//! otherwise users would run on the CPU without knowing.
 
 mod context;
 mod joint;
@@ -70,7 +70,7 @@ pub struct Policy {
     pub allow_host: bool,
     /// Only this CPU instruction set, instead of the widest found.
     pub isa: Option<Isa>,
-    /// What failed its cases on this machine, by `doctor`'s verdict.
+    /// Rungs that failed their cases on this machine, by `doctor`'s verdict.
     pub withdrawn: Vec<Withdrawn>,
 }
 
@@ -118,9 +118,9 @@ pub struct Step {
     pub detail: String,
     /// Activation dtype.
     pub dtype: DType,
-    /// The rung that takes it, or why none does.
+    /// The rung that takes the call, or why none does.
     pub rung: Result<Rung, String>,
-    /// Why each better rung does not take it.
+    /// Why each better rung does not take the call.
     pub why_not: Vec<String>,
 }
 
@@ -158,7 +158,8 @@ impl Ladder {
         (out, lock(&self.trace).take().unwrap_or_default())
     }
 
-    /// The rung that takes `op`, with the reasons of the rungs above it; or every rung's reason.
+    /// The rung that takes `op`, and why each rung above it does not; if none takes it, why each
+    /// does not.
     fn choose<O: Op>(&self, op: &O) -> (Option<Rung>, Vec<String>) {
         let mut why_not = Vec::new();
         for rung in Rung::ALL {
@@ -190,8 +191,8 @@ impl Ladder {
         if allowed != Can::Yes {
             return allowed;
         }
-        // If the CPU lacks the requested instruction set, the call must not end in the composed
-        // form.
+        // If the CPU lacks the requested instruction set, no rung takes the call, not even the
+        // composed one.
         if device == Device::Cpu
             && let Err(e) = Isa::of(&self.policy)
         {
@@ -219,10 +220,11 @@ impl Ladder {
     }
 }
 
-/// Runs the call on the first rung that can, and counts it.
+/// Runs the call on the first rung that can take it, and counts it.
 pub(crate) fn run<O: Op>(op: O) -> Result<Tensor> {
     let ((dims, dtype), device) = (op.out(), op.x().device());
-    // The scratch stays in the ledger until the result is entered: the rung held both at once.
+    // The scratch memory stays in the ledger until the result is in it too: the rung held both at
+    // once.
     let Performed { result, scratch: _held } = perform(&op)?;
     Ok(match result {
         Some((result, Rung::Fused)) if !matches!(device, Device::Metal(_)) => Tensor::pooled(result, dtype, device),
@@ -231,13 +233,13 @@ pub(crate) fn run<O: Op>(op: O) -> Result<Tensor> {
     })
 }
 
-/// The same for a call whose result is an existing tensor, which is in the ledger already.
+/// Like [`run`], for a call whose result is an existing tensor, which is in the ledger already.
 pub(crate) fn run_in_place<O: Op>(op: O) -> Result<()> {
     perform(&op).map(drop)
 }
 
-/// Whether our kernel for this op is neither withdrawn nor excluded by the policy. A call that
-/// would do the op's work within its own kernel asks this.
+/// Whether our kernel for this op is neither withdrawn nor excluded by the policy. A joint call
+/// whose kernel includes this op checks it first.
 pub(crate) fn is_allowed<O: Op>(device: Device, dtype: DType) -> bool {
     current().allows(O::NAME, device, dtype, Rung::Fused) == Can::Yes
 }

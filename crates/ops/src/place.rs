@@ -1,4 +1,4 @@
-//! Where tensors live: an open device, or the phantom of one.
+//! Where tensors are: an open device, or a phantom of one.
 
 use crate::{Device, Result, ladder, launch};
 
@@ -49,9 +49,9 @@ impl Place {
         matches!(self.0, Kind::Phantom(_))
     }
 
-    /// Stores compiled kernels in this folder, if the device compiles them on this machine: those
-    /// compiled so far at once, and later ones are looked up there first. A failure here is
-    /// harmless: kernels are then compiled again next time.
+    /// If the device compiles kernels on this machine, writes those compiled so far to this folder,
+    /// and from now on looks there before compiling. A failure only means that kernels are compiled
+    /// again next time.
     pub fn keep_kernels(&self, folder: &std::path::Path) -> Result<()> {
         if self.compiles() { launch::metal::cache_kernels_in(folder) } else { Ok(()) }
     }

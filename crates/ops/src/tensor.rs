@@ -18,7 +18,7 @@ pub struct Tensor {
     repr: Repr,
     dtype: DType,
     device: Device,
-    /// The last field, so that it is dropped last: after it another tensor may take the buffer.
+    /// The last field, so that it is dropped last: then another tensor may take the buffer.
     lease: Arc<Lease>,
 }
 
@@ -75,7 +75,7 @@ impl Tensor {
     }
 
     /// Enters the result of one of our kernels into the ledger. Nothing else reads its buffer, so
-    /// the pool reuses that when the tensor is dropped.
+    /// the pool reuses the buffer when the tensor is dropped.
     pub(crate) fn pooled(candle: Candle, dtype: DType, device: Device) -> Tensor {
         debug_assert_eq!(candle.dtype(), dtype.candle());
         let lease = ladder::current().ledger.lend(candle.elem_count() * dtype.size(), candle.clone());
@@ -163,8 +163,8 @@ impl Tensor {
         Ok(self.view(repr))
     }
 
-    /// Downloads the elements in row-major order, widened to f32. A CUDA graph cannot hold this, so
-    /// a running capture becomes untracked.
+    /// Downloads the elements in row-major order, widened to f32. A CUDA graph cannot contain a
+    /// download, so a running capture becomes untracked.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         replay::observe_shape();
         if let Device::Cuda(_) = self.device

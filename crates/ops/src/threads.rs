@@ -1,9 +1,9 @@
 //! CPU threads: their number, pinning to cores, and parallel loops.
 //!
 //! One thread team per process (`cpu/team.rs`) runs ops, and between them the loops [`for_each`],
-//! [`map`] and [`for_each_chunk_mut`] of any caller. Candle and tokenizers use rayon, whose pools
-//! have as many threads; nothing else uses those. The number of threads is fixed at its first use,
-//! because a team cannot grow; call [`set`] before that to choose another number.
+//! [`map`] and [`for_each_chunk_mut`] of any caller. Only Candle and tokenizers use rayon, whose
+//! pools have the same number of threads. The number of threads is fixed at its first use, because
+//! a team cannot grow; call [`set`] before that to choose another number.
 
 use crate::cpu::team;
 use crate::{Device, Error, Result};
@@ -100,9 +100,9 @@ pub(crate) fn keep_to(i: usize) {
     }
 }
 
-/// Pins the calling thread, which hands tasks to the team, if threads are pinned. The first caller
-/// gets the first core. Those of further models are left to the system: a caller that finds the
-/// team busy works alone, and should do so where a core is idle.
+/// Pins the calling thread, which will hand tasks to the team, if threads are pinned. The first
+/// caller gets the first core. Callers of further models are not pinned: a caller that finds the
+/// team busy works alone, and the system should run it where a core is idle.
 pub fn lead() {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     if config().cores.is_some() && !TAKEN.swap(true, Relaxed) {

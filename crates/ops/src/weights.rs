@@ -129,7 +129,7 @@ impl Weights {
         })
     }
 
-    /// The values of `name` on the host, for what a model derives from its weights once: tables of
+    /// The values of `name` on the host, from which a model computes something once: tables of
     /// another shape, scalars.
     pub fn values(&self, name: &str, dims: &[usize]) -> Result<Vec<f32>> {
         let raw = self.raw(name, dims)?;
@@ -150,20 +150,21 @@ impl Weights {
         Weights { dtype, ..self.clone() }
     }
 
-    /// The same for heads: poolers, classifiers and word embeddings are not quantized to bytes
-    /// (int8), because they are a small part of the work and their whole error shows in the result.
+    /// The same weights for heads: poolers, classifiers and word embeddings are not quantized to
+    /// bytes (int8), because they are a small part of the work and their whole error shows in the
+    /// result.
     pub fn of_head(&self) -> Weights {
         let format = if self.format == WeightFormat::Bytes { WeightFormat::Activations } else { self.format };
         Weights { format, ..self.clone() }
     }
 
-    /// The same in another storage format.
+    /// The same weights in another storage format.
     pub fn with_format(&self, format: WeightFormat) -> Weights {
         Weights { format, ..self.clone() }
     }
 
-    /// Marks `name` as known and not needed, if the store has it: training saved it, and this
-    /// configuration does not use it.
+    /// Marks `name` as read, if the store has it: training saved it, but this configuration does
+    /// not need it.
     pub fn skip(&self, name: &str) {
         self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(self.name(name));
     }
@@ -314,7 +315,7 @@ impl Raw<'_> {
         }
     }
 
-    /// The same from blocks. It dequantizes every block that holds one of the elements.
+    /// [`Raw::read`] for blocks: dequantizes every block that holds one of the elements.
     fn unblock<T: Elem>(&self, quant: Quant, start: usize, out: &mut [T]) {
         let (elements, bytes) = quant.block();
         let blocks = start / elements..(start + out.len()).div_ceil(elements);

@@ -1,5 +1,5 @@
-//! The tensor types of ggml: elements per block and bytes per block. The meaning of a block is
-//! elsewhere.
+//! The tensor types of ggml: elements per block and bytes per block. `quant/` in `ops` decodes the
+//! blocks.
 
 /// A ggml tensor type.
 #[derive(Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use std::ops::Range;
 
 /// The limit of ggml.
 const MAX_DIMS: u32 = 4;
-/// Limit of tensors, and of keys. No model has a tenth of it, and an entry takes more memory than
-/// it does in the file.
+/// Most tensors, and most keys. Bounded, because an entry takes more memory here than in the file;
+/// no model has a tenth as many.
 const MAX_ENTRIES: u64 = 1 << 16;
 
 /// The header of one file.
@@ -96,7 +96,7 @@ impl ReadError {
             ReadError::NotText => format!("has {place} that is not UTF-8 text; it is damaged, fetch it again"),
             ReadError::Nested => format!("has an array of arrays in {place}, which is not supported"),
             ReadError::NotBool(byte) => {
-                format!("has {byte} for a truth value in {place}; it is damaged, fetch it again")
+                format!("has {byte} for a boolean in {place}; it is damaged, fetch it again")
             }
             ReadError::UnknownType(id) => {
                 format!("has {place} of the unknown type {id}; it is damaged, or newer than this program")
@@ -105,8 +105,8 @@ impl ReadError {
     }
 }
 
-/// Parses the header of the file `bytes`. The error ends a sentence that begins with the file's
-/// name.
+/// Parses the header of the file `bytes`. The error completes a sentence that begins with the
+/// file's name.
 pub(super) fn parse(bytes: &[u8]) -> Result<Header, String> {
     let mut reader = Reader { bytes, at: 0 };
     let inside = |place: &'static str| move |error: ReadError| error.at(place);

@@ -81,7 +81,7 @@ impl<'a> Metadata<'a> {
 
     /// An array of booleans.
     pub fn bools(&self, key: &str) -> Result<Option<impl ExactSizeIterator<Item = bool> + 'a>, FileError> {
-        let found = self.array(key, &[Item::Bool], "an array of truth values")?;
+        let found = self.array(key, &[Item::Bool], "an array of booleans")?;
         Ok(found.map(|array| self.slice(array).iter().map(|&byte| byte != 0)))
     }
 

@@ -221,8 +221,8 @@ const NOMIC: &[Rule] = &[
     same("layer_output_norm", "norm2"),
 ];
 
-/// The tables of a family: for tensors outside layers, and for layers. The first rule of a stem
-/// counts.
+/// The tables of a family: for tensors outside layers, and for layers. If several rules have the
+/// same stem, the first applies.
 fn tables(family: Family) -> (&'static [&'static [Rule]], &'static [Layers]) {
     const fn layers(to: &'static str, rules: &'static [&'static [Rule]]) -> Layers {
         Layers { from: "blk.", to, rules }

@@ -29,7 +29,10 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<Vec<Part>, FileError> {
         return Ok(parts);
     }
     if count > MAX_PARTS {
-        return Err(FileError::new(first, format!("says that it is one of {count} parts; {MAX_PARTS} are supported")));
+        return Err(FileError::new(
+            first,
+            format!("says that it is one of {count} parts; at most {MAX_PARTS} are supported"),
+        ));
     }
     if paths.len() > 1 {
         for path in &paths[1..] {
@@ -68,13 +71,13 @@ fn check_parts(parts: &[Part], count: u64) -> Result<(), FileError> {
                 if number != place as u64 {
                     let missing = place + 1;
                     return fail(format!(
-                        "is part {} of {of}, but part {missing} is not there or there twice",
+                        "is part {} of {of}, but part {missing} is missing or given twice",
                         number.saturating_add(1)
                     ));
                 }
             }
             (_, Some(of)) => return fail(format!("is one of {of} parts, the others are of {count}")),
-            (_, None) => return fail("is not a part, and was given as one of several".into()),
+            (_, None) => return fail("is not a part of a split model, but was given with other files".into()),
         }
         tensors += part.header.tensors.len() as u64;
     }

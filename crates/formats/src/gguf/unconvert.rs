@@ -18,7 +18,7 @@ use std::ops::Range;
 /// file.
 const MIN_EXPERT: usize = 64;
 
-/// Likewise for the norm of one head.
+/// Smaller than the norm of any head, in bytes, for the same reason.
 const MIN_HEAD: usize = 32;
 
 /// A transformers tensor: its range in the file, and the conversion to reverse.

@@ -1,8 +1,8 @@
-//! The format of torch.save before 1.6: no container, but five pickles in a row (magic number,
+//! The format of torch.save before 1.6: no container, but five consecutive pickles (magic number,
 //! version, machine information, the object itself, the keys of its storages), and then the
 //! storages in the order of their keys, each after its element count. The position of a storage
-//! follows only from all before it, so every storage must match the pickle, even those outside the
-//! state dict.
+//! depends on all storages before it, so every storage must match the pickle, even those outside
+//! the state dict.
 
 use super::Checkpoint;
 use super::pickle::{LONGEST, Machine, Value, escaped};
@@ -96,7 +96,7 @@ fn named<'a>(machine: &Machine<'a>) -> Result<HashMap<&'a str, Storage<'a>>, Str
         match named.entry(found.key) {
             Vacant(free) => drop(free.insert(found)),
             Occupied(same) if *same.get() == found => {}
-            Occupied(_) => return Err(format!("names the storage {} in two ways", escaped(found.key.as_bytes()))),
+            Occupied(_) => return Err(format!("describes the storage {} in two ways", escaped(found.key.as_bytes()))),
         }
     }
     Ok(named)

@@ -75,8 +75,8 @@ struct Checkpoint<'a> {
 }
 
 /// Lists every tensor of the state dict in the checkpoint `bytes`, in the order of the file, names
-/// unique. The error ends a sentence that begins with the file's name. Only the directory and the
-/// pickles are read, so a mapped file stays on disk.
+/// unique. The error completes a sentence that begins with the file's name. Only the directory and
+/// the pickles are read, so a mapped file stays on disk.
 pub(crate) fn index(bytes: &[u8]) -> Result<Vec<(String, Entry)>, String> {
     let Checkpoint { machine, value, storages } = if zip::is_one(bytes) {
         zipped(bytes)?

@@ -10,7 +10,8 @@ use super::Dtype;
 
 /// A tensor takes about 30 values, and no model in a single file has 50 000 tensors.
 const MAX_VALUES: usize = 3 << 19;
-/// That many tensors take a sixth of this. Steps are so short that no time limit is needed.
+/// The pickle of 50 000 tensors takes a sixth of this. Steps are so short that no time limit is
+/// needed.
 pub(super) const LONGEST: usize = 64 << 20;
 /// Torch's names of storages and dtypes. The last ones were added when storages had become untyped.
 const FORMATS: [(&str, &str, Dtype); 15] = [
@@ -212,7 +213,7 @@ impl<'a> Machine<'a> {
         match (function, self.items(arguments)) {
             (Global::OrderedDict, []) => Ok(Value::Dict(self.new_id())),
             (Global::Tensor, _) => Ok(Value::Tensor(arguments)),
-            // requires_grad, hooks and attributes follow.
+            // The other arguments are requires_grad, hooks and attributes.
             (Global::Parameter, &[tensor @ Value::Tensor(_), ..]) => Ok(tensor),
             (Global::Size, &[size @ Value::Tuple(_)]) => Ok(size),
             (Global::Device, _) => Ok(Value::Other),

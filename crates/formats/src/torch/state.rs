@@ -91,7 +91,7 @@ fn tensor<'a>(machine: &Machine<'a>, arguments: Span) -> Result<Tensor<'a>, &'st
     let &[Value::Storage(id), Value::Int(offset), Value::Tuple(size), Value::Tuple(stride), _, _, ref more @ ..] =
         machine.items(arguments)
     else {
-        return Err("it is made of other things than torch.save writes");
+        return Err("it is not built as torch.save builds a tensor");
     };
     let given = match more {
         [] => None,

@@ -9,7 +9,7 @@ const CENTRAL: u32 = 0x0201_4b50;
 const END: &[u8] = b"PK\x05\x06";
 const END64: u32 = 0x0606_4b50;
 const LOCATOR64: u32 = 0x0706_4b50;
-/// In a 32-bit field: the value is in the zip64 extra field.
+/// In a 32-bit field this means that the value is in the zip64 extra field.
 const ELSEWHERE: u64 = 0xffff_ffff;
 
 const CUT: &str = "is cut short or damaged; fetch it again";
@@ -105,13 +105,13 @@ fn entry<'a>(bytes: &'a [u8], directory: &Range<usize>, at: usize) -> Result<(&'
     let tail = |offset: usize| number(bytes, head + offset, 2).map(|n| n as usize).ok_or(CUT);
     let (named, padded) = (tail(26)?, tail(28)?);
     if bytes.get(head + 30..head + 30 + named) != Some(name) {
-        return Err(format!("calls an entry {} in its directory and something else where it lies", escaped()));
+        return Err(format!("calls an entry {} in its directory and something else in its local header", escaped()));
     }
     let start = head + 30 + named + padded;
     let end = usize::try_from(size).ok().and_then(|size| start.checked_add(size)).filter(|&end| end <= directory.start);
     match (end, std::str::from_utf8(name)) {
         (Some(end), Ok(name)) if packed == size => Ok((name, start..end, next)),
-        _ => Err(format!("places the entry {} outside itself; it is cut short or damaged, fetch it again", escaped())),
+        _ => Err(format!("has an entry {} outside the file; it is cut short or damaged, fetch it again", escaped())),
     }
 }
 

@@ -150,7 +150,7 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
             .numbers(&params![tables.distance_count, tables.origin as i32])
             .numbers(&params![launch.entries, launch.splits, launch.tickets, heads_per_block(launch, padded, kv_heads)])
     };
-    // The conditions of `straight` in `task.cuh`, beside those of the launch.
+    // The conditions of `straight` in `task.cuh`, besides those of the launch.
     let is_plain = is_aligned
         && heads == kv_heads
         && page == 0

@@ -40,7 +40,7 @@ use crate::replay::{OpScope, op_scope};
 use crate::{Device, Error, Result, Segments, Tensor};
 use std::sync::{Arc, OnceLock};
 
-/// How scores are computed: everything but q, k and v themselves.
+/// The arguments of attention besides q, k and v.
 #[derive(Clone, Debug)]
 pub struct Attention {
     /// The sequences that q's rows belong to.
@@ -237,8 +237,8 @@ impl Op for AttentionOp {
                     size,
                 )
             }
-            // In f32: the outputs so far and their concatenation; of the longest sequence q, k
-            // twice, v and the product; of a block of its queries four stages of the scores, eight
+            // In f32: the outputs so far and their concatenation; for the longest sequence q, k
+            // twice, v and the product; for a block of its queries four stages of the scores, eight
             // with a mask or bias, and the terms of disentangled positions.
             _ => {
                 let plain = matches!((&self.options.sees, &self.options.bias), (Mask::All, Bias::None));

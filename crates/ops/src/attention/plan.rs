@@ -107,7 +107,7 @@ impl Plan {
         plan
     }
 
-    /// Bytes that the kernel takes beside its result: partial results and lists.
+    /// Bytes that the kernel takes besides its result: partial results and lists.
     pub(super) fn bytes(&self, bias: &Bias, heads: usize, size: usize) -> usize {
         let distances = match bias {
             Bias::None => 0,

@@ -14,8 +14,8 @@ use crate::kv_write::KvCacheFormat;
 use crate::replay::OpScope;
 use std::ops::Range;
 
-/// Blocks that keep a GPU busy: with fewer, the keys of a block are split. Blocks of few rows wait
-/// for memory, and several of them share a multiprocessor.
+/// Blocks that keep a GPU busy: with fewer, the keys of a block are split. More blocks are needed
+/// if they have few rows, because these wait for memory and several share a multiprocessor.
 const BUSY_BLOCKS: usize = 128;
 const BUSY_SMALL_BLOCKS: usize = 384;
 
@@ -165,7 +165,8 @@ impl Tables {
                 }
             }
             if options.queries.fillers() > 0 {
-                // As many entries as there may be; those without queries are unused.
+                // As many entries as any batch of this shape needs; those without queries are
+                // unused.
                 let blocks = options.queries.tokens() * group / block + options.queries.count();
                 self.words.resize(entries + blocks * ENTRY_WORDS, 0);
             }
@@ -200,7 +201,7 @@ impl Tables {
             return launch("many", (64, 4), &|_| true, BUSY_BLOCKS);
         }
         launch("few", (SMALL_ROWS, 4), &|rows| rows <= SMALL_ROWS, BUSY_SMALL_BLOCKS);
-        // Eight warps where most sequences fill them, and blocks are enough.
+        // Blocks of eight warps if most sequences fill them and there are enough blocks.
         let many = rows.iter().filter(|rows| **rows > SMALL_ROWS);
         let (count, all) = (many.clone().count(), many.sum::<usize>());
         let is_wide = !four_warps && all >= WIDE_ROWS * count && all * kv_heads >= BUSY_BLOCKS * 128;
@@ -230,7 +231,7 @@ impl Tables {
         }
     }
 
-    /// Bytes that the kernels take beside the result.
+    /// Bytes that the kernels take besides the result.
     pub(super) fn bytes(&self, kv_heads: usize, size: usize) -> usize {
         let parts = self.launches.iter().map(|launch| launch.parts(kv_heads, size));
         4 * (self.words.len() + parts.sum::<usize>())

@@ -7,7 +7,7 @@ use crate::{DType, Device, Error, Place, Result};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// A rung, and on the CPU which instruction set it runs on.
+/// A rung, and for our CPU kernels the instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Variant {
     /// The rung.
@@ -89,8 +89,8 @@ pub fn check(case: &Case, place: &Place, variant: Variant) -> Option<Outcome> {
     Some(outcome)
 }
 
-/// Median time of one call, including the device's; `None` if this rung does not take the call on
-/// this place.
+/// Median time of one call until the device has finished it; `None` if this rung does not take the
+/// call on this place.
 pub fn time(case: &Case, place: &Place, variant: Variant, budget: Duration) -> Result<Option<Duration>> {
     let median = under(variant, || {
         let call = (case.prepare)(place)?;

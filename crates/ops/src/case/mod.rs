@@ -73,7 +73,7 @@ impl Tolerance {
     }
 }
 
-/// Made once, at its first use: many callers list all cases and run a few.
+/// A value computed at its first use, because many callers list all cases and run a few.
 #[derive(Clone)]
 pub(crate) struct Lazy<T>(Rc<LazyCell<T, Box<dyn FnOnce() -> T>>>);
 
@@ -171,8 +171,8 @@ impl InBlocks {
                 let any = quant.bytes(values.len()).unwrap_or_default();
                 bytes = ids(seed, any, 256).into_iter().map(|byte| byte as u8).collect();
                 make_scales_finite(quant, &mut bytes);
-                // A code of this format times its own scale may be 4,000: the outer scale is a
-                // small half, so that sums stay within f16.
+                // A code of this format times its inner scale may be 4,000. So the outer scale is a
+                // small f16, and sums stay within f16.
                 for block in bytes.chunks_exact_mut(quant.block().1).filter(|_| quant == Quant::Iq4Xs) {
                     block[1] = block[1] & 0x8f | 0x10;
                 }

@@ -215,8 +215,8 @@ pub(crate) trait Sink {
         }
     }
 
-    /// [`Sink::take_rows`] between two steps of a product, where saving instructions is worth more
-    /// code. Must be `#[inline(always)]`.
+    /// Like [`Sink::take_rows`], called between two steps of a product: there an implementation may
+    /// use more code to save instructions. Must be `#[inline(always)]`.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only AMX uses it"))]
     fn take_between<S: Lanes>(&mut self, row: usize, column: usize, rows: &[[f32; PANEL]]) {
@@ -254,7 +254,7 @@ pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
             for panel in panels {
                 let mut row = rows.start;
                 // Prefetch the next panel while these rows are multiplied by this one: with few
-                // rows, waiting for it would take as long as everything else.
+                // rows, loading a panel takes as long as multiplying by it.
                 let next = $b.panel(last.min(panel + 1));
                 let lines = if panel == last { 0 } else { size_of_val(next).div_ceil(LINE) };
                 let mut fetched = 0;

@@ -1,5 +1,5 @@
-//! SIMD instruction sets, detected at run time, so that one binary serves every machine of its
-//! family.
+//! SIMD instruction sets, detected at run time, so that one binary runs on every processor of its
+//! architecture.
 #![allow(unsafe_code, reason = "calls into functions compiled for instructions that `available` has just found")]
 
 #[cfg(target_arch = "x86_64")]
@@ -129,8 +129,8 @@ impl Isa {
         *BEST.get_or_init(|| Isa::all().filter(|isa| isa.pays()).last().unwrap_or(Isa::Scalar))
     }
 
-    /// Whether it is faster than the set before it. Intel issues bf16 dot products half as often as
-    /// multiply-adds, so widening first is faster there; AMD does not.
+    /// Whether this instruction set is faster than the one before it. Intel issues bf16 dot
+    /// products half as often as multiply-adds, so widening first is faster there; AMD does not.
     fn pays(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         if self == Isa::Avx512Bf16 {

@@ -1,4 +1,4 @@
-//! Building blocks of CPU kernels: SIMD chosen at run time, vectorised math functions, packed
+//! Building blocks of CPU kernels: SIMD chosen at run time, vectorized math functions, packed
 //! matrix multiplication (GEMM), the thread team.
 
 #[cfg(target_arch = "x86_64")]

@@ -2,9 +2,9 @@
 //!
 //! A process has one team: the calling thread and workers that wait for it. Workers spin for some
 //! tens of microseconds before they sleep, because in a forward pass the next op follows at once,
-//! and waking a thread takes longer than many an op on a short text. An op that finds the team
-//! busy, with another model or because a task calls an op, runs its tasks on its own thread: two
-//! ops never occupy more threads than the team has. Work that belongs to no op is a job: see
+//! and waking a thread takes longer than many ops on a short text. An op that finds the team busy,
+//! with another model or because a task calls an op, runs its tasks on its own thread: two ops
+//! never occupy more threads than the team has. Work that belongs to no op is a job: see
 //! [`super::jobs`].
 //!
 //! Each member starts with its own share of consecutive tasks and helps the others when its share
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 
-/// Times that a worker checks for work before it sleeps: some tens of microseconds.
+/// How often a worker checks for work before it sleeps: some tens of microseconds.
 const SPINS: usize = 1000;
 
 /// Flag in [`Team::gate`]: workers may enter. The lower bits count those inside.

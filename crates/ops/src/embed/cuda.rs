@@ -65,7 +65,7 @@ pub(super) fn run(pairs: &[(&Tensor, &Tensor)], scale: f32) -> Result<candle_cor
     y.tensor(&[t, n])
 }
 
-/// Arguments of the kernel that adds rows and normalises the sum.
+/// Arguments of the kernel that adds rows and normalizes the sum.
 pub(super) struct EmbedNormKernel {
     tables: Tables,
     weight: View,

@@ -1,4 +1,4 @@
-//! y = norm(Σ tableᵢ[idsᵢ]), summed and normalised in f32 with one rounding to T.
+//! y = norm(Σ tableᵢ[idsᵢ]), summed and normalized in f32 with one rounding to T.
 //!
 //! The first step of an encoder. On CUDA it is one launch, for rows of up to 1,024 elements in
 //! whole runs of 16 bytes; on other devices, and where doctor has withdrawn one of the two kernels,

@@ -1,5 +1,5 @@
 //! Cases: experts with many rows, one row and none; one expert per token, and all; gated, with
-//! renormalised probabilities, and with a residual; and with quantized weights.
+//! renormalized probabilities, and with a residual; and with quantized weights.
 
 use super::reference::{self, Problem};
 use super::{ExpertParts, ExpertShape, Experts};

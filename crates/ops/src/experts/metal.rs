@@ -2,8 +2,8 @@
 //! add up. Nothing is read back, so grids have the size of the worst case, and threadgroups without
 //! work return at once.
 //!
-//! Dispatches: 3 and 2 for every 16 experts; few pairs need no sorting and take 2 and 2 for every
-//! 16.
+//! Dispatches: 3, plus 2 for every 16 experts. Few pairs need no sorting and take 2, plus 2 for
+//! every 16 experts.
 
 use super::{ExpertsOp, uniform_tensors};
 use crate::launch::metal::buffers::DeviceBuffer;

@@ -2,7 +2,7 @@
 //! of p_e · act(x · Upₑᵀ) · Downₑ + bias, p = softmax(x · Rᵀ), with products in f32.
 //!
 //! Gated experts compute act(x · Gateₑᵀ) · (x · Upₑᵀ) between their products, with both matrices in
-//! one; the probabilities of the selected experts may be renormalised to sum to one; and a residual
+//! one; the probabilities of the selected experts may be renormalized to sum to one; and a residual
 //! may be added.
 //!
 //! A token takes part in the products of its own experts only, and the sum is rounded once. The
@@ -56,7 +56,7 @@ impl Experts {
         Ok(Experts { gated: true, ..self })
     }
 
-    /// With the probabilities of the selected experts renormalised to sum to one.
+    /// With the probabilities of the selected experts renormalized to sum to one.
     pub fn renormalised(self) -> Experts {
         Experts { renormalised: true, ..self }
     }

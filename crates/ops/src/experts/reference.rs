@@ -15,7 +15,7 @@ pub(super) struct Problem<'a> {
     pub(super) inner: usize,
     pub(super) top: usize,
     pub(super) activation: Activation,
-    /// With gates, renormalised probabilities, and x added as residual.
+    /// With gates, renormalized probabilities, and x added as residual.
     pub(super) gated: bool,
 }
 

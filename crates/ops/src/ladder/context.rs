@@ -82,7 +82,7 @@ impl Ladder {
         self.enter_in(mode())
     }
 
-    /// The same in another mode.
+    /// Like [`Ladder::enter`], in another mode.
     pub(crate) fn enter_in(self: Arc<Self>, mode: Mode) -> Entered {
         ENTERED.with_borrow_mut(|entered| entered.push(Context { ladder: self, mode }));
         Entered(PhantomData)

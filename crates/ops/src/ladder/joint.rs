@@ -1,5 +1,5 @@
-//! Joint calls, each of which stands for several calls in a row: one kernel of ours takes them all,
-//! or the calls are made separately.
+//! Joint calls. Each stands for several consecutive calls: one kernel of ours computes them all, or
+//! the caller makes them separately.
 
 use super::{Can, Op, Rung, current, run};
 use crate::cpu::Isa;

@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// An op without a GPU kernel that Candle lacks on GPUs too.
+/// An op without a GPU kernel and without a composed form on GPUs.
 struct Lacking(Tensor);
 
 impl Op for Lacking {

@@ -49,12 +49,12 @@ impl LayerNorm {
         Ok(LayerNorm { weight: w.tensor(weight, &[size])?, bias, eps })
     }
 
-    /// Normalises the last axis of `x`.
+    /// Normalizes the last axis of `x`.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.run(x, None)
     }
 
-    /// Normalises `x + residual` without writing the sum.
+    /// Normalizes `x + residual` without writing the sum.
     pub fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
         self.run(x, Some(residual))
     }

@@ -179,7 +179,7 @@ struct Blocks<'a> {
     gap: usize,
 }
 
-/// The activations are exact in 8 bits, so that kernels that quantise them and forms that do not
+/// The activations are exact in 8 bits, so that kernels that quantize them and forms that do not
 /// have the same result.
 fn block_case(Blocks { dtype, m, k, formats, epilogue, gap }: Blocks<'_>) -> Case {
     let n = formats.iter().map(|(_, n)| n).sum();
@@ -224,7 +224,7 @@ fn block_case(Blocks { dtype, m, k, formats, epilogue, gap }: Blocks<'_>) -> Cas
 }
 
 /// Weights in int8. A row of x, and one of W, consists of integers up to 127 times a power of two:
-/// 8 bits hold it exactly, so the reference needs no rounding, and forms that do not quantise have
+/// 8 bits hold it exactly, so the reference needs no rounding, and forms that do not quantize have
 /// the same result. In every fifth row of x the largest element is an outlier, so that the row is
 /// multiplied in two parts.
 fn int8_case(seed: u64, dtype: DType, (m, k, n, activation, bias): Shape) -> Case {

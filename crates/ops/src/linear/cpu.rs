@@ -73,7 +73,7 @@ pub(crate) fn product<T: Elem>(
             (Data::Blocks(quant, Some(packed), _), _) => {
                 let found = quantised.iter().find(|(q, _)| q == quant);
                 let (_, x) = found
-                    .ok_or_else(|| Error::call("linear", "the activations are not quantised for this block format"))?;
+                    .ok_or_else(|| Error::call("linear", "the activations are not quantized for this block format"))?;
                 PartTasks {
                     tasks: Split::of(x, packed).tasks(),
                     operands: Operands::Blocks(x, packed),

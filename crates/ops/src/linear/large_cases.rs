@@ -1,5 +1,5 @@
 //! Cases of products that are large enough for CUDA's kernels of large products, some with a layer
-//! norm. A reference of all rows would take minutes, so that only a sample of rows is compared.
+//! norm. A reference of all rows would take minutes, so only a sample of rows is compared.
 
 use super::Linear;
 use super::reference::{Problem, linear};

@@ -74,8 +74,8 @@ impl Linear {
     }
 
     fn of(parts: &[(&Weights, &str, Vec<usize>)]) -> Result<Linear> {
-        // The size of the file limits its shapes; the configuration's have no limit, and their
-        // product might overflow.
+        // Shapes from the configuration are unlimited, and their product might overflow; those in
+        // the file are limited by its size.
         let mut raws = Vec::new();
         for (w, name, dims) in parts {
             let raw = w.raw(name, dims)?;
@@ -274,8 +274,8 @@ impl Op for LinearOp {
     }
 
     fn scratch(&self, rung: Rung) -> usize {
-        // Composed keeps the product, the sums and the activation's results until the last of them
-        // is the result; the quick GELU and the sigmoid take four steps in f32.
+        // The composed form keeps the product, the sums and the activation's intermediate results
+        // to its end; the quick GELU and the sigmoid take four steps in f32.
         let activation = match self.activation {
             Activation::None => 0,
             Activation::QuickGelu | Activation::Sigmoid => 4 * 4 / self.x.dtype().size(),

@@ -90,7 +90,7 @@ impl Source<'_> {
         }
     }
 
-    /// A row's blocks, from the file or quantised.
+    /// A row's blocks, from the file or quantized.
     fn blocks(&self, row: usize, k: usize, quant: Quant) -> Cow<'_, [u8]> {
         let from = match self.order {
             Order::From(first) => first + row,

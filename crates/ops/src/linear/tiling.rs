@@ -16,9 +16,9 @@ const LANE_ROWS: usize = 4;
 const TILE_ROWS: usize = 64;
 const TILE_PANEL_BYTES: usize = 5 << 18;
 
-/// Limits of a bf16x3 task: rows, because each panel is split once for all rows of the task, so
-/// that few rows are partitioned by columns alone; and panels, if partial sums are stored in
-/// memory.
+/// Limits of a bf16x3 task. Many rows, because each task splits its panels once for all of its
+/// rows; so few rows are partitioned by columns alone. And few panels, if partial sums are stored
+/// in memory.
 const BF16X3_ROWS: usize = 256;
 const BF16X3_PANELS: usize = 12;
 

@@ -2,7 +2,7 @@
 //! no second copy.
 //!
 //! A weight may be several matrices of a file, stacked, and each has the format that suits it:
-//! floats or quantised blocks, on the CPU packed into panels. Consecutive rows of one format are
+//! floats or quantized blocks, on the CPU packed into panels. Consecutive rows of one format are
 //! one part.
 
 use super::pack::panels;
@@ -25,8 +25,8 @@ pub(crate) struct Weight {
     pub(super) parts: Arc<[Part]>,
     pub(super) k: usize,
     pub(super) n: usize,
-    /// An element in the dtype of the activations, on the weight's device. It gives dtype and
-    /// device to calls without activations.
+    /// An element in the dtype of the activations, on the weight's device. Calls without
+    /// activations take dtype and device from it.
     pub(super) like: Tensor,
 }
 
@@ -45,14 +45,14 @@ pub(super) enum Data {
     Raw(Quant, Tensor),
     /// Panels of columns: see [`crate::cpu::gemm`].
     Panels(Tensor),
-    /// Panels of quantised blocks: see [`crate::quant`]. `None` in a phantom place; the lease books
-    /// their memory.
+    /// Panels of quantized blocks: see [`crate::quant`]. `None` in a phantom place; the lease is
+    /// their entry in the ledger.
     Blocks(
         Quant,
         Option<Arc<Packed>>,
         #[allow(dead_code, reason = "held for its memory booking, not read")] Arc<Lease>,
     ),
-    /// Panels of int8: see [`crate::cpu::bytes`]. Optional and booked like `Blocks`.
+    /// Panels of int8: see [`crate::cpu::bytes`]. `None` and the lease as for `Blocks`.
     Bytes(Option<Arc<Bytes>>, #[allow(dead_code, reason = "held for its memory booking, not read")] Arc<Lease>),
 }
 
@@ -110,7 +110,7 @@ impl Weight {
         }
         let device = self.like.candle()?.device();
         if !device.is_cpu() {
-            // Memory of the host is not booked in the device's ledger.
+            // Memory of the host does not count in the device's ledger.
             let _own_ledger = Ladder::new(Policy::default()).enter();
             let to_host = |t: &Tensor| {
                 Tensor::upload(t.dims(), t.dtype(), &Place::cpu(), || {

@@ -1,4 +1,4 @@
-//! Rows of activations, quantised to 8 bits once for a whole product.
+//! Rows of activations, quantized to 8 bits once for a whole product.
 #![allow(unsafe_code, reason = "tiles are written in parallel, each by one task, into memory not touched before")]
 
 use super::Quant;
@@ -12,13 +12,13 @@ use std::ops::Range;
 /// Elements per scale.
 pub(super) const STEP: usize = 32;
 
-/// 32 quantised elements of a row, with the values that the product needs besides.
+/// 32 quantized elements of a row, with the values that the product needs besides.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(16))]
 pub(super) struct Step {
     /// In −127..=127.
     pub(super) values: [i8; STEP],
-    /// Value of one quantisation step.
+    /// Value of one quantization step.
     pub(super) scale: f32,
     /// See [`Correction`]: one for all 32 elements or two for 16 each, as i32 or as the bits of an
     /// f32.
@@ -48,7 +48,7 @@ pub(super) const MAX_TILE: usize = 64;
 pub(crate) type ReadRow<'a> = &'a (dyn Fn(usize) -> Cow<'a, [f32]> + Sync);
 
 impl Activations {
-    /// Quantises `x` `[rows, k]` for products with weights in the format `quant`. k must be whole
+    /// Quantizes `x` `[rows, k]` for products with weights in the format `quant`. k must be whole
     /// blocks of the format.
     pub(crate) fn new(isa: Isa, quant: Quant, rows: usize, k: usize, x: ReadRow<'_>) -> Activations {
         assert!(k.is_multiple_of(STEP), "rows of {k} elements are not a multiple of 32");
@@ -110,7 +110,7 @@ impl IntKernel for CorrectionOf {
     }
 }
 
-/// Quantises one row of a tile of `rows`.
+/// Quantizes one row of a tile of `rows`.
 struct Quantize<'a> {
     x: &'a [f32],
     correction: Correction,
@@ -131,7 +131,7 @@ impl IntKernel for Quantize<'_> {
     }
 }
 
-/// Quantises 32 elements. Mostly plain loops over arrays, for the compiler to vectorise with the
+/// Quantizes 32 elements. Mostly plain loops over arrays, for the compiler to vectorize with the
 /// kernel's instruction set.
 #[inline(always)]
 fn quantized<S: Lanes>(x: &[f32; STEP], correction: Correction) -> Step {

@@ -1,4 +1,4 @@
-//! Layout of quantised blocks in a GGUF file, for each block format.
+//! Layout of quantized blocks in a GGUF file, for each block format.
 //!
 //! Every format that packs consists of a header (scales and minimums) and bit planes: the codes of
 //! all its elements, or some bits of them. The planes of all formats follow one rule, so one

@@ -1,6 +1,6 @@
-//! Products with quantised weights on CUDA, and embedding lookups.
+//! Products with quantized weights on CUDA, and embedding lookups.
 //!
-//! Activations are quantised to 8 bits first, with a scale per 32, as on the CPU: then products are
+//! Activations are quantized to 8 bits first, with a scale per 32, as on the CPU: then products are
 //! integer dot products, four at a time, and the cost of few rows is the reading of W. More rows
 //! use the tensor cores' int8 products, for every dtype of the activations, so that 8-bit weights
 //! stay exact with bf16 too. Many rows in f16 go to cuBLASLt, with the blocks dequantized to f16.
@@ -48,7 +48,7 @@ pub(crate) fn number(dtype: DType) -> usize {
     }
 }
 
-/// Quantises rows of x to 8 bits: see `rounded.cuh`. Rows must be multiples of 32 elements.
+/// Quantizes rows of x to 8 bits: see `rounded.cuh`. Rows must be multiples of 32 elements.
 fn rounded(x: &View) -> Result<DeviceBuffer> {
     let rows = x.rows()?;
     let quantized = Call::room(x, activation_bytes(rows.rows, rows.cols), DType::U8)?;
@@ -71,7 +71,7 @@ fn checked(quant: Quant, blocks: &View, k: usize) -> Result<()> {
 }
 
 /// Multiplies by a part of W in blocks, `[n, bytes of a row]`. `in_8_bits` caches x as [`rounded`]
-/// quantises it, for this part and the next ones.
+/// quantizes it, for this part and the next ones.
 pub(crate) fn multiply(
     p: &Product<'_>,
     in_8_bits: &mut Option<DeviceBuffer>,

@@ -1,4 +1,4 @@
-// GGUF's quantised blocks as in the file, 32 weights at a time: a weight is scale · code + min, and
+// GGUF's quantized blocks as in the file, 32 weights at a time: a weight is scale · code + min, and
 // codes are signed bytes, four per word, as integer dot products take them. Only `pair` differs
 // between formats.
 //

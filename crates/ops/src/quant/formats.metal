@@ -1,4 +1,4 @@
-// GGUF's quantised blocks as in the file, sixteen weights at a time: a weight is scale · code +
+// GGUF's quantized blocks as in the file, sixteen weights at a time: a weight is scale · code +
 // min. Codes have so few bits that a half holds them, and only `codes` differs between formats.
 
 // A block format: units of 32 elements per block, and its bytes.

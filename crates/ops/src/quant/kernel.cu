@@ -1,4 +1,4 @@
-// Quantises activations to 8 bits for products with quantised weights, and dequantizes rows of
+// Quantizes activations to 8 bits for products with quantized weights, and dequantizes rows of
 // blocks to floats.
 #include "quant/formats.cuh"
 #include "quant/rounded.cuh"

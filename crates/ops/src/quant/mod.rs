@@ -1,8 +1,8 @@
-//! Quantised weights: the block formats of GGUF files, and y = x · Wᵀ on them without dequantizing
+//! Quantized weights: the block formats of GGUF files, and y = x · Wᵀ on them without dequantizing
 //! them first.
 //!
 //! A block is 32 or 256 consecutive elements of a row with their scales. [`dequantize`] supports
-//! every format; formats that [`Quant::packs`] stay quantised in memory, rearranged ([`Packed`])
+//! every format; formats that [`Quant::packs`] stay quantized in memory, rearranged ([`Packed`])
 //! for integer dot products ([`multiply`]).
 
 mod activations;

@@ -1,4 +1,4 @@
-//! A quantised matrix, packed for integer dot products.
+//! A quantized matrix, packed for integer dot products.
 //!
 //! A panel is 16 rows. A panel goes through k block by block; the same block of the 16 rows is a
 //! chunk, which has as many bytes as the blocks themselves:
@@ -58,7 +58,7 @@ impl Packed {
             Err(Error::call("pack", what))
         }
         let Some(shape) = Shape::of(quant) else {
-            return fail(format!("products with {quant} weights are not supported; dequantise them"));
+            return fail(format!("products with {quant} weights are not supported; dequantize them"));
         };
         let Some(row_bytes) = quant.bytes(k) else {
             return fail(format!(

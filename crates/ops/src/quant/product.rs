@@ -69,7 +69,7 @@ impl IntKernel for Task<'_> {
         let rows = sums.len();
         assert!(
             x.k() == w.k() && x.correction() == correction::<S>(w.quant()),
-            "the activations are quantised for another format or depth"
+            "the activations are quantized for another format or depth"
         );
         assert!(steps.len() == rows * (w.k() / STEP));
         sums.fill([0.0; PANEL]);

@@ -1,5 +1,5 @@
 //! Valid blocks from random bytes, for cases and tests of formats that can be read but not
-//! quantised.
+//! quantized.
 
 use super::Quant;
 

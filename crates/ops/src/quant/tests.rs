@@ -80,7 +80,7 @@ const DEQUANTIZED: [(&str, u64); 22] = [
     ("iq3_s", 0x7bf8_4eaf_d705_6df4),
 ];
 
-/// Hashes of 128 random floats, quantised by the gguf package.
+/// Hashes of 128 random floats, quantized by the gguf package.
 const QUANTIZED: [(&str, u64); 5] = [
     ("q4_0", 0x7b18_c391_e715_7179),
     ("q4_1", 0x8ede_ddda_70a2_35e2),
@@ -89,7 +89,7 @@ const QUANTIZED: [(&str, u64); 5] = [
     ("q8_0", 0x7609_f221_e2de_f045),
 ];
 
-/// Root mean square error of llama.cpp's reference quantisers on 4096 random floats.
+/// Root mean square error of llama.cpp's reference quantizers on 4096 random floats.
 const REFERENCE_ERROR: [(&str, f64); 6] = [
     ("q2_k", 0.29654),
     ("q3_k", 0.14831),
@@ -176,7 +176,7 @@ fn products_are_those_of_f64() {
                     // Minimums and products cancel: the bound is the sum of absolute values, not
                     // the result.
                     assert!((f64::from(y) - tight).abs() <= 2e-6 * size, "{at}: {y} is not {tight}, of {size}");
-                    // Quantising a step of x rounds by up to 1/254 of its largest element, here at
+                    // Quantizing a step of x rounds by up to 1/254 of its largest element, here at
                     // most about 3 times the mean size.
                     assert!(
                         (f64::from(y) - plain).abs() <= 0.01 * size,
@@ -210,7 +210,7 @@ fn a_row_is_the_same_in_any_company() {
     }
 }
 
-/// The values of x after quantisation to 8 bits.
+/// The values of x after quantization to 8 bits.
 fn in_eight_bits(x: &[f32]) -> Vec<f64> {
     x.chunks_exact(32)
         .flat_map(|step| {
@@ -292,7 +292,7 @@ fn what_does_not_fit_is_refused() {
     let refused = |quant, n, k| Packed::pack(quant, n, k, &row, &|| ()).unwrap_err().to_string();
     assert!(refused(Quant::Q4_0, 4, 40).contains("32"));
     assert!(refused(Quant::Q4_0, 4, 64).contains("36 bytes, not 18"));
-    assert!(refused(Quant::Iq2S, 4, 256).contains("dequantise"));
+    assert!(refused(Quant::Iq2S, 4, 256).contains("dequantize"));
     assert!(refused(Quant::Q4_0, usize::MAX, 32).contains("memory"));
     assert!(refused(Quant::Q4_0, usize::MAX / 64, 64).contains("memory"));
     assert!(dequantize(Quant::Q4_0, &[0; 18], &mut [0.0; 64]).is_err());

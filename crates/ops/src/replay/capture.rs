@@ -1,4 +1,5 @@
-//! CUDA graph capture: its state, and who may read values that differ between batches of one shape.
+//! CUDA graph capture: its state, and which code may read values that differ between batches of one
+//! shape.
 //!
 //! A CUDA graph captured for one batch is replayed for others, so nothing in a pass may depend on
 //! the lengths, ids or pages of the batch except through parameters that a replay recomputes.
@@ -161,8 +162,8 @@ pub(crate) fn mark_untracked() {
     }
 }
 
-/// Called before something that no graph may hold. It must not start: it would keep or free buffers
-/// that graphs write to.
+/// Called before an operation that no graph can contain. During a capture it is an error: the
+/// operation would keep or free buffers that graphs write to.
 pub(crate) fn refuse_capture() -> Result<()> {
     let refused = with_pass(|pass| pass.is_untracked = true);
     refused.map_or(Ok(()), |()| Err(Error::call("cuda", "this cannot be captured in a CUDA graph")))

@@ -4,14 +4,14 @@
 //! A pass uploads a batch and runs a model on it. Its graph can be replayed for another batch that
 //! would make exactly the same launches: the same kernels, over the same buffers, with the same
 //! numbers. So everything that differs between batches is in one array of words, the graph's
-//! parameters: ids and positions, which are uploaded with the batch, and what kernels read about
-//! the sequences, which a replay recomputes from [`Given`]. A replay writes the parameters on the
-//! host, then the device copies them and runs the graph.
+//! parameters: ids and positions, which are uploaded with the batch, and arrays that describe the
+//! sequences to kernels, which a replay recomputes from [`Given`]. A replay writes the parameters
+//! on the host, then the device copies them and runs the graph.
 //!
-//! What a CUDA graph cannot hold ends its capture, and the pass runs launch by launch: a model that
-//! observes ids or lengths itself (otherwise only ops can read them: see [`PerBatch`]), an upload
-//! outside the parameters, a download, an op that does not run one of our kernels. Results are in
-//! buffers of the graph, and valid until the next pass.
+//! A capture ends, and the pass runs launch by launch, when something happens that a CUDA graph
+//! cannot contain: a model observes ids or lengths itself (otherwise only ops can read them: see
+//! [`PerBatch`]), an upload outside the parameters, a download, an op that does not run one of our
+//! kernels. Results are in buffers of the graph, and valid until the next pass.
 
 mod capture;
 
@@ -33,7 +33,7 @@ use std::sync::Arc;
 const MAX_GRAPHS: usize = 64;
 
 /// Most graphs of one shape. One shape needs several where dynamic parameters lead to different
-/// launches: for texts that grow to half a million tokens, one at each power of two.
+/// launches: a text that grows to half a million tokens needs one for each power of two.
 const MAX_GRAPHS_PER_SHAPE: usize = 16;
 
 /// Most shapes that are remembered.
@@ -43,9 +43,9 @@ const MAX_SHAPES: usize = 256;
 const WARM_UPS: usize = 4;
 const MAX_TRIES: usize = 3;
 
-/// All graphs use the same buffers in turn, but a buffer is not freed when a graph needs a larger
-/// one, which is allocated beside it. So the plan reserves this many times what the largest pass
-/// holds at once.
+/// All graphs use the same buffers in turn. When a graph needs a larger buffer, it is allocated,
+/// but the smaller one is not freed. So the plan reserves this many times the bytes that the
+/// largest pass holds at once.
 const RESERVE_FACTOR: u64 = 2;
 
 /// Most tokens and sequences of an encoder batch that is captured. Larger batches keep a GPU busy
@@ -75,7 +75,7 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// The shape for a batch of this size; None if a graph would not pay.
+    /// The shape for a batch of this size; None if the batch is too large to gain from a graph.
     fn of(tokens: usize, sequences: usize) -> Option<Fill> {
         let step = match tokens {
             ..=128 => 16,
@@ -149,7 +149,7 @@ impl GraphCache {
         self.0.as_ref().map_or(0, |graphs| graphs.borrow().captured.len())
     }
 
-    /// Runs a pass: replays a graph if one fits; captures one when a shape comes for the second
+    /// Runs a pass: replays a graph if one fits; captures one when a shape occurs for the second
     /// time. `kind` distinguishes passes that do different work on batches of the same shape.
     /// Results are valid until the next pass.
     pub fn replay<P: Pass>(&self, pass: &P, kind: u32, fill: Option<Fill>) -> Result<Ran<P>, P::Error> {
@@ -195,7 +195,7 @@ struct Graphs {
     reserved: Arc<Lease>,
     /// In order of use; the last is the most recently used.
     captured: Vec<CapturedPass>,
-    /// Shapes that came, with the failed attempts to capture each.
+    /// Shapes seen so far, with the failed attempts to capture each.
     shapes: Vec<(Shape, usize)>,
 }
 
@@ -319,7 +319,7 @@ impl Graphs {
     }
 }
 
-/// What was counted between two readings.
+/// The counts of `after` less those of `before`.
 fn difference(before: &[(Counted, u64)], after: &[(Counted, u64)]) -> Vec<(Counted, u64)> {
     let of = |what: &Counted| before.iter().find(|(counted, _)| counted == what).map_or(0, |(_, n)| *n);
     after.iter().map(|(what, n)| (*what, n - of(what))).filter(|(_, n)| *n > 0).collect()

@@ -1,4 +1,4 @@
-//! Shapes of cache, and what ends a capture.
+//! The shapes of batches, and what ends a capture.
 
 use super::*;
 
@@ -72,7 +72,7 @@ mod captures {
         }
     }
 
-    /// Number of graphs after a shape came four times.
+    /// Number of graphs after four passes of one shape.
     fn graphs_of(forward: impl Fn(&Segments) -> Result<()>) -> usize {
         let lease = ladder::current().ledger.lease(1 << 20);
         let graphs = Graphs::new(GraphParams::default(), Policy::default(), lease);

@@ -41,7 +41,7 @@ impl RmsNorm {
         RmsNorm { from_one: true, ..self }
     }
 
-    /// Normalises the last axis of `x`.
+    /// Normalizes the last axis of `x`.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.run(x, None)
     }

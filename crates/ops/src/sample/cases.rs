@@ -1,7 +1,7 @@
 //! Cases: greedy and random sampling, every cut alone and with the others, equal logits,
 //! vocabularies of one token and of more than the kernels read at once, rows with different
-//! parameters, and rows with logits that are not finite. Ids are right or wrong, so no `u` is close
-//! enough to a boundary for rounding to change the token.
+//! parameters, and rows with logits that are not finite. An id is right or wrong, without a
+//! tolerance, so no `u` is close enough to a boundary for rounding to change the token.
 
 use super::{SamplingParams, reference, sample};
 use crate::DType;
@@ -67,7 +67,7 @@ fn of(dtype: DType) -> Vec<Rows> {
         normal("min_p 1", 333, 2.0, at(SamplingParams { min_p: 1.0, ..PLAIN }, &us[5..])),
         whole("equals and top_k", 301, distinct(301, 5, 5), at(SamplingParams { top_k: Some(41), ..PLAIN }, &us[..5])),
         whole("equals and top_p", 301, distinct(301, 5, 5), at(SamplingParams { top_p: 0.45, ..PLAIN }, &us[..5])),
-        // 1024 threads look at 2045 first: one of these is the last of them.
+        // The kernel's 1024 threads read 2045 tokens first: the last `u` selects the last of these.
         whole("all equal", 4099, vec![0.5; 4099 * 5], at(PLAIN, &[0.0, 0.4, 0.8, 0.9999, 2044.5 / 4099.0])),
         whole(
             "all equal, top_k",

@@ -2,7 +2,7 @@
 //!
 //! Lanes are explicit, because the compiler may not reorder a sum of floats. The exponential is our
 //! own, because the platform's is a function call per logit, and differs in the last bit between
-//! platforms, where a seed should give the same tokens.
+//! platforms; a seed should give the same tokens on all of them.
 
 /// Logits per vector.
 const LANES: usize = 16;

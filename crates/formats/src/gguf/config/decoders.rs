@@ -112,7 +112,7 @@ pub(super) fn phi(keys: &Keys) -> Result<Config, FileError> {
     with(
         decoder(keys, "phi", "PhiForCausalLM")?,
         json!({
-            // The key is always four times the hidden size, even if that is wrong.
+            // Not from the key, which is always four times the hidden size, even if that is wrong.
             "intermediate_size": keys.rows("blk.0.ffn_up.weight")?,
             "layer_norm_eps": keys.need_float("attention.layer_norm_epsilon")?,
             "hidden_act": "gelu_new",

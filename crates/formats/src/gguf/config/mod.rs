@@ -15,8 +15,8 @@ use serde_json::{Map, Value, json};
 
 type Config = Map<String, Value>;
 
-/// Features that our models do not implement; a model whose key is not neutral would run with wrong
-/// results.
+/// Keys of features that our models do not implement. If one is set and not 0, the model would give
+/// wrong results, so it is refused.
 const UNSUPPORTED: [&str; 8] = [
     "attention.clamp_kqv",
     "attention.max_alibi_bias",

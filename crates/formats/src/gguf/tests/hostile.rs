@@ -130,7 +130,7 @@ fn values_that_cannot_be_are_refused() {
     refused(&Writer::llama().array("odd", 13, 0, &[]), "`odd` of the unknown type 13");
     let deep: Vec<u8> = (0..1000).flat_map(|_| [9u32.to_le_bytes(), 1u32.to_le_bytes(), [0; 4]].concat()).collect();
     refused(&Writer::llama().raw("deep", 9, &deep), "array of arrays in the value of `deep`");
-    refused(&Writer::llama().bool("maybe", 2), "2 for a truth value in the value of `maybe`");
+    refused(&Writer::llama().bool("maybe", 2), "2 for a boolean in the value of `maybe`");
     refused(&Writer::llama().raw("bytes", 8, b"\x01\0\0\0\0\0\0\0\xff"), "`bytes` that is not UTF-8");
     refused(&Writer::llama().array("bytes", 8, 1, b"\x01\0\0\0\0\0\0\0\xff"), "`bytes` that is not UTF-8");
     refused(&Writer::llama().u32("twice", 1).u32("twice", 1), "`twice` twice");

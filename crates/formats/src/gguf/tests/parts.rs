@@ -62,7 +62,7 @@ fn parts_that_are_missing_or_strange_are_named() {
     refused(Gguf::open(&paths[1..2]), "its name does not end in -00001-of-00003.gguf");
     refused(Gguf::open(&paths[..2]), "is one of 3 parts; 2 were given");
     let twice = [paths[0].clone(), paths[1].clone(), paths[1].clone()];
-    assert_eq!(refused(Gguf::open(&twice), "part 3 is not there or there twice").path, paths[1]);
+    assert_eq!(refused(Gguf::open(&twice), "part 3 is missing or given twice").path, paths[1]);
     let renamed = dir.path().join("model.gguf");
     std::fs::copy(&paths[0], &renamed).unwrap();
     refused(Gguf::open(&[renamed]), "give the first part under its own name");

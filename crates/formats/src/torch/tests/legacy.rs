@@ -85,9 +85,9 @@ fn storages_must_be_as_the_pickle_says() {
     let both = file(&hidden(old("6", 1, &[1], b"N")), &["6", "5"], &[storage(1, &[1; 4]), data()]);
     assert_eq!(index(&both).unwrap()[0].1.bytes, both.len() - 12..both.len());
     says(&file(&hidden(old("6", 1, &[1], b"N")), &["5"], &[data()]), "does not list the storage 6");
-    says(&file(&hidden(old("5", 4, &[1], b"N")), &["5"], &[data()]), "names the storage 5 in two ways");
+    says(&file(&hidden(old("5", 4, &[1], b"N")), &["5"], &[data()]), "describes the storage 5 in two ways");
     let typed = swapped(old("5", 3, &[3], b"N"), b"FloatStorage", b"IntStorage");
-    says(&file(&hidden(typed), &["5"], &[data()]), "names the storage 5 in two ways");
+    says(&file(&hidden(typed), &["5"], &[data()]), "describes the storage 5 in two ways");
     let not_a_list = [head(b"\x88"), dict(&value), b"N.".to_vec(), data()].concat();
     says(&not_a_list, "does not list its storages");
     // Only the list that is left at the end counts.

@@ -1,9 +1,9 @@
 //! Matrix products with Intel AMX tiles: one instruction multiplies sixteen rows of A by sixteen
-//! columns of B, 64 bytes deep, which is 32 bf16 or 64 int8. Only the instruction differs between
-//! both. f32 is multiplied as three bf16: see [`bf16x3`].
+//! columns of B, 64 bytes deep, which is 32 bf16 or 64 int8. bf16 and int8 differ only in the
+//! instruction. f32 is multiplied as three bf16: see [`bf16x3`].
 //!
-//! Four tiles hold sums, two A and two B: a block of 32 rows by a panel loads as many tiles as it
-//! multiplies, which is what the load ports can deliver.
+//! Four tiles hold sums, two hold A and two hold B. A block of 32 rows by a panel needs one load
+//! per product, which is what the load ports can deliver.
 #![allow(
     unsafe_code,
     reason = "tile instructions, which Rust has no stable intrinsics for, and the pointers they take"

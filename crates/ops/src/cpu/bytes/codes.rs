@@ -1,4 +1,4 @@
-//! Rows of activations, quantised to int8 with a scale per row (dynamic quantisation).
+//! Rows of activations, quantized to int8 with a scale per row (dynamic quantization).
 //!
 //! A row's scale is its largest element divided by 127. If that element is an outlier, the row gets
 //! a second row of codes for the remainder that the first one leaves. Unlike other methods this
@@ -13,7 +13,7 @@ use std::borrow::Cow;
 
 /// The largest absolute value. Compared as integers, where NaN is larger than any number: then the
 /// scale and the result are NaN too. The loops here and below are plain, for the compiler to
-/// vectorise with the kernel's instruction set.
+/// vectorize with the kernel's instruction set.
 #[inline(always)]
 pub(super) fn largest(x: &[f32]) -> f32 {
     let mut largest = 0;
@@ -66,7 +66,7 @@ pub(super) fn quantize_remainder(x: &[f32], largest: f32, codes: &mut [i8]) -> i
 /// multiplied twice, as its codes and as the codes of the remainder.
 pub(super) const MAX_CREST: f32 = 7.0;
 
-/// Matrix A: rows quantised to int8. The caller reuses the buffers from call to call.
+/// Matrix A: rows quantized to int8. The caller reuses the buffers from call to call.
 #[derive(Default)]
 pub(crate) struct Codes {
     pub(super) lines: Vec<Line>,
@@ -101,7 +101,7 @@ pub(super) enum Part {
 /// Reads a row of A; the result may be borrowed or converted for the call.
 pub(crate) type ReadRow<'a> = &'a (dyn Fn(usize) -> Cow<'a, [f32]> + Sync);
 
-/// Rows that one task quantises.
+/// Rows that one task quantizes.
 const ROWS_PER_TASK: usize = 16;
 
 impl Codes {
@@ -121,7 +121,7 @@ impl Codes {
         self.rows.len()
     }
 
-    /// Quantises `rows` rows of `k` elements.
+    /// Quantizes `rows` rows of `k` elements.
     pub(crate) fn fill(&mut self, isa: Isa, (rows, k): (usize, usize), x: ReadRow<'_>) {
         let stride = Codes::stride(k);
         self.k = k;

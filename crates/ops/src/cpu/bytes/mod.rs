@@ -2,11 +2,11 @@
 //!
 //! B has a scale per column, which is an output of the layer, and A a scale per row, which is a
 //! token: both are the largest element divided by 127 (see [`codes`] for rows where that is too
-//! coarse). So quantisation is symmetric, zero stays zero, and no code is −128, with which several
+//! coarse). So quantization is symmetric, zero stays zero, and no code is −128, with which several
 //! instruction sets would overflow. B is packed into panels of [`PANEL`] columns with four
 //! consecutive elements of a column adjacent, `[n/32][k/4][32][4]`, because int8 dot product
-//! instructions of every family and AMX tiles take them so; k is padded with zeros to whole tiles.
-//! Integer sums are exact in any order, so every instruction set gives the same result.
+//! instructions of every architecture and AMX tiles take them so; k is padded with zeros to whole
+//! tiles. Integer sums are exact in any order, so every instruction set gives the same result.
 #![allow(
     unsafe_code,
     reason = "the register tile reads and writes through pointers; `multiply` derives them from slices"

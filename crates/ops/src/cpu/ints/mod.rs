@@ -1,9 +1,9 @@
 //! int8 vectors and their dot products, for each instruction set: the basis of products with
-//! quantised weights.
+//! quantized weights.
 //!
 //! The unit is a line: 64 bytes, four consecutive elements of each of 16 rows, which is what the
-//! dot product instructions of every family take. A vector holds a strip of a line: as many rows as
-//! the instruction set has f32 lanes.
+//! dot product instructions of every architecture take. A vector holds a strip of a line: as many
+//! rows as the instruction set has f32 lanes.
 #![allow(unsafe_code, reason = "SIMD intrinsics and raw loads; each caller keeps its pointers inside its slices")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the trait's own contract is the reason for every block")]
 
@@ -111,7 +111,7 @@ use one_by_one;
 
 const N: usize = <Scalar as Lanes>::WIDTH;
 
-// Loops and no closures, so that they compile well without the optimiser too.
+// Loops and no closures, so that they compile well without the optimizer too.
 impl Ints for Scalar {
     type L = Scalar;
     type B = [u8; 4 * N];

@@ -116,7 +116,7 @@ pub(crate) trait Lanes: Copy + 'static {
     }
 }
 
-/// Plain Rust over eight lanes, which the compiler vectorises for its baseline.
+/// Plain Rust over eight lanes, which the compiler vectorizes for its baseline.
 #[derive(Clone, Copy)]
 pub(crate) struct Scalar;
 

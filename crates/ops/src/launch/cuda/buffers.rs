@@ -76,8 +76,8 @@ impl Buffers {
         Ok((all, address))
     }
 
-    /// Makes the buffer at this address idle; or, if somebody may still read it, removes it from
-    /// the pool.
+    /// Makes the buffer at this address idle; or, if another tensor may still read it, removes it
+    /// from the pool.
     pub(crate) fn put_back(&self, address: u64, is_shared: bool) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(i) = entries.iter().position(|k| k.address == address && k.taken.is_some()) else { return };

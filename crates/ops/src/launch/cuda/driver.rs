@@ -1,12 +1,13 @@
 //! Loads the CUDA driver's functions when the process starts.
 //!
-//! Candle links libcuda, and if a library is missing the loader starts nothing: neither `--help`
-//! nor `--device cpu`, and no message about drivers. So this file defines those functions, and the
-//! binary does not need libcuda. They forward every call to libcuda if there is one, and otherwise
-//! return `CUDA_ERROR_STUB_LIBRARY`, as the toolkit's stub library does.
+//! Candle links libcuda. Without that library the loader would not start the program at all, not
+//! even `--help` or `--device cpu`, and would not mention drivers. So this file defines the
+//! functions of libcuda, and the binary does not need the library. The functions forward every call
+//! to libcuda if the machine has it, and otherwise return `CUDA_ERROR_STUB_LIBRARY`, as the
+//! toolkit's stub library does.
 //!
-//! If a name is missing below, the loader asks for libcuda again and nothing worse happens:
-//! `readelf -d` shows it.
+//! If a function is missing below, the binary needs libcuda again, which `readelf -d` shows;
+//! nothing worse happens.
 #![allow(unsafe_code, reason = "symbols of a C library, and jumps to them")]
 
 use std::arch::naked_asm;
@@ -84,8 +85,8 @@ extern "C" fn is_missing() -> c_int {
     34 // CUDA_ERROR_STUB_LIBRARY
 }
 
-/// Runs before main, as the loader would have done it: the functions are there whoever opens a
-/// device, and however.
+/// Runs before main, when the loader would have loaded libcuda, so that the functions are there for
+/// all code that opens a device.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = find;

@@ -84,8 +84,8 @@ pub(super) fn function(device: &CudaDevice, kernel: &Kernel) -> Result<Function>
     let declared = function.get_attribute(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES).map_err(fail)?;
     let most = most.map_err(fail)? - declared;
     function.set_attribute(Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most).map_err(fail)?;
-    // What the kernel was compiled for, which the card does not tell: PTX for an older architecture
-    // runs on every newer one, but does not wait.
+    // The architecture that the kernel was compiled for, not that of the card: PTX for an older
+    // architecture runs on every newer one, but does not wait.
     let waits = function.get_attribute(Attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION).map_err(fail)? >= WAITS;
     let function = Function { function, waits };
     loaded.functions.entry(key).or_default().insert(kernel.function.clone(), function.clone());

@@ -55,8 +55,7 @@ impl Drop for Pinned {
     }
 }
 
-/// Copies between host and device through pinned memory, which is ring as a ring: one copy after
-/// another, and at its end from the start again.
+/// Copies between host and device through pinned memory, which is used as a ring buffer.
 #[derive(Debug, Default)]
 pub(super) struct StagingBuffer(Mutex<Option<Ring>>);
 

@@ -104,7 +104,8 @@ pub(super) fn pipeline(device: &MetalDevice, kernel: &Kernel) -> Result<ComputeP
         Entry::Occupied(cached) => cached.into_mut(),
         Entry::Vacant(vacant) => {
             let options = MTLCompileOptions::new();
-            // Infinities mask scores and NaN must stay NaN; fast math promises neither.
+            // Kernels mask scores with infinities, and NaN must stay NaN; fast math guarantees
+            // neither.
             options.setMathMode(MTLMathMode::Safe);
             vacant.insert(gpu.new_library_with_source(kernel.source, Some(&options)).map_err(fail)?)
         }

@@ -1,10 +1,10 @@
-//! Searches for the scales that minimise the squared error of quantisation.
+//! Searches for the scales that minimize the squared error of quantization.
 //!
 //! Given codes, the best scale is a regression; given a scale, the best codes are the nearest ones.
 //! Each search tries a few initial scales, from ranges somewhat wider and narrower than that of the
 //! elements, and does both steps from each of them.
 
-/// Sums in eight lanes, in a fixed order, so that they vectorise and are the same on every
+/// Sums in eight lanes, in a fixed order, so that they vectorize and are the same on every
 /// instruction set.
 #[inline(always)]
 fn sum<const N: usize>(x: &[f32; N]) -> f32 {
@@ -93,7 +93,7 @@ pub(super) fn inverse(x: f32) -> f32 {
     if inverse.is_finite() { inverse } else { 0.0 }
 }
 
-/// The s ≥ 0 and m ≥ 0 that minimise the error of s · q − m with q in 0..=top.
+/// The s ≥ 0 and m ≥ 0 that minimize the error of s · q − m with q in 0..=top.
 #[inline(always)]
 pub(super) fn affine<const N: usize>(x: &[f32; N], top: f32) -> (f32, f32) {
     let (low, high) = range(x);
@@ -131,7 +131,7 @@ pub(super) fn affine<const N: usize>(x: &[f32; N], top: f32) -> (f32, f32) {
 const TRIES: usize = 6;
 const CUT: f32 = 0.04;
 
-/// The s, of either sign, that minimises the error of s · q with q in −half..half.
+/// The s, of either sign, that minimizes the error of s · q with q in −half..half.
 #[inline(always)]
 pub(super) fn symmetric<const N: usize>(x: &[f32; N], half: f32) -> f32 {
     let extreme = extreme(x);
@@ -182,7 +182,7 @@ fn nearest_values(x: &[f32; 32], scale: f32, codebook: &[i8; 16]) -> [f32; 32] {
     q
 }
 
-/// The d that minimises the error of d · codebook[q].
+/// The d that minimizes the error of d · codebook[q].
 #[inline(always)]
 pub(super) fn codebook_scale(x: &[f32; 32], codebook: &[i8; 16]) -> f32 {
     let extreme = extreme(x);

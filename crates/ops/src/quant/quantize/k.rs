@@ -1,4 +1,4 @@
-//! Quantises to K-quants, whose scales are quantised with one scale per super-block of 256
+//! Quantizes to K-quants, whose scales are quantized with one scale per super-block of 256
 //! elements, and to the formats with a non-linear codebook.
 
 use super::fit::{affine, codebook_scale, error, inverse, nearest, round, rounded, symmetric};

@@ -1,4 +1,4 @@
-//! Quantises floats to blocks. Formats of 32 elements follow GGML's rule, bit for bit; K-quants and
+//! Quantizes floats to blocks. Formats of 32 elements follow GGML's rule, bit for bit; K-quants and
 //! formats with a non-linear codebook use our own search for the least squared error.
 
 mod fit;
@@ -31,7 +31,7 @@ pub(crate) fn quantize(quant: Quant, x: &[f32], out: &mut Vec<u8>) -> Result<()>
     };
     if !quant.quantizes() {
         let can = Quant::all().filter(|q| q.quantizes()).map(|q| q.to_string()).collect::<Vec<_>>().join(", ");
-        return Err(Error::call("quantize", format!("cannot quantise to {quant}; supported formats: {can}")));
+        return Err(Error::call("quantize", format!("cannot quantize to {quant}; supported formats: {can}")));
     }
     let start = out.len();
     out.resize(start + bytes, 0);
@@ -41,7 +41,7 @@ pub(crate) fn quantize(quant: Quant, x: &[f32], out: &mut Vec<u8>) -> Result<()>
     Ok(())
 }
 
-/// Quantises consecutive blocks, compiled for the processor's instruction set.
+/// Quantizes consecutive blocks, compiled for the processor's instruction set.
 struct Blocks<'a> {
     quant: Quant,
     x: &'a [f32],

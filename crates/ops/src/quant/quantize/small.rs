@@ -1,4 +1,4 @@
-//! Quantises to the formats of 32 elements with one scale, rounding as GGML does.
+//! Quantizes to the formats of 32 elements with one scale, rounding as GGML does.
 
 use crate::quant::Quant;
 use crate::quant::blocks::put_codes;

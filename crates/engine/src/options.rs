@@ -62,8 +62,8 @@ pub(crate) struct Format {
 pub struct LoadOptions {
     /// The device to run on.
     pub device: DeviceChoice,
-    /// Whether the next best device may be used where the requested one cannot run the model. Every
-    /// such step is reported.
+    /// Whether to fall back to the next best device if the requested one cannot run the model.
+    /// Loading reports every fallback.
     pub fallback: bool,
     /// The format of weights and activations.
     pub dtype: DType,
@@ -155,8 +155,8 @@ impl LoadOptions {
         }
     }
 
-    /// Calls `on` with the requested device, and where that device cannot run the model and a
-    /// fallback is allowed, with the next best. Reports every choice.
+    /// Calls `on` with the requested device. If that device cannot run the model and `fallback` is
+    /// set, calls it with the next best device, and so on. Reports every fallback.
     pub(crate) fn with_device<T>(&self, progress: &dyn Progress, on: impl Fn(Device) -> Result<T>) -> Result<T> {
         let (candidates, why) = self.device.candidates(self.fallback);
         if let Some(why) = why {

@@ -25,7 +25,8 @@ pub struct PoolFile {
     pub start_timeout: Option<u64>,
     /// Largest request body in bytes.
     pub payload_limit: Option<usize>,
-    /// The command for a kind of device (`cpu`, `cuda`, `metal`); the manager's own by default.
+    /// The `sconce` binary for a kind of device (`cpu`, `cuda`, `metal`); by default the manager's
+    /// own.
     #[serde(default)]
     pub binaries: BTreeMap<String, PathBuf>,
     /// The models to run.

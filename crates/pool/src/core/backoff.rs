@@ -12,13 +12,13 @@ pub struct Backoff {
     pub first: Duration,
     /// Longest delay.
     pub most: Duration,
-    /// So many failures …
+    /// Number of failures …
     pub failures: usize,
     /// … within this time open the breaker.
     pub within: Duration,
     /// How long the breaker stays open. One attempt follows; if it fails, the breaker opens again.
     pub open: Duration,
-    /// A worker that was ready for so long starts over with the first delay.
+    /// A worker that was ready for this long starts over with the first delay.
     pub steady: Duration,
 }
 

@@ -1,6 +1,6 @@
 //! The part of a request that decides its route. Pure: from path and body to a routing key. A body
-//! that cannot be parsed has an empty key and goes to a worker all the same, which reports the
-//! error in its own dialect.
+//! that cannot be parsed has an empty key. It still goes to a worker, which reports the error in
+//! the API of the path.
 
 use serde::Deserialize;
 use serde_json::Value;

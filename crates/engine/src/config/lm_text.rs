@@ -157,8 +157,8 @@ impl LmText {
         Ok(self.plain.get_or_init(|| plain))
     }
 
-    /// Tokenizes a text and parses its control tokens. Truncates to `most` tokens, but keeps the end
-    /// token; returns whether it truncated.
+    /// Tokenizes a text and parses its control tokens. Truncates to `most` tokens, but keeps the
+    /// end token; returns whether it truncated.
     pub(crate) fn encode_to(&self, text: &str, most: usize) -> Result<(Vec<u32>, bool)> {
         // Tokenize only the part of a very long text that can remain after truncation.
         let seen = text.char_indices().nth(most.saturating_mul(LONGEST_TOKEN)).map_or(text.len(), |(i, _)| i);

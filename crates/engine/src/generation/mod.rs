@@ -25,9 +25,8 @@ pub struct Request {
     pub max_tokens: Option<usize>,
     /// Stop strings. They end an answer and are not part of it.
     pub stop: Vec<String>,
-    /// Whether the answer begins with the prompt. With `logprobs`, it also has those of the prompt's
-    /// tokens, except the first, which has none because nothing comes before it. With `echo`,
-    /// `max_tokens` may be 0.
+    /// Whether the answer begins with the prompt. With `logprobs`, the prompt's tokens have them
+    /// too, except the first, because nothing comes before it. With `echo`, `max_tokens` may be 0.
     pub echo: bool,
     /// Whether an answer continues after the model's end token.
     pub ignore_end: bool,

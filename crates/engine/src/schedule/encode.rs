@@ -4,10 +4,9 @@
 //! with the finish time as key (Golestani 1994, self-clocked fair queueing). Time is *virtual* and
 //! counts tokens. The first text of a request starts at the clock's time when the request arrives;
 //! each further text starts when the one before it finishes. A text finishes its length after its
-//! start. The text with the earliest
-//! finish time runs first and advances the clock. So all waiting requests get equal shares of
-//! tokens, a short text that arrives after ten thousand long ones is in the next micro-batch, and
-//! the ten thousand advance however many short ones arrive.
+//! start. The text with the earliest finish time runs first and advances the clock. So all waiting
+//! requests get equal shares of tokens, a short text that arrives after ten thousand long ones is
+//! in the next micro-batch, and the ten thousand advance however many short ones arrive.
 
 use super::step::Budget;
 use std::cmp::Reverse;
@@ -84,8 +83,8 @@ impl EncodeQueue {
             };
             let Some(&(length, text)) = queued.texts.last() else { continue };
             if !batch.is_empty() && tokens + length > self.budget.tokens {
-                // It keeps its position. Running the smaller texts later instead would not make it
-                // run earlier.
+                // A skipped text keeps its position. It would not run earlier if the smaller texts
+                // waited.
                 skipped.push(Reverse((finish, id)));
                 continue;
             }

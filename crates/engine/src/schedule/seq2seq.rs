@@ -182,7 +182,7 @@ impl Seq2SeqScheduler {
             for Continued { beam, token } in continued {
                 let (from, tokens) = &self.active[i].rows[beam];
                 let (from, tokens) = (*from, [tokens.as_slice(), &[token]].concat());
-                // The first continuation of a row takes over its pages; others share them, copy on
+                // The first continuation of a row takes over its blocks; others share them, copy on
                 // write.
                 let id = if std::mem::replace(&mut taken[beam], true) {
                     let id = self.new_id();

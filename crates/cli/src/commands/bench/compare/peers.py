@@ -16,8 +16,8 @@ import statistics
 import sys
 import time
 
-# Libraries may print to standard output. So file descriptor 1 becomes standard error, and answers go
-# to a copy of the original standard output.
+# Libraries may print to standard output. So file descriptor 1 becomes standard error, and answers
+# go to a copy of the original standard output.
 ANSWERS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 

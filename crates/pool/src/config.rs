@@ -294,7 +294,7 @@ mod tests {
         );
         assert!(specs.iter().all(|s| Path::new(&s.model).is_absolute() || !s.model.contains("./")));
         let names: Vec<&str> = specs.iter().map(|s| s.name.as_str()).collect();
-        assert_eq!(names, ["org/here", "./not/yet", "org/elsewhere", "smollm"], "requests call them as the file does");
+        assert_eq!(names, ["org/here", "./not/yet", "org/elsewhere", "smollm"], "requests use the names in the file");
     }
 
     #[test]

@@ -116,11 +116,11 @@ mod tests {
     fn room_is_what_is_neither_taken_nor_promised() {
         let d = device("cuda:0", 70, 100, true);
         assert_eq!(available(&d, Reserved { total: 0, loading: 0 }), 70);
-        assert_eq!(available(&d, Reserved { total: 50, loading: 50 }), 20, "promised and not there yet");
+        assert_eq!(available(&d, Reserved { total: 50, loading: 50 }), 20, "reserved and not loaded yet");
         assert_eq!(
             available(&d, Reserved { total: 50, loading: 0 }),
             50,
-            "promised, and there less is taken than was promised"
+            "reserved, and the loaded models take less than that"
         );
         assert_eq!(available(&d, Reserved { total: 200, loading: 200 }), 0);
         assert!(admit(&d, Reserved { total: 50, loading: 50 }, 20).is_ok());

@@ -1,8 +1,8 @@
 """Compares what the binary imports from macOS with imports.txt.
 
 usage: imports.py stubs SDK      writes a stub of each library in imports.txt, for the linker
-       imports.py check BINARY   fails where the binary imports what the list lacks
-       imports.py bless BINARY   writes the list anew from the binary
+       imports.py check BINARY   fails if the binary has imports that the list lacks
+       imports.py bless BINARY   rewrites the list from the binary
 """
 
 import pathlib
@@ -87,18 +87,18 @@ def check(binary):
         print(f"NOT IN THE LIST     {line}")
     print(f"{sum(map(len, found.values()))} symbols from {len(found)} libraries: {len(new)} new, {len(gone)} gone")
     if new:
-        sys.exit(f"the binary imports what {LIST.name} does not list; see the README beside it")
+        sys.exit(f"the binary has imports that {LIST.name} does not list; see README.md")
 
 
 def bless(binary):
     found = imported(binary)
     if lost := sorted(found.pop(NOWHERE, [])):
-        sys.exit(f"which library has {', '.join(lost)}? Put each under its library in {LIST.name}, and run again.")
+        sys.exit(f"no known library has {', '.join(lost)}; add each under its library in {LIST.name} and run again")
     # Some crates link libraries of which the binary uses nothing. The linker still needs their
     # stubs.
     found = dict.fromkeys(listed(), set()) | found
     groups = ["\n".join([library, *(f"  {s}" for s in sorted(found[library]))]) for library in sorted(found)]
-    LIST.write_text("# What `sconce` takes from macOS, but for libSystem. See the README.\n\n" + "\n\n".join(groups) + "\n")
+    LIST.write_text("# Imports of `sconce` from macOS, except from libSystem. See README.md.\n\n" + "\n\n".join(groups) + "\n")
 
 
 if __name__ == "__main__":

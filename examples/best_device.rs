@@ -33,8 +33,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{device:<8} to {}: {} op calls per pass; {verdict}", support.task, support.plan.steps.len());
     }
 
-    // Without `fallback`, a device that cannot serve is an error. With it, the engine reports each
-    // fallback as a note.
+    // Without `fallback`, a device that cannot run the model is an error. With it, the engine
+    // reports every fallback as a note.
     options.device = DeviceChoice::Only(Device::Cuda(0));
     println!("requesting cuda:0 with a fallback:");
     options.fallback = true;

@@ -1,8 +1,8 @@
-"""What the binary imports from macOS, held against imports.txt.
+"""Compares what the binary imports from macOS with imports.txt.
 
 usage: imports.py stubs SDK      writes a stub of each library in imports.txt, for the linker
-       imports.py check BINARY   fails where the binary imports what the list lacks
-       imports.py bless BINARY   writes the list anew from the binary
+       imports.py check BINARY   fails if the binary has imports that the list lacks
+       imports.py bless BINARY   rewrites the list from the binary
 """
 
 import pathlib
@@ -11,14 +11,14 @@ import struct
 import sys
 
 LIST = pathlib.Path(__file__).with_name("imports.txt")
-# zig has this one with all that macOS exports there, so that linking tells enough.
+# zig knows all exports of this library, so linking checks its symbols.
 SYSTEM = "/usr/lib/libSystem.B.dylib"
-# What the linker calls a symbol that none of the stubs has.
+# The library of a symbol that no stub has.
 NOWHERE = "?"
 
 
 def listed():
-    """Library → symbols, as imports.txt has them."""
+    """Library → symbols in imports.txt."""
     libraries = {}
     for line in LIST.read_text().splitlines():
         if line.startswith("  "):
@@ -29,7 +29,7 @@ def listed():
 
 
 def imported(binary):
-    """Library → symbols, as the Mach-O file has them: every library but libSystem that it loads, every symbol that it takes."""
+    """Library → symbols of a Mach-O file: all its imports, except those from libSystem."""
     data = pathlib.Path(binary).read_bytes()
     magic, cpu, _, _, commands = struct.unpack_from("<5I", data)
     assert (magic, cpu) == (0xFEEDFACF, 0x0100000C), f"{binary} is no 64-bit Mach-O file for ARM"
@@ -47,7 +47,7 @@ def imported(binary):
     entries, count, strings, _ = table
     for i in range(count):
         name, kind, _, about, _ = struct.unpack_from("<IBBHQ", data, entries + 16 * i)
-        # Neither for a debugger nor defined here, and external.
+        # An undefined external symbol that is not for a debugger.
         if kind & 0xE0 == 0 and kind & 0x0E == 0 and kind & 1:
             ordinal = about >> 8
             library = libraries[ordinal - 1] if 1 <= ordinal <= len(libraries) else NOWHERE
@@ -87,17 +87,18 @@ def check(binary):
         print(f"NOT IN THE LIST     {line}")
     print(f"{sum(map(len, found.values()))} symbols from {len(found)} libraries: {len(new)} new, {len(gone)} gone")
     if new:
-        sys.exit(f"the binary imports what {LIST.name} does not list; see the README beside it")
+        sys.exit(f"the binary has imports that {LIST.name} does not list; see README.md")
 
 
 def bless(binary):
     found = imported(binary)
     if lost := sorted(found.pop(NOWHERE, [])):
-        sys.exit(f"which library has {', '.join(lost)}? Put each under its library in {LIST.name}, and run again.")
-    # Crates ask for libraries of which nothing is used in the end; the linker looks for their stubs all the same.
+        sys.exit(f"no known library has {', '.join(lost)}; add each under its library in {LIST.name} and run again")
+    # Some crates link libraries of which the binary uses nothing. The linker still needs their
+    # stubs.
     found = dict.fromkeys(listed(), set()) | found
     groups = ["\n".join([library, *(f"  {s}" for s in sorted(found[library]))]) for library in sorted(found)]
-    LIST.write_text("# What `sconce` takes from macOS, but for libSystem. See the README.\n\n" + "\n\n".join(groups) + "\n")
+    LIST.write_text("# Imports of `sconce` from macOS, except from libSystem. See README.md.\n\n" + "\n\n".join(groups) + "\n")
 
 
 if __name__ == "__main__":

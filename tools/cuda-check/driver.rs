@@ -1,4 +1,4 @@
-//! A program that links libcuda and prints what it answers: how it starts, and how many GPUs there are.
+//! Links libcuda and prints the results of `cuInit` and `cuDeviceGetCount`, and the number of GPUs.
 
 #[path = "../../crates/ops/src/launch/cuda/driver.rs"]
 mod driver;

@@ -1,6 +1,6 @@
 //! HTTP client of the pool's manager, of the command line that talks to it, and of workers that
-//! send callbacks. It is in this crate because those share no other, and behind a feature because
-//! wire types need no client.
+//! send callbacks. It is in this crate because they share no other crate, and behind a feature
+//! because users of the wire types may not need a client.
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;

@@ -70,7 +70,7 @@ fn embed_writes_npy_and_binary_that_others_read() {
     assert!(header.contains("'descr': '<f4'") && header.contains(&shape) && header.ends_with('\n'), "{header}");
     let flat: Vec<f32> = bytes[128..].chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
     assert_rows(&flat.chunks(want[0].len()).map(<[f32]>::to_vec).collect::<Vec<_>>(), &want);
-    assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 1, "nothing but the result is left");
+    assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 1, "no temporary file is left");
 
     let binary = sconce(&["embed", "-m", &dir, "--format", "bin"], stdin.as_bytes()).stdout;
     assert_eq!(binary, bytes[128..]);

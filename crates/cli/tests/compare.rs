@@ -93,8 +93,11 @@ fn peers_stand_beside_us_with_ratios_and_those_that_are_not_here_are_named() {
         );
     }
 
-    assert!(found["engines"][1]["cosine"].is_null(), "its vectors are not ours: {found}");
-    assert!(found["engines"][2]["cosine"].as_f64().unwrap().abs() < 0.9, "nor are these: {found}");
+    assert!(found["engines"][1]["cosine"].is_null(), "its vectors must differ from ours: {found}");
+    assert!(
+        found["engines"][2]["cosine"].as_f64().unwrap().abs() < 0.9,
+        "these vectors must differ from ours: {found}"
+    );
     assert!(found["engines"][0]["cosine"].as_f64() > Some(0.9999));
     let (ours, ratio) = (middle(&rows(0)[3]["rounds"]), &found["ratios"][3]);
     for (kind, peer, seconds) in [("f32", f32s, 200.0), ("any", bf16s, 100.0)] {

@@ -241,7 +241,7 @@ fn bench_reads_and_writes() {
     assert!(lines[0]["gigaflops"].as_f64() > Some(0.0) && lines[0]["gigabytes_per_second"].is_null());
     assert!(lines[1]["gigaflops"].is_null() && lines[1]["gigabytes_per_second"].as_f64() > Some(0.0));
     let (parameters, active) = (all["parameters"].as_u64().unwrap(), all["active_parameters"].as_u64().unwrap());
-    assert_eq!(parameters - active, 559 * 32, "the table of words is only looked up");
+    assert_eq!(parameters - active, 559 * 32, "the embedding table is not multiplied");
     let few = ["bench", "--prompt-tokens", "0", "--gen-tokens", "4", "--reps", "2", "--parallel", "3"];
     let table = out(&args(&dir, &few), b"");
     let rows: Vec<&str> = table.lines().collect();

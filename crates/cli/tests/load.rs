@@ -41,7 +41,7 @@ impl Server {
         let mut line = String::new();
         let address = loop {
             line.clear();
-            assert!(log.read_line(&mut line).expect("its log") > 0, "it ended before it listened");
+            assert!(log.read_line(&mut line).expect("its log") > 0, "the server exited before it listened");
             if let Some(at) = line.find("127.0.0.1:") {
                 let rest = &line[at..];
                 break rest[..rest.find(|c: char| c != '.' && c != ':' && !c.is_ascii_digit()).unwrap_or(rest.len())]
@@ -53,7 +53,7 @@ impl Server {
         let server = Server { child, address };
         let begun = Instant::now();
         while server.get("/health").0 != 200 {
-            assert!(begun.elapsed() < Duration::from_secs(300), "it does not get ready");
+            assert!(begun.elapsed() < Duration::from_secs(300), "the server does not become ready");
             std::thread::sleep(Duration::from_millis(100));
         }
         server
@@ -278,9 +278,9 @@ fn crowd(clients: usize, time: Duration, health: Duration) {
                         let has_retry_after = r.head.contains("retry-after: ");
                         tokio::time::sleep(Duration::from_millis(300 + roll(900))).await;
                         if has_retry_after {
-                            Ok("turned away, told when to come again")
+                            Ok("refused with Retry-After")
                         } else {
-                            Err("turned away".into())
+                            Err("refused without Retry-After".into())
                         }
                     }
                     Ok(r) if r.status != 200 => Err(format!("{}: {} {}", q.path, r.status, r.body)),
@@ -321,9 +321,9 @@ fn crowd(clients: usize, time: Duration, health: Duration) {
         waits.len()
     );
     println!("memory in the second half {least} to {most} KiB; after {:?}", begun.elapsed());
-    assert!(wrong.is_empty(), "{} went wrong, such as {}", wrong.len(), wrong[0]);
+    assert!(wrong.is_empty(), "{} requests failed, such as {}", wrong.len(), wrong[0]);
     assert!(outcomes["answered"] > 0 && outcomes["left"] > 0);
-    assert!(p99 < health + 4 * late, "/health took {p99:?}, and a pause {late:?} too long");
+    assert!(p99 < health + 4 * late, "/health took {p99:?}; sleeps overran by {late:?}");
     // Caches fill at first.
     assert!(time < Duration::from_secs(60) || (most - least) * 20 <= *least, "memory grew");
     // Requests of disconnected clients are dropped soon and leave nothing behind.

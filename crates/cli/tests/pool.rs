@@ -110,7 +110,7 @@ impl Manager {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(Instant::now() < until, "it does not end");
+            assert!(Instant::now() < until, "the manager does not exit");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -310,7 +310,7 @@ fn a_real_worker_killed_in_the_middle_of_a_stream_ends_it_cleanly_and_comes_back
     let events: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("data: ")).collect();
     let last: Value = serde_json::from_str(events.last().unwrap()).unwrap_or_else(|e| panic!("{e}: {text}"));
     assert!(last["error"]["message"].as_str().is_some_and(|m| m.contains(&victim)), "{last}");
-    assert!(events.iter().all(|e| serde_json::from_str::<Value>(e).is_ok()), "no half of an event: {text}");
+    assert!(events.iter().all(|e| serde_json::from_str::<Value>(e).is_ok()), "an event is incomplete: {text}");
     // The other stream runs to its end.
     let text = second.rest();
     assert!(text.contains("\"finish_reason\":\"") && text.contains("data: [DONE]"), "{text}");
@@ -390,7 +390,7 @@ fn a_manager_restarted_under_load_has_all_real_workers_and_fails_only_while_it_i
         let all = thread.join().unwrap();
         let wrong: Vec<_> =
             all.iter().filter(|(began, ended, well, _)| !well && (*ended < killed || *began > back)).collect();
-        assert!(wrong.is_empty(), "while there was a manager: {wrong:?}");
+        assert!(wrong.is_empty(), "requests failed while a manager ran: {wrong:?}");
         assert!(all.iter().any(|(began, ..)| *began > back) && all.iter().any(|(_, ended, ..)| *ended < killed));
     }
 }

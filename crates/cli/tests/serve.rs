@@ -46,7 +46,7 @@ impl Server {
         let mut line = String::new();
         let address = loop {
             line.clear();
-            assert!(log.read_line(&mut line).unwrap() > 0, "it ended before it listened");
+            assert!(log.read_line(&mut line).unwrap() > 0, "the server exited before it listened");
             if let Some((_, rest)) = line.split_once("http://") {
                 break rest.trim().to_owned();
             }
@@ -55,7 +55,7 @@ impl Server {
         let server = Server { child, address, _home: home, _model: model };
         let begun = Instant::now();
         while !server.send("GET", "/health", "").starts_with("HTTP/1.1 200") {
-            assert!(begun.elapsed() < Duration::from_secs(60), "it does not get ready");
+            assert!(begun.elapsed() < Duration::from_secs(60), "the server does not become ready");
             std::thread::sleep(Duration::from_millis(20));
         }
         server
@@ -100,7 +100,7 @@ impl Server {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(begun.elapsed() < within, "it has not ended within {within:?}");
+            assert!(begun.elapsed() < within, "the server did not exit within {within:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -127,7 +127,7 @@ fn one_signal_finishes_what_runs_and_two_do_not_wait() {
     let running = server.stream(8_000);
     server.signal();
     std::thread::sleep(Duration::from_millis(200));
-    assert!(server.child.try_wait().unwrap().is_none(), "it waits for the stream");
+    assert!(server.child.try_wait().unwrap().is_none(), "the server waits for the stream");
     server.signal();
     server.ended(Duration::from_secs(5));
     drop(running);
@@ -193,7 +193,7 @@ fn what_nobody_reads_does_not_pile_up() {
         text.lines().filter(of).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>()
     };
     while metric("te_request_failure") < 2.0 {
-        assert!(begun.elapsed() < Duration::from_secs(120), "both go on though nobody reads");
+        assert!(begun.elapsed() < Duration::from_secs(120), "both requests continue although the client does not read");
         std::thread::sleep(Duration::from_millis(100));
     }
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap_or_default();

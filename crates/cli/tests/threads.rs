@@ -55,7 +55,7 @@ impl Embed {
     /// Waits for so many vectors.
     fn expect(&self, vectors: usize) {
         for i in 0..vectors {
-            assert!(self.vectors.recv_timeout(TIMEOUT).is_ok(), "vector {i} of {vectors} has not come");
+            assert!(self.vectors.recv_timeout(TIMEOUT).is_ok(), "vector {i} of {vectors} did not arrive");
         }
     }
 
@@ -83,7 +83,7 @@ impl Embed {
     /// Closes the input.
     fn end(mut self) {
         drop(self.texts.take());
-        assert!(self.vectors.recv_timeout(TIMEOUT).is_err(), "one line a text");
+        assert!(self.vectors.recv_timeout(TIMEOUT).is_err(), "one line per text");
         assert!(self.child.wait().unwrap().success());
     }
 }

@@ -126,7 +126,7 @@ pub enum ErrorClass {
     Device,
     /// Nobody: the request was cancelled or missed its deadline.
     Ended,
-    /// We: it is a bug.
+    /// The developers of Sconce: it is a bug.
     Bug,
 }
 
@@ -156,7 +156,7 @@ impl Error {
         Error::Unsound(format!("{what} in {dtype} on {device} holds infinities or NaN; {advice}"))
     }
 
-    /// The error for a state that only a bug of ours leads to.
+    /// The error for a state that only a bug in Sconce can cause.
     pub(crate) fn bug(device: Device, why: &str) -> Error {
         Error::Panicked { device, why: why.into() }
     }

@@ -7,8 +7,8 @@ use sconce_hub::{self as hub, Progress};
 use sconce_ops::{DType, Device, DeviceInfo, Isa, KvCacheFormat, Policy, WeightFormat};
 use std::str::FromStr;
 
-/// More tokens than any device can use at once. The limit keeps a mistyped number from costing
-/// memory even in planning.
+/// The limit of `batch_tokens`: more than any device can use at once. It keeps a mistyped number
+/// from exhausting the memory in planning.
 const MOST_BATCH_TOKENS: usize = 1 << 20;
 
 /// The requested device: a named one or the best available.
@@ -65,19 +65,19 @@ pub(crate) struct Format {
 pub struct LoadOptions {
     /// The device to run on.
     pub device: DeviceChoice,
-    /// Whether the next best device may be used where the requested one cannot run the model. Every
-    /// such step is reported.
+    /// Whether to fall back to the next best device if the requested one cannot run the model.
+    /// Loading reports every fallback.
     pub fallback: bool,
     /// The format of weights and activations.
     pub dtype: DType,
     /// Whether encoders use the fastest format of the device whose cosine bound is at least
     /// [`crate::LEAST_AUTO`], instead of `dtype`.
     pub auto: bool,
-    /// The storage format of a language model's matrices. `None`: as in the file, where the device
-    /// multiplies that format with activations in `dtype`. Encoders store theirs as int8, if
-    /// requested, or in `dtype`.
+    /// The storage format of a language model's matrices. `None`: as in the file, if the device can
+    /// multiply that format with activations in `dtype`, else `dtype`. For encoders only int8 is
+    /// possible; otherwise their matrices are in `dtype`.
     pub weight_format: Option<WeightFormat>,
-    /// What the ladder may do.
+    /// Which rungs the ladder may choose.
     pub policy: Policy,
     /// The most tokens in a batch; `None`: what suits the device.
     pub batch_tokens: Option<usize>,
@@ -100,8 +100,7 @@ pub struct LlmOptions {
     /// 8,192.
     pub context: Option<usize>,
     /// Tokens that the KV cache holds, over all sequences; at least one sequence of full length.
-    /// `None`: all sequences may have full length, as far as they fit into a quarter of the free
-    /// memory.
+    /// `None`: enough for all sequences at full length, but at most a quarter of the free memory.
     pub cache_tokens: Option<usize>,
     /// The format of the KV cache; `None`: f16 where the weights are not f32.
     pub cache_format: Option<KvCacheFormat>,
@@ -162,8 +161,8 @@ impl LoadOptions {
         }
     }
 
-    /// Calls `on` with the requested device, and where that device cannot run the model and a
-    /// fallback is allowed, with the next best. Reports every choice.
+    /// Calls `on` with the requested device. If that device cannot run the model and `fallback` is
+    /// set, calls it with the next best device, and so on. Reports every fallback.
     pub(crate) fn on_candidates<T>(&self, progress: &dyn Progress, on: impl Fn(Device) -> Result<T>) -> Result<T> {
         let (candidates, why) = self.device.candidates(self.fallback);
         if let Some(why) = why {
@@ -190,8 +189,8 @@ impl LoadOptions {
         }
     }
 
-    /// These options with the kernels that the verdict withdraws on this device, and on the CPU,
-    /// where the host rung may run an op.
+    /// These options with the kernels that the doctor's verdict withdraws on this device. Kernels
+    /// withdrawn on the CPU are included, because the host rung runs there.
     pub(crate) fn for_device(&self, device: &DeviceInfo) -> LoadOptions {
         let mut options = self.clone();
         if let Some(verdict) = options.verdict.take() {

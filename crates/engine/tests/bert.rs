@@ -88,7 +88,7 @@ fn a_sequence_does_not_see_its_neighbours() {
         .iter()
         .flat_map(|s| layers("bert-gelu", DType::F32, std::slice::from_ref(s)).pop().unwrap())
         .collect();
-    assert_eq!(together, alone, "a row is computed in the same order whatever stands around it");
+    assert_eq!(together, alone, "a row is computed in the same order in any batch");
 }
 
 #[test]

@@ -97,7 +97,7 @@ fn who_is_cancelled_or_late_is_told_so_running_or_waiting_and_gives_room() {
     second.cancel();
     std::thread::sleep(Duration::from_millis(30));
     (0..3).for_each(|_| go.send(()).expect("a sink"));
-    assert!(matches!(waiting.recv(), Ok(Err(Error::Cancelled))), "it waited, and never began");
+    assert!(matches!(waiting.recv(), Ok(Err(Error::Cancelled))), "the second request must not begin");
     assert!(waiting.recv().is_err(), "the sink is gone");
     let said = late.recv().expect("an event").unwrap_err();
     assert!(matches!(said, Error::Late { .. }) && said.to_string().contains("0.0 s"), "{said}");
@@ -105,7 +105,7 @@ fn who_is_cancelled_or_late_is_told_so_running_or_waiting_and_gives_room() {
     drop(go);
     let rest: Vec<Result<Event>> = running.iter().collect();
     assert!(matches!(rest.last(), Some(Err(Error::Cancelled))), "{:?}", rest.last());
-    assert!(rest.len() < 20, "{} events behind the cancellation", rest.len());
+    assert!(rest.len() < 20, "{} events after the cancellation", rest.len());
     let now = idle(&llm);
     assert_eq!(now.cache_used, 0.0);
     assert!(now.generated_tokens < 20, "{now:?}");

@@ -86,7 +86,7 @@ fn whatever_is_drawn_satisfies_the_schema() {
             texts.insert(answer.text.clone());
         }
         let own: BTreeSet<&str> = generation.answers.iter().map(|a| &*a.text).collect();
-        assert_eq!(own.len(), generation.answers.len(), "answers of one request go their own ways");
+        assert_eq!(own.len(), generation.answers.len(), "the answers of one request differ");
     }
     assert!(whole >= 60 && texts.len() > 100, "{whole} whole, {} different", texts.len());
 }
@@ -219,5 +219,5 @@ fn what_no_text_can_be_is_said_to_who_asked_and_others_go_on() {
         }
     }
     assert_eq!((&text, &finish), (&want.answers[0].text, &want.answers[0].finish));
-    assert!(other.all(|event| event.is_ok()), "who was writing meanwhile went on");
+    assert!(other.all(|event| event.is_ok()), "the other request continued");
 }

@@ -128,7 +128,7 @@ fn a_sequence_does_not_see_its_neighbours() {
             .iter()
             .flat_map(|s| layers(&*model, std::slice::from_ref(s), &Place::cpu()).0.pop().unwrap())
             .collect();
-        assert_eq!(together, alone, "{name}: a row is computed in the same order whatever stands around it");
+        assert_eq!(together, alone, "{name}: a row is computed in the same order in any batch");
     }
 }
 

@@ -100,7 +100,12 @@ fn embedders_equal_sentence_transformers(kind: &str) {
                 let off = worst(got.row(i), &want.values[(seen + i) * want.dims[1]..][..want.dims[1]]);
                 assert!(off <= F32, "{name} {prompt:?} {:?}: off by {off:.1e}", texts[i]);
                 let alone = embedder.embed(&texts[i..=i], &prompt).unwrap();
-                assert_eq!(alone.values, got.row(i), "{name} {prompt:?} {:?}: neighbours change it", texts[i]);
+                assert_eq!(
+                    alone.values,
+                    got.row(i),
+                    "{name} {prompt:?} {:?}: other texts of the batch change it",
+                    texts[i]
+                );
             }
             seen += cases.len();
         }

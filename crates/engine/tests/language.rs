@@ -148,7 +148,7 @@ fn the_tokens_of_a_prompt_are_as_likely_as_when_they_were_written() {
         for answer in &asked.answers {
             let ids: Vec<u32> = answer.picks.iter().map(|pick| pick.id).collect();
             assert_eq!((&ids[..all.len()], ids.len()), (&all[..], all.len() + new));
-            assert_eq!(answer.picks[0].logprobs, None, "nothing comes before the first");
+            assert_eq!(answer.picks[0].logprobs, None, "the first token has no logprobs");
             assert!(answer.text.starts_with("the cat"), "{}", answer.text);
             for (pick, was) in answer.picks[start.len()..].iter().zip(&written) {
                 let (now, was) = (pick.logprobs.as_ref().expect("logprobs"), was.logprobs.as_ref().expect("logprobs"));

@@ -159,7 +159,7 @@ fn who_asks_at_once_gets_what_they_would_get_alone_and_who_leaves_is_told() {
                     let own = if several { &texts[..] } else { &texts[i..=i] };
                     let got = model.embed(own, &Prompt::Default).unwrap();
                     let at = if several { i } else { 0 };
-                    assert_eq!(got.row(at), want.row(i), "text {i} in company");
+                    assert_eq!(got.row(at), want.row(i), "text {i} in a batch");
                 }
             });
         }

@@ -221,7 +221,7 @@ fn what_cannot_be_done_is_said_and_others_go_on() {
         answers.iter().map(|a| a.as_ref().err().map_or_else(String::new, ToString::to_string)).collect();
     let words = ["context", "no tokens", "60000", "9000 new tokens", "temperature", "empty", ""];
     for (said, word) in said.iter().zip(words) {
-        assert!(said.contains(word) && said.is_empty() == word.is_empty(), "{said:?} should speak of {word:?}");
+        assert!(said.contains(word) && said.is_empty() == word.is_empty(), "{said:?} should contain {word:?}");
     }
     // Dropping a stream cancels it, and the next request is served.
     let mut stream = llm.stream(&Request { max_tokens: Some(4000), ..text("Once upon a time") }).expect("a stream");

@@ -31,7 +31,7 @@ impl Args {
         Ok(bound)
     }
 
-    /// With plain strings in place of markup.
+    /// The arguments with markup turned into plain strings.
     pub(super) fn plain(self) -> Args {
         Args {
             positional: self.positional.iter().map(Value::plain).collect(),

@@ -238,8 +238,8 @@ fn round(value: &Value, args: Args) -> Result<Value, Fault> {
             Some(n) if precision >= 0 => Ok(Value::Int(n)),
             Some(_) => Err(Fault::wrong("round: a whole number to tens is not supported")),
             None if precision < 0 => Ok(Value::Float((n * scale).round_ties_even() / scale)),
-            // By way of the decimal digits, as in Python: 2.675 is stored as slightly less than it
-            // prints.
+            // As in Python, rounds the exact decimal digits: the float 2.675 is slightly less than
+            // 2.675 and rounds to 2.67.
             None => Ok(Value::Float(format!("{n:.*}", precision as usize).parse().unwrap_or(n))),
         },
     }

@@ -10,7 +10,7 @@ use super::value::{SeqKind, Value};
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// Most digits after the decimal point. Further ones carry no information about a double.
+/// Most digits after the decimal point. Bounds the memory that one format specification can take.
 const MAX_DIGITS: usize = 400;
 
 /// Format specification of one value.
@@ -106,7 +106,8 @@ pub(super) fn percent(meter: &Meter, pattern: &str, values: &Value) -> Result<Va
     Ok(Value::Str(out.finish()))
 }
 
-/// Whether `"text" % value` without any field is an error because of a surplus value.
+/// Whether `"text" % value` is an error if the text has no field for the value. As in Python, it is
+/// not for a dict or a sequence.
 fn is_single_value(value: &Value) -> bool {
     !matches!(value, Value::Dict(_))
         && !matches!(value, Value::Seq(seq) if seq.kind != SeqKind::Generator(false.into()))

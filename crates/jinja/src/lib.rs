@@ -1,9 +1,9 @@
 //! Jinja for chat templates: renders what Jinja2 renders in the sandbox of transformers, with
 //! `trim_blocks` and `lstrip_blocks`.
 //!
-//! A template is a program that came with a model. Everything it creates is charged to a budget
-//! (`meter.rs`), so that no template can fill the memory or run forever; and it must print what
-//! Python prints, to the letter. The README compares other engines.
+//! A template is a program that comes with a model. Everything it creates is charged to a budget
+//! (`meter.rs`), so that no template can fill the memory or run forever. Its output must equal
+//! Python's character by character. The README compares another engine, minijinja.
 //!
 //! ```
 //! use sconce_jinja::{Clock, Template};

@@ -57,11 +57,11 @@ const OF_STR: [&str; 42] = [
     "expandtabs",
 ];
 const OF_DICT: [&str; 6] = ["get", "items", "keys", "values", "copy", "fromkeys"];
-/// The sandbox hides these even from a dict with such a key.
+/// The sandbox hides these methods, even if a dict has a key of that name.
 const OF_DICT_HIDDEN: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
 const OF_LIST: [&str; 3] = ["count", "index", "copy"];
 
-/// Result of Python's `getattr` on such a value.
+/// Result of Python's `getattr`.
 pub(super) enum Attribute {
     Method,
     /// Exists, but is forbidden in templates.
@@ -280,7 +280,8 @@ fn of_str(meter: &Meter, s: &Arc<str>, name: &str, args: Args) -> Result<Value, 
             let sign = usize::from(name == "zfill" && s.starts_with(['+', '-']));
             let left = match name {
                 "ljust" => 0,
-                // Python puts the surplus character on the left where the width is odd.
+                // If the padding is odd, Python puts the extra character on the left if the width
+                // is odd, too.
                 "center" => room / 2 + (room & width & 1),
                 _ => room,
             };

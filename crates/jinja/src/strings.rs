@@ -11,7 +11,8 @@ pub(super) fn capitalize(s: &str) -> String {
     first + &chars.as_str().to_lowercase()
 }
 
-/// Case folding: lower case of the upper case, and in Cherokee the upper case, which is older.
+/// Python's `str.casefold`: the lower case of the upper case. Cherokee folds to upper case, because
+/// Unicode added its lower case later.
 pub(super) fn casefold(s: &str) -> String {
     let fold = |c: char| match c {
         'ı' => c.to_string(),

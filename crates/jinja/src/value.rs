@@ -21,8 +21,8 @@ pub(super) enum Value {
     Int(i128),
     Float(f64),
     Str(Arc<str>),
-    /// A string that went through `safe` or `escape`: as in Jinja, strings added to it with `+` are
-    /// escaped, although nothing else in a chat is.
+    /// A string that went through `safe` or `escape`. As in Jinja, strings added to it with `+` are
+    /// HTML-escaped; no other string of a chat template is.
     Markup(Arc<str>),
     Seq(Rc<Seq>),
     Dict(Rc<Dict>),
@@ -41,7 +41,7 @@ pub(super) enum Value {
 pub(super) struct Seq {
     pub(super) kind: SeqKind,
     pub(super) items: Vec<Value>,
-    /// Whether it is a tuple of `groupby`, whose two items have names.
+    /// Whether it is a tuple made by `groupby`, whose items are also `grouper` and `list`.
     pub(super) grouped: bool,
     depth: usize,
 }

@@ -25,7 +25,8 @@ pub struct PoolFile {
     pub start_timeout: Option<u64>,
     /// Largest request body in bytes.
     pub payload_limit: Option<usize>,
-    /// The command for a kind of device (`cpu`, `cuda`, `metal`); the manager's own by default.
+    /// The `sconce` binary for a kind of device (`cpu`, `cuda`, `metal`); by default the manager's
+    /// own.
     #[serde(default)]
     pub binaries: BTreeMap<String, PathBuf>,
     /// The models to run.
@@ -294,7 +295,7 @@ mod tests {
         );
         assert!(specs.iter().all(|s| Path::new(&s.model).is_absolute() || !s.model.contains("./")));
         let names: Vec<&str> = specs.iter().map(|s| s.name.as_str()).collect();
-        assert_eq!(names, ["org/here", "./not/yet", "org/elsewhere", "smollm"], "requests call them as the file does");
+        assert_eq!(names, ["org/here", "./not/yet", "org/elsewhere", "smollm"], "requests use the names in the file");
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub(crate) struct StateStore {
     write_error: Mutex<Option<String>>,
 }
 
-/// How long a lock may outlive its manager: a worker being spawned inherits it until its `exec`.
+/// How long a lock may outlive its manager: a worker that is being spawned holds it until `exec`.
 const LOCK_GRACE: Duration = Duration::from_millis(500);
 const LOCK_TRIES: u32 = 20;
 

@@ -21,8 +21,8 @@ struct DevicesOutput {
     devices: Vec<Device>,
 }
 
-/// The devices of this host: for each kind, those that the command for that kind lists. A command
-/// that fails costs only its own kind.
+/// The devices of this host: for each kind, those that the binary for that kind lists. If a binary
+/// fails, only the devices of its kind are missing.
 pub(crate) async fn devices(config: &Config) -> Result<Vec<Device>, Box<Failure>> {
     let mut all: Vec<Device> = Vec::new();
     let mut errors: Vec<String> = Vec::new();
@@ -38,7 +38,7 @@ pub(crate) async fn devices(config: &Config) -> Result<Vec<Device>, Box<Failure>
         return Err(Box::new(Failure::new(Code::GpuUnavailable, errors.join("; "))));
     }
     errors.iter().for_each(|why| tracing::warn!("{why}; its devices are ignored"));
-    // A command chooses the best among the devices it was built for. Any GPU is better than the
+    // Each binary marks the best of the devices that it was built for. A GPU is better than the
     // CPU.
     if all.iter().any(|d| d.kind() != "cpu" && d.best) {
         all.iter_mut().filter(|d| d.kind() == "cpu").for_each(|d| d.best = false);

@@ -84,12 +84,16 @@ mod tests {
         long.write_all(b"y\n").unwrap();
         clean_up(dir.path(), &workers, SystemTime::now());
         long.write_all(b"z\n").unwrap();
-        assert_eq!(fs::read(at("a.log")).unwrap(), b"z\n", "it is written on");
+        assert_eq!(fs::read(at("a.log")).unwrap(), b"z\n", "the worker continues to write to it");
         assert_eq!(fs::metadata(at("a.log.1")).unwrap().len(), MAX_BYTES + 2);
         assert!(at("b.log").exists() && at("b.log.1").exists(), "they can still be read");
         clean_up(dir.path(), &workers, SystemTime::now() + RETENTION + Duration::from_secs(60));
         let left: BTreeSet<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(left, ["a.log", "a.log.1", "c"].map(Into::into).into(), "the worker's own and what is no log stay");
+        assert_eq!(
+            left,
+            ["a.log", "a.log.1", "c"].map(Into::into).into(),
+            "the logs of running workers and other files stay"
+        );
     }
 
     #[test]

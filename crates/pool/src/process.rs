@@ -187,7 +187,7 @@ mod tests {
             signal(other, EndSignal::Kill);
         }
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        assert!(child.try_wait().unwrap().is_none(), "it was not meant");
+        assert!(child.try_wait().unwrap().is_none(), "the signal was for another process");
         signal(process, EndSignal::Terminate);
         assert!(!child.wait().await.unwrap().success());
         assert!(!is_running(process));

@@ -65,8 +65,8 @@ impl Pool {
         let failed = |why| Error::Listen { at: format!("{host} port {port}"), why };
         let listener = TcpListener::bind((host, port)).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        // Workers of an earlier manager know its token. A new token is on disk before any worker
-        // has it: a manager that restarted without it would not recognize its workers, nor they it.
+        // Workers of an earlier manager know its token. A new token is written to disk before any
+        // worker gets it: without it, a restarted manager and its workers would refuse each other.
         let token = match token.is_empty() {
             true => {
                 let token = random_hex(32);
@@ -98,8 +98,8 @@ impl Pool {
         let router = http::router(&manager);
         let graceful = GracefulShutdown::new();
         let ticking = tokio::spawn(manager.clone().tick_loop());
-        // Before the first request is answered, which would otherwise find no models. Connections
-        // wait in the system's queue until then.
+        // Restore before accepting connections: the first request would otherwise find no models.
+        // Until then connections wait in the system's queue.
         manager.restore(earlier).await;
         let inspecting = tokio::spawn(manager.clone().inspect_loop());
         let (connections, client_timeout) = (Arc::new(Semaphore::new(max_connections)), manager.config.client_timeout);

@@ -75,7 +75,7 @@ impl App {
             context.set_model(model);
         }
         if self.stop.is_draining() {
-            return Err(Fault::new(FaultKind::Unhealthy, "this server is shutting down and accepts no new requests"));
+            return Err(Fault::new(FaultKind::Unhealthy, "the server is shutting down and accepts no new requests"));
         }
         let lease = self.models.lease(model, kind)?;
         context.set_model(&lease.served().id);

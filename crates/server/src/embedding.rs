@@ -161,7 +161,7 @@ pub(crate) fn refuse_prompt(prompt_given: bool) -> Result<(), Fault> {
     }
 }
 
-/// The dense embeddings of bge-m3's dense, sparse and multi-vector ones.
+/// The dense embeddings in the outputs of bge-m3.
 fn dense(outputs: Outputs<M3Embedding>) -> Embeddings {
     let dimension = outputs.results.first().map_or(0, |t| t.dense.len());
     let values = outputs.results.into_iter().flat_map(|t| t.dense).collect();

@@ -103,12 +103,9 @@ pub(crate) async fn key(State(app): State<Arc<App>>, request: Request, next: Nex
         .map(|presented| keys.iter().fold(false, |found, key| found | key.is(presented)));
     match known {
         Some(true) => next.run(request).await,
-        Some(false) => {
-            Fault::new(FaultKind::Unauthorized, "the API key is wrong: it is none of this server's keys (--api-key)")
-                .into_response()
-        }
+        Some(false) => Fault::new(FaultKind::Unauthorized, "wrong API key").into_response(),
         None => {
-            let what = "an API key is required: send `Authorization: Bearer KEY`";
+            let what = "missing API key; send `Authorization: Bearer KEY`";
             Fault::new(FaultKind::Unauthorized, what).code("missing_api_key").into_response()
         }
     }

@@ -116,7 +116,8 @@ fn add_errors(operation: &mut Operation, dialect: Dialect, reads_body: bool, gua
 
 /// Routes that serve `document`.
 pub(crate) fn routes<S: Clone + Send + Sync + 'static>(document: &OpenApi) -> Router<S> {
-    // serde takes the first variant that fits, and several may: an empty list fits every list.
+    // Several variants of an untagged enum may match, and serde takes the first: an empty list
+    // matches every list type. So `anyOf` is correct, not `oneOf`.
     let json: Arc<str> = document.to_json().unwrap_or_default().replace("\"oneOf\"", "\"anyOf\"").into();
     let page: Arc<str> = page(document).into();
     let serve_json = move || {

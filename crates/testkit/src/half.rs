@@ -5,7 +5,7 @@
 /// Errors are counted in roundings of the format (2⁻⁸ and 2⁻¹¹) per square root of the number of
 /// layers: a layer rounds about ten times, its weights once, and errors add up like steps in random
 /// directions. Counted this way, a correct model has the same error in bf16 and in f16; a model
-/// with a missing or wrong term has not.
+/// with a missing or wrong term does not.
 #[derive(Clone, Copy, Debug)]
 pub struct Half {
     /// The format's unit roundoff.

@@ -244,7 +244,7 @@ mod tests {
         }
         let three = ascii.encode(&tokenizer, "a b c", 512).map(|ids| ids.len()).unwrap();
         assert!(ascii.encode(&tokenizer, "a b c", three).is_some());
-        assert!(ascii.encode(&tokenizer, "a b c", three - 1).is_none(), "it would be cut");
+        assert!(ascii.encode(&tokenizer, "a b c", three - 1).is_none(), "the text would be truncated");
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
         let mut tokenizer = changed(|_| ());
         let cut = tokenizers::TruncationParams { max_length: 6, ..Default::default() };
         tokenizer.with_truncation(Some(cut)).unwrap();
-        assert!(BertAscii::of(&tokenizer).is_none(), "next to nothing is left of a text");
+        assert!(BertAscii::of(&tokenizer).is_none(), "the limit leaves almost no token");
         let differs = |change: &dyn Fn(&mut Value)| BertAscii::of(&changed(change)).is_none();
         assert!(differs(&|file| file["normalizer"]["clean_text"] = false.into()), "control characters are kept");
         assert!(differs(&|file| file["normalizer"] = json!({"type": "Lowercase"})));

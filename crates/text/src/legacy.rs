@@ -6,7 +6,7 @@ use super::vocabulary::{Vocabulary, merges};
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 
-/// The tokenizer classes that differ. Others are one of these under another name.
+/// The tokenizer classes that behave differently. Every other class equals one of these.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Class {
     Bert,
@@ -63,7 +63,7 @@ pub(crate) fn tokenizer_json(
     }))
 }
 
-/// A tokenizer in the making: its class and what the settings files say.
+/// Builds a tokenizer from its class and its settings files.
 pub(super) struct Builder<'a> {
     pub(super) class: Class,
     pub(super) config: &'a Value,
@@ -233,7 +233,7 @@ impl Builder<'_> {
         let fixed = |list: &[(&str, f64)]| list.iter().map(|(t, s)| (t.to_string(), *s)).collect::<Vec<_>>();
         let (mut list, skip) = match self.class {
             Class::XlmRoberta => (fixed(&[("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]), 3),
-            // The file's own unknown piece must never win against the one before it.
+            // The file's own unknown piece must never be chosen over the `<unk>` before it.
             Class::Camembert => {
                 let unused = [("<s>NOTUSED", 0.0), ("<pad>", 0.0), ("</s>NOTUSED", 0.0), ("<unk>", 0.0)];
                 ([fixed(&unused), fixed(&[("<unk>NOTUSED", -100.0)])].concat(), 1)
@@ -246,7 +246,7 @@ impl Builder<'_> {
             list.push(("<mask>".into(), 0.0));
         }
         if self.class == Class::Albert {
-            // ALBERT never ends a piece in a digit and a comma.
+            // ALBERT never uses a piece that ends in a digit and a comma.
             for (text, score) in &mut list {
                 let mut back = text.chars().rev();
                 if back.next() == Some(',') && back.next().is_some_and(|c| c.is_ascii_digit()) {

@@ -31,9 +31,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence as Normalizers};
 use tokenizers::{Decoder, TruncationDirection, TruncationParams, TruncationStrategy};
 
-/// Upper bound on the characters of a token. A text is cut to this many characters per token before
-/// tokenization, so that a text of megabytes is not tokenized for the sake of its beginning. Only a
-/// longer word, which is one unknown token, could make a difference.
+/// Upper bound on the characters of a token. Before tokenization, a text is cut to this many
+/// characters for each token of the limit, so that a text of megabytes is not tokenized only to be
+/// truncated. The result differs only if a longer word becomes one unknown token.
 pub const LONGEST_TOKEN: usize = 1024;
 
 /// Options of tokenization that are not in the tokenizer's own files.
@@ -118,7 +118,7 @@ impl Tokenizer {
         Ok(Tokenizer { inner, by_truncation, max_tokens, mask, table: options.table, max_chars, unknown, bert_ascii })
     }
 
-    /// A reader that treats texts over the limit as `truncate` says.
+    /// A reader with this truncation policy.
     pub fn reader(&self, truncate: Truncate) -> Reader<'_> {
         Reader { tokenizer: self, truncate }
     }
@@ -165,8 +165,9 @@ impl Tokenizer {
         self.mask
     }
 
-    /// Checks that the model's embedding table of `words` rows covers this vocabulary. A token that
-    /// every text gets must be in it. For other tokens beyond it, returns a warning.
+    /// Checks that every token id has a row in the model's embedding table of `words` rows. A
+    /// special token without a row is an error if every text gets it; for any other token this
+    /// returns a warning.
     pub fn check(&self, dir: &Path, words: usize) -> Result<Option<String>> {
         let beyond = self.inner.get_vocab(true).into_iter().filter(|(_, id)| *id as usize >= words);
         let Some((token, id)) = beyond.max_by_key(|(_, id)| *id) else { return Ok(None) };

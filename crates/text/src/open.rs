@@ -63,7 +63,7 @@ fn class(dir: &Path, config: &Value) -> Result<Class, FileError> {
     let named = [(dir.join("tokenizer_config.json"), config), (model_path.clone(), &model)];
     for (path, file) in named {
         let Some(name) = file.get("tokenizer_class").and_then(Value::as_str) else { continue };
-        // These only say that there was a tokenizer.json once.
+        // These classes only say that the tokenizer was saved as a tokenizer.json.
         if matches!(name, "PreTrainedTokenizerFast" | "PreTrainedTokenizer" | "TokenizersBackend") {
             continue;
         }
@@ -137,7 +137,7 @@ fn source(dir: &Path, class: Class) -> Result<(PathBuf, Source), FileError> {
                 Class::DebertaV2 => "spm.model",
                 _ => "spiece.model",
             };
-            // Repositories have changed families without renaming their files.
+            // A repository may use the file name of another model family.
             let names = [first, "spiece.model", "spm.model", "sentencepiece.bpe.model", "sentencepiece.model"];
             let path = names.iter().map(|name| dir.join(name)).find(|path| path.is_file()).unwrap_or(dir.join(first));
             let model = spm::Model::parse(&read(&path, LARGEST_LEGACY)?);
@@ -147,9 +147,8 @@ fn source(dir: &Path, class: Class) -> Result<(PathBuf, Source), FileError> {
     }
 }
 
-/// Reads `merges.txt`: two tokens a line, after a version line. Like the reference, the last line
-/// counts only if it ends in a newline, except for CLIP, whose file once held merges of a longer
-/// vocabulary too.
+/// Reads `merges.txt`: a version line, then two tokens per line. As in the reference, a last line
+/// without a newline is ignored. CLIP ignores merges beyond the size of its vocabulary instead.
 fn merges(path: &Path, class: Class) -> Result<Vec<(String, String)>, FileError> {
     let text = text(path)?;
     let mut lines: Vec<&str> = match class {

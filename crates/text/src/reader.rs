@@ -73,7 +73,7 @@ pub struct Reader<'a> {
     pub(super) truncate: Truncate,
 }
 
-/// A reader with a token limit.
+/// Encodes texts for a reader, up to a token limit.
 struct Encoder<'a> {
     reader: Reader<'a>,
     inner: Arc<tokenizers::Tokenizer>,

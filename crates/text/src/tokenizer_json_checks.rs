@@ -1,6 +1,6 @@
 //! Checks of an untrusted `tokenizer.json` before the `tokenizers` crate reads it. The crate frees
-//! tries by a recursion as deep as a string is long, and allocates what a length in the file says.
-//! Both can end the process instead of returning an error.
+//! tries recursively, one level for each byte of a string, and allocates whatever length the file
+//! states. Both can end the process instead of returning an error.
 
 /// Longer strings are not tokens. Regular expressions and templates are shorter, too.
 const LONGEST: usize = 4096;

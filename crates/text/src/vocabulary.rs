@@ -81,7 +81,7 @@ impl Vocabulary {
             (Vocabulary::List(_), Some(((text, id), _))) => {
                 return Err(format!("added token {text:?} has the id {id}, but the ids before it end at {counted}"));
             }
-            // All of them: tokens left out would be numbered from the larger size.
+            // Add all of them: the library would number the others from the larger vocabulary size.
             (Vocabulary::Map(map), Some(_)) => map.extend(new),
         }
         placed.sort_by_key(|(id, _)| *id);

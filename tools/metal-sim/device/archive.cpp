@@ -1,5 +1,6 @@
-// Pipelines, and binary archives that keep them between runs. Nothing is compiled here, so an archive holds names: what
-// it is good for is to see that the host fills, writes, reads and asks it as Metal wants.
+// Pipelines, and binary archives that store them between runs. Nothing is compiled here, so an
+// archive contains only names. It serves to test that the host fills, writes, reads and queries
+// archives as Metal requires.
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -27,7 +28,7 @@ struct ArchiveDescriptor : Object {
 struct PipelineDescriptor : Object {
   Function *function = nullptr;
   Array *archives = nullptr;
-  size_t max_threads = 0; // 0: as many as the device can
+  size_t max_threads = 0; // 0: the maximum of the device
   ~PipelineDescriptor() {
     objc_release(function);
     objc_release(archives);
@@ -40,7 +41,7 @@ template <class T> void assign(T *&field, T *value) {
   field = value;
 }
 
-// What tells one compiled function from another: library, name and constants.
+// Identifies a compiled function: library, name and constants.
 std::string fingerprint(const Function &f) {
   std::string text = std::to_string(f.compiled->source_hash) + " " + f.name;
   for (auto &[index, bytes] : f.constants) {
@@ -172,6 +173,6 @@ void register_pipelines() {
   register_archive();
 }
 
-// For tests: how many pipelines were made, and how many of them a binary archive had.
+// For tests: how many pipelines were made, and how many of them came from a binary archive.
 EXPORT uint64_t metal_sim_pipelines() { return pipelines_made; }
 EXPORT uint64_t metal_sim_archived_pipelines() { return pipelines_archived; }

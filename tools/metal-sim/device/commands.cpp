@@ -1,4 +1,4 @@
-// Command buffers and encoders. Commands are recorded, and run when the buffer is committed, before `commit` returns.
+// Command buffers and encoders. Commands are recorded; `commit` runs them before it returns.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -35,7 +35,7 @@ void report_fault(int, siginfo_t *info, void *) {
   _exit(139);
 }
 
-// The commands below return what went wrong, or nothing.
+// The functions below run a command. They return an error message, or an empty string.
 
 std::string run_dispatch(const Command &c) {
   const Function &function = *c.pipeline->function;
@@ -108,7 +108,8 @@ std::string run_blit(const Command &c) {
   return "";
 }
 
-// Commands of a concurrent encoder, as Candle's are, may run in any order between two barriers: backwards must do too.
+// Between two barriers, the commands of a concurrent encoder (Candle's are concurrent) may run in
+// any order, so also backwards.
 void run_encoder(const std::vector<Command> &commands, std::string &error) {
   bool backwards = !strcmp(setting("METAL_SIM_CONCURRENT", "forward"), "reverse");
   size_t begin = 0;
@@ -119,7 +120,7 @@ void run_encoder(const std::vector<Command> &commands, std::string &error) {
     ordered_until = ++counted;
     for (size_t i = 0; i < end - begin; i++) {
       const Command &c = commands[backwards ? end - 1 - i : begin + i];
-      if (error.empty()) // what comes after an error is lost, as on a GPU
+      if (error.empty()) // as on a GPU, commands after an error do not run
         error = c.kind == Command::Dispatch ? run_dispatch(c) : run_blit(c);
     }
     begin = end + 1;
@@ -226,7 +227,7 @@ void register_compute_encoder() {
   const char *c = COMPUTE_ENCODER;
   on_instance(c, "setComputePipelineState:", [](Encoder *e, Selector, Pipeline *p) {
     e->pipeline = p;
-    e->arguments.clear(); // Metal keeps them; clearing finds callers that rely on it
+    e->arguments.clear(); // Metal keeps them; clearing them reveals callers that rely on that
   });
   on_instance(c, "setBuffer:offset:atIndex:", [](Encoder *e, Selector, Buffer *b, size_t offset, size_t index) {
     if (b && offset > b->length)
@@ -291,13 +292,13 @@ void register_commands() {
   }
 }
 
-// For tests: the next command buffer with this kernel ends in an error when it comes to it.
+// For tests: the next command buffer with this kernel ends in an error at that kernel.
 EXPORT void metal_sim_fail_next(const char *kernel) {
   std::lock_guard<std::mutex> guard(device_lock);
   told_to_fail.insert(kernel);
 }
 
-// For tests: how often a kernel was dispatched; any kernel, if null.
+// For tests: how often a kernel was dispatched; all kernels together if null.
 EXPORT uint64_t metal_sim_dispatches(const char *kernel) {
   std::lock_guard<std::mutex> guard(device_lock);
   uint64_t count = 0;

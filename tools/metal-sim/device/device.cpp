@@ -1,4 +1,5 @@
-// MTLDevice and what it makes: buffers, libraries, pipelines, queues. Linked as libobjc, which objc2 asks for.
+// MTLDevice and the objects that it creates: buffers, libraries, queues. Linked as libobjc, which
+// objc2 needs.
 #include <cstdlib>
 #include <cstring>
 #include <unistd.h>
@@ -14,7 +15,7 @@ struct ResidencySet : Object {
 };
 
 std::atomic<uint64_t> allocated{0}; // bytes of live buffers
-std::atomic<uint64_t> lent{0};      // those of them that are the host's
+std::atomic<uint64_t> lent{0};      // of these, bytes of host memory
 
 Buffer *make_buffer(size_t length) {
   Buffer *b = make<Buffer>("SimMTLBuffer");
@@ -27,7 +28,7 @@ Buffer *make_buffer(size_t length) {
   return b;
 }
 
-// A buffer on memory of the host's, which is the host's to free: `deallocator` tells it when, if there is one.
+// A buffer over memory that the host owns. The host frees it when `deallocator`, if any, is called.
 Buffer *make_borrowed_buffer(char *bytes, size_t length, Block *deallocator) {
   size_t page = size_t(sysconf(_SC_PAGESIZE)); // 16 KiB on Apple's chips
   if (size_t(bytes) % page || length % page)
@@ -126,7 +127,7 @@ void register_buffer() {
     Buffer *b = make_buffer(length);
     b->storage_mode = options >> 4 & 15;
     b->is_fresh = is_checked() || getenv("METAL_SIM_POISON");
-    if (b->is_fresh) // Metal promises zeros; pools of used buffers do not
+    if (b->is_fresh) // Metal guarantees zeros, but a pool of reused buffers does not
       b->memory.poison();
     return b;
   });
@@ -219,13 +220,13 @@ Buffer::~Buffer() {
     munmap(shadow, length * SHADOW_CELL);
 }
 
-// For tests: bytes of the buffers that live now.
+// For tests: bytes of all live buffers.
 EXPORT uint64_t metal_sim_allocated() { return allocated; }
 
-// For tests: those of them on memory that the host lent.
+// For tests: bytes of live buffers over host memory.
 EXPORT uint64_t metal_sim_lent() { return lent; }
 
-// For tests: what the kernels run so far are suspected of, one line each. Valid until the next call.
+// For tests: the warnings about all kernels run so far, one line each. Valid until the next call.
 EXPORT const char *metal_sim_warnings() {
   static std::string text;
   std::lock_guard<std::mutex> guard(device_lock);

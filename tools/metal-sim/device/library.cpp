@@ -1,5 +1,6 @@
-// Finds the compiled library for a source. No compiler runs here: `setup` compiled every source it knows, and a library
-// is known by its text, byte for byte: $METAL_SIM_SOURCES/NAME.metal is $METAL_SIM_LIBRARIES/libNAME.so.
+// Finds the compiled library for a source. No compiler runs here: `setup` has compiled every
+// source. A library is identified by its source, byte for byte: $METAL_SIM_SOURCES/NAME.metal is
+// compiled to $METAL_SIM_LIBRARIES/libNAME.so.
 #include <cstdlib>
 #include <cstring>
 #include <dirent.h>
@@ -11,7 +12,7 @@
 #include "metal.h"
 
 namespace {
-std::map<std::string, CompiledLibrary *> loaded; // by name; they stay
+std::map<std::string, CompiledLibrary *> loaded; // by name; never unloaded
 
 std::string read_file(const std::string &path) {
   std::ifstream file(path, std::ios::binary);
@@ -55,7 +56,7 @@ CompiledLibrary *library_for(const std::string &source, std::string &error) {
   if (loaded.count(name))
     return loaded[name];
   std::string stem = std::string(setting("METAL_SIM_LIBRARIES", ".")) + "/lib" + name, path = stem + ".so";
-  // Candle's own are compiled one way only.
+  // Candle's libraries have no checked version.
   if (is_checked() && access((stem + ".checked.so").c_str(), R_OK) == 0)
     path = stem + ".checked.so";
   if (access(path.c_str(), R_OK) != 0) {

@@ -27,7 +27,7 @@ struct Array : Object {
   ~Array();
 };
 String *make_string(const std::string &);
-// An NSError for the caller; does nothing where it asked for none.
+// Sets the caller's NSError; does nothing if `error` is null.
 void set_error(Object **error, const std::string &message);
 Object *make_error(const std::string &message);
 
@@ -36,12 +36,12 @@ struct Buffer : Object {
   static constexpr size_t PRIVATE = 2; // MTLStorageModePrivate
   size_t length = 0, storage_mode = 0;
   bool is_fresh = false;        // made without contents
-  void *shadow = nullptr;       // of checked runs
-  Block *deallocator = nullptr; // of memory that the host lent
+  void *shadow = nullptr;       // shadow memory of the checked mode
+  Block *deallocator = nullptr; // called when a buffer over host memory is freed
   ~Buffer();
 };
 
-// A library that `setup` compiled: the functions of runtime/abi.h in it, and the kernels it has.
+// A library that `setup` compiled: its functions of runtime/abi.h, and its kernels.
 struct CompiledLibrary {
   decltype(&sim_dispatch) dispatch;
   decltype(&sim_error) error;
@@ -109,19 +109,19 @@ struct Encoder : Object {
   ~Encoder() { objc_release(command_buffer); }
 };
 
-// One command buffer at a time runs, and libraries are loaded one at a time.
+// Held while a command buffer runs or a library is loaded: one at a time.
 extern std::mutex device_lock;
 
 // An environment variable, or its default.
 const char *setting(const char *name, const char *otherwise);
 size_t max_threads_per_threadgroup();
-// METAL_SIM_CHECK: our kernels' accesses to memory are watched.
+// METAL_SIM_CHECK: whether the memory accesses of our kernels are checked.
 bool is_checked();
 
-// The library whose source this is; null, with the reason in `error`, if none was compiled from it. Holding
-// device_lock.
+// The library compiled from this source; null, with the reason in `error`, if there is none. The
+// caller must hold device_lock.
 CompiledLibrary *library_for(const std::string &source, std::string &error);
-// Lines of sim_warnings() of every library loaded. Holding device_lock.
+// Lines of sim_warnings() of all loaded libraries. The caller must hold device_lock.
 std::string all_warnings();
 
 void register_foundation();

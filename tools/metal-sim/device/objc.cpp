@@ -72,7 +72,8 @@ EXPORT const char *sel_getName(Selector s) { return s; }
 EXPORT Class *object_getClass(Object *o) { return o ? o->isa : nullptr; }
 EXPORT const char *class_getName(Class *c) { return c->name; }
 EXPORT bool class_isMetaClass(Class *c) { return c->isa == nullptr; }
-// objc2 asks for these only to verify type encodings, which its feature `disable-encoding-assertions` turns off.
+// objc2 calls these only to verify type encodings, which its feature
+// `disable-encoding-assertions` turns off.
 EXPORT void *class_getInstanceMethod(Class *, Selector) { return nullptr; }
 EXPORT const char *method_getTypeEncoding(void *) { return ""; }
 EXPORT Selector method_getName(void *) { return ""; }
@@ -86,8 +87,9 @@ EXPORT void objc_release(Object *o) {
   if (o && --o->references == 0)
     o->destroy(o);
 }
-// The open pools of a thread as one stack: a pool is the height at which it began. Outside of every pool nothing is
-// freed, as on a Mac. Never destroyed: a thread may send messages while it ends.
+// The autorelease pools of a thread share one stack of objects; a pool is the stack's height when
+// it was pushed. Objects autoreleased outside of any pool are never freed, as on a Mac. The stack
+// is never destroyed, because a thread may send messages while it ends.
 static std::vector<Object *> &autoreleased() {
   thread_local auto *all = new std::vector<Object *>;
   return *all;
@@ -104,8 +106,8 @@ EXPORT void objc_autoreleasePoolPop(void *pool) {
     objc_release(o);
   }
 }
-// As the handshake between an optimised caller and callee: what a method returns never sees a pool, the caller gets the
-// reference. So methods here return one, and nothing is to be retained.
+// As between an optimised caller and callee: a returned object never enters a pool, the caller gets
+// its reference. Methods here return an owned reference, so there is nothing to retain.
 EXPORT Object *objc_retainAutoreleasedReturnValue(Object *o) { return o; }
 
 EXPORT Method objc_msg_lookup(Object *receiver, Selector name) {

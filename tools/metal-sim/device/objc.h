@@ -1,4 +1,4 @@
-// The least of an Objective-C runtime: objects, classes, selectors. Enough for objc2 in its GNUstep mode.
+// A minimal Objective-C runtime: objects, classes, selectors. Enough for objc2 in its GNUstep mode.
 #pragma once
 #include <atomic>
 #include <string>
@@ -9,8 +9,9 @@
 typedef const char *Selector; // interned: equal selectors are the same pointer
 typedef void (*Method)();
 
-// `isa` comes first in both, since a message may go to either. A class's methods are those of its instances; what the
-// class itself answers is in its own class, `isa`, which has none.
+// `isa` comes first in both, since a message may go to an object or to a class. `methods` are the
+// methods of instances. The methods of the class itself are in its metaclass, `isa`, which has no
+// metaclass.
 struct Class {
   Class *isa;
   const char *name;
@@ -51,10 +52,10 @@ template <class T> T *make(const char *class_name) {
 }
 struct Plain : Object {}; // an object without contents
 
-// A call that no correct program makes: says so and stops.
+// Prints the message and aborts. For calls that no correct program makes.
 [[noreturn]] void die(const std::string &message);
 
-// Clang's blocks, as the completion handlers of command buffers.
+// Clang's blocks, used as completion handlers of command buffers and as deallocators.
 struct BlockDescriptor {
   size_t reserved, size;
   void (*copy)(void *, const void *);

@@ -1,8 +1,9 @@
-// The Metal Shading Language's standard library for clang on a CPU; every translated source includes it first.
+// The Metal Shading Language's standard library for clang on a CPU. Every translated source
+// includes it first.
 //
-// Two modes. Checked (-x clcpp): device, threadgroup and constant are OpenCL's __global, __local and __constant, so
-// clang rejects a pointer into the wrong space. Erased (-x c++ -std=c++17): they are nothing, for the few sources that
-// C++ for OpenCL cannot express.
+// It has two modes. Checked (-x clcpp): device, threadgroup and constant are OpenCL's __global,
+// __local and __constant, so clang rejects a pointer into the wrong space. Erased (-x c++
+// -std=c++17): they expand to nothing, for the few sources that C++ for OpenCL cannot express.
 #pragma once
 #include <metal_stdlib>
 

@@ -48,7 +48,7 @@ pub struct Function {
     expecting = "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}"
 )]
 pub enum ToolChoice {
-    /// Any tool.
+    /// `none`, `auto` or `required`.
     Mode(ToolMode),
     /// This function must be called.
     Named {

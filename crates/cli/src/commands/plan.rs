@@ -66,7 +66,7 @@ impl Plan {
         let (mut chosen, mut verdict) = model.planned(devices[0])?;
         for next in &devices[1..] {
             let Err(why) = &verdict else { break };
-            report.info(&format!("{} cannot serve: {why}; falling back to {next} (--fallback)", chosen.device));
+            report.info(&format!("{why}; falling back to {next} (--fallback)"));
             (chosen, verdict) = model.planned(*next)?;
         }
         print(&if self.json {

@@ -44,13 +44,13 @@ pub(crate) struct ColbertSpec {
     skip: Vec<String>,
 }
 
-/// Query expansion: mask tokens after a query, which attend to its tokens and stand for words that
-/// it could have had.
+/// Query expansion: mask tokens are appended to a query. They attend to its tokens, and their
+/// vectors act as further query terms.
 #[derive(Clone, Debug, PartialEq)]
 struct Expansion {
     /// Expand to this many tokens.
     length: usize,
-    /// Whether longer queries are truncated to it.
+    /// Whether longer queries are truncated to `length`.
     fixed: bool,
     /// Whether other tokens attend to the mask tokens.
     attend: bool,

@@ -1,4 +1,4 @@
-//! Facts about a model's files, by which each task decides whether they are made for it.
+//! Facts about a model's files. Each task decides by them whether it supports the model.
 
 use super::sentence_transformers::Entry;
 use crate::error::Result;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct InputSpec {
     /// The folder with the encoder's configuration, weights and tokenizer, or the GGUF file.
     pub(crate) root: PathBuf,
-    /// The longest sequence, special tokens included, as far as files other than the encoder's say.
+    /// The longest sequence, special tokens included, if a file other than the encoder's limits it.
     pub(crate) max_tokens: Option<usize>,
     /// Other preprocessing of texts.
     pub(crate) manner: TokenizerOptions,

@@ -39,8 +39,8 @@ pub(crate) struct LmText {
     plain: OnceLock<Tokenizer>,
     /// The GGUF file, unless the model is a folder.
     gguf: Option<Arc<Gguf>>,
-    /// The error is kept if the templates are broken, because plain continuation does not need
-    /// them.
+    /// An error in the templates is reported only when a chat needs them; plain continuation does
+    /// not.
     templates: Result<ChatTemplates, TemplateError>,
     /// End tokens.
     pub(crate) ends: Arc<BTreeSet<u32>>,
@@ -157,10 +157,10 @@ impl LmText {
         Ok(self.plain.get_or_init(|| plain))
     }
 
-    /// Tokenizes a text in which control tokens count as such, truncated to `most`; returns whether
-    /// it was. The end token is kept.
+    /// Tokenizes a text and parses its control tokens. Truncates to `most` tokens, but keeps the
+    /// end token; returns whether it truncated.
     pub(crate) fn encode_to(&self, text: &str, most: usize) -> Result<(Vec<u32>, bool)> {
-        // Only the part of a very long text that can matter is tokenized.
+        // Tokenize only the part of a very long text that can remain after truncation.
         let seen = text.char_indices().nth(most.saturating_mul(LONGEST_TOKEN)).map_or(text.len(), |(i, _)| i);
         let mut ids = ids(&self.tokenizer, &text[..seen], true)?;
         let cut = ids.len() > most;

@@ -277,7 +277,7 @@ impl SentenceSpec {
     }
 }
 
-/// The old layout: a flag per mode, concatenated in this order whatever the file's.
+/// The old layout: a flag per mode. The modes are concatenated in this order, not in the file's.
 fn flags(config: &Value) -> Result<Vec<Pooling>, String> {
     let known = [
         ("pooling_mode_cls_token", Pooling::Cls),

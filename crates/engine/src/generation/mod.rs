@@ -25,14 +25,13 @@ pub struct Request {
     pub max_tokens: Option<usize>,
     /// Stop strings. They end an answer and are not part of it.
     pub stop: Vec<String>,
-    /// Whether the answer begins with the prompt, and with `logprobs` also with those of its
-    /// tokens. The first token has none, since nothing comes before it. With `echo`, `max_tokens`
-    /// may be 0.
+    /// Whether the answer begins with the prompt. With `logprobs`, the prompt's tokens have them
+    /// too, except the first, because nothing comes before it. With `echo`, `max_tokens` may be 0.
     pub echo: bool,
     /// Whether an answer continues after the model's end token.
     pub ignore_end: bool,
     /// The required format of an answer (structured output); `None`: any text. An answer that
-    /// `max_tokens` or a stop string cuts off is the beginning of one.
+    /// `max_tokens` or a stop string cuts off is only the beginning of such a text.
     pub format: Option<Format>,
 }
 
@@ -41,7 +40,7 @@ pub struct Request {
 pub enum Start {
     /// A text. Control tokens in it are ordinary text.
     Text(String),
-    /// A text in which control tokens count as such: the output of a chat template.
+    /// A text whose control tokens are parsed: the output of a chat template.
     Rendered(String),
     /// Tokens.
     Tokens(Vec<u32>),

@@ -48,8 +48,8 @@ impl Stream {
         self.info.truncated
     }
 
-    /// The next event if it arrives within `patience`, so that the caller can attend to other
-    /// things, such as Ctrl-C.
+    /// The next event if it arrives within `patience`. Between two calls the caller can react to
+    /// other things, such as Ctrl-C.
     pub fn within(&mut self, patience: Duration) -> NextEvent {
         if self.left == 0 {
             return NextEvent::Done;

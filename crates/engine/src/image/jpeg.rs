@@ -7,7 +7,7 @@ use super::{Image, LONGEST_SIDE, check_size};
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions};
 
-/// Scans cost time but few bytes; a progressive file needs about ten.
+/// Most scans of a file: a scan takes time but few bytes. A progressive file needs about ten.
 const MOST_SCANS: usize = 64;
 
 pub(super) fn decode(bytes: &[u8]) -> Result<Image, String> {
@@ -65,8 +65,8 @@ fn check_end_marker(bytes: &[u8]) -> Result<(), String> {
     Err("it is truncated: the end marker is missing".into())
 }
 
-/// CMYK to RGB. Files store CMYK inverted, 255 for no ink, since Adobe began it; Pillow assumes so
-/// for all files.
+/// CMYK to RGB. Like Pillow, assumes that every file stores CMYK inverted, 255 for no ink, as Adobe
+/// does.
 fn cmyk_to_rgb(light: [u8; 3], white: u8) -> [u8; 3] {
     light.map(|c| {
         // A product of two bytes, divided by 255 and rounded.

@@ -9,9 +9,9 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
-/// Far above any such file.
+/// The largest configuration file; far above any real one.
 const MOST_CONFIG_BYTES: u64 = 1 << 20;
-/// Far above any model's image size.
+/// The largest side of an image input; far above any model's.
 const MOST_SIDE: u64 = 2048;
 
 const CLIP_MEAN: [f64; 3] = [0.48145466, 0.4578275, 0.40821073];
@@ -290,8 +290,8 @@ fn shortest(size: usize, height: usize, width: usize) -> (usize, usize) {
     if width <= height { (long(height, width), size) } else { (size, long(width, height)) }
 }
 
-/// The middle `want` of `have` pixels: which ones, and where they begin in the result if there are
-/// too few.
+/// A centre crop of `want` of `have` pixels: the range of pixels to take, and where they begin in
+/// the result if there are too few.
 fn overlap(have: usize, want: usize) -> (Range<usize>, usize) {
     // Rounded towards negative infinity: a crop loses the odd pixel at the end, a padding gains it
     // in front.

@@ -5,12 +5,12 @@ use super::Image;
 use sconce_ops::threads;
 use std::ops::Range;
 
-/// Where Pillow rounds weights: 32 bits less 8 for the value and 2 for overshoot.
+/// Fraction bits of Pillow's weights: 32 bits, less 8 for the value and 2 for overshoot.
 const BITS: u32 = 22;
 /// Rows per task of a thread: enough that rows at the seams, which are filtered twice, cost little.
 const BAND: usize = 32;
 
-/// Floats in Pillow's C code.
+/// Hamming's constants. They are `float` in Pillow's C code.
 const HAMMING: (f64, f64) = (0.54f32 as f64, 0.46f32 as f64);
 
 /// Resampling filters.
@@ -25,7 +25,7 @@ pub(super) enum Filter {
 }
 
 impl Filter {
-    /// By Pillow's number, which `resample` in a model's files holds.
+    /// The filter of one of Pillow's numbers, as in `resample` of a model's files.
     pub(super) fn from_number(n: u64) -> Option<Filter> {
         Some(match n {
             0 => Filter::Nearest,

@@ -40,7 +40,7 @@ pub(crate) struct OutOfBlocks {
 /// Counts since creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stats {
-    /// Prompt tokens that were looked up in the prefix cache and then given slots.
+    /// Prompt tokens that were looked up in the prefix cache and later got slots.
     pub(crate) queried: u64,
     /// Those of them that were found.
     pub(crate) hit: u64,
@@ -197,9 +197,9 @@ impl Blocks {
         }
     }
 
-    /// Gives slots to `more` positions, or to none if blocks are lacking. A returned copy `(from,
-    /// to)` of a whole block must be done before anything is written to the new slots; several
-    /// copies, in the order in which they were returned.
+    /// Gives slots to `more` positions, or fails if there are too few free blocks. If it returns a
+    /// copy `(from, to)`, the caller must copy that block before it writes to the new slots, and
+    /// several copies in the order in which they were returned.
     pub(crate) fn reserve(&mut self, sequence: SeqId, more: usize) -> Result<Option<(u32, u32)>, OutOfBlocks> {
         let (need, free) = (self.need(sequence, more), self.free_blocks());
         if need > free {
@@ -215,7 +215,7 @@ impl Blocks {
             *table.blocks.last_mut().expect("it has an end") = to;
             copy = Some((from, to));
         }
-        // Only now: a scheduler may look up a prompt several times before it admits it.
+        // Count only now: a scheduler may look up a prompt several times before it admits it.
         if table.queried > 0 {
             self.stats.queried += std::mem::take(&mut table.queried) as u64;
             self.stats.hit += table.len as u64;

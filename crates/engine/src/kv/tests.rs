@@ -42,7 +42,7 @@ impl Blocks {
         numbers.sort_unstable();
         for key in self.cached.keys() {
             let before = u64::from(key[0]) | u64::from(key[1]) << 32;
-            assert!(numbers.binary_search(&before).is_ok(), "the text before a cached block was forgotten");
+            assert!(numbers.binary_search(&before).is_ok(), "the prefix of a cached block is missing");
         }
     }
 }

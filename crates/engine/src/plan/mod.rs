@@ -22,7 +22,7 @@ pub const LEAST_AUTO: f64 = 0.999;
 const LEAST_HALF: f64 = 0.9998;
 const LEAST_BYTES: f64 = 0.995;
 
-// So `auto` has to choose between f32 and bf16 only: see `LoadOptions::format`.
+// So `auto` chooses only between f32 and bf16: see `LoadOptions::format`.
 const _: () = assert!(LEAST_HALF >= LEAST_AUTO && LEAST_BYTES < LEAST_AUTO);
 
 /// A plan, with the memory layout of one kind of model.
@@ -94,7 +94,7 @@ impl Plan {
         self.weights.saturating_add(self.workspace).saturating_add(self.cache)
     }
 
-    /// The calls that no allowed rung takes.
+    /// The op calls that no allowed rung can run.
     pub fn refusals(&self) -> Vec<String> {
         let mut seen = BTreeSet::new();
         let describe = |s: &Step| {

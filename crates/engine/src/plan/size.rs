@@ -16,8 +16,8 @@ const HEADS: [&str; 2] = ["lm_head.weight", "embed_out.weight"];
 pub struct Size {
     /// All parameters.
     pub parameters: u64,
-    /// Parameters that one token is multiplied with: without tables that are only looked up, and of
-    /// experts only those that a token is routed to.
+    /// Parameters that take part in the matrix products of one token: no lookup tables, and only
+    /// the experts that a token is routed to.
     pub active: u64,
 }
 

@@ -1,5 +1,4 @@
-//! The verdict of `sconce doctor` on this machine, stored so that kernels that fail here are not
-//! used here.
+//! The stored verdict of `sconce doctor` on this machine. Kernels that failed here are not used.
 
 use crate::error::{Error, Result};
 use sconce_ops::{DType, Device, DeviceInfo, Rung, Withdrawn};
@@ -61,7 +60,7 @@ impl Verdict {
                 Some(entry) if entry.description == old_entry.description => {
                     entry.withdrawn.extend(old_entry.withdrawn.into_iter().filter(|f| !checked(&f.op)));
                 }
-                // Another device has this name now.
+                // This name now belongs to another device.
                 Some(_) => {}
                 None => self.devices.push(old_entry),
             }

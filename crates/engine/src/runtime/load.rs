@@ -20,7 +20,7 @@ pub(crate) fn plan<W: Workload>(spec: &W::Spec, device: Device, options: &LoadOp
 }
 
 /// Loads a model onto the requested device, unless the plan says that it cannot run or does not
-/// fit. With `options.fallback` the next best device is tried, and every such step is reported.
+/// fit. With `options.fallback` it falls back to the next best device, and reports every fallback.
 ///
 /// `read_text` reads the tokenizer while the weights load: a vocabulary takes a third of the time
 /// that a small model's weights take.

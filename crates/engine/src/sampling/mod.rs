@@ -1,23 +1,27 @@
 //! Sampling: from logits to the next token. Pure: the same logits, text and parameters give the
 //! same token, alone or in any batch.
 //!
-//! In this order, each step working on the result of the one before:
-//! 1. `logit_bias` is added;
-//! 2. repetition penalty r over prompt and answer: l / r where l > 0, l · r elsewhere (CTRL, arXiv
-//!    1909.05858, as everyone implements it); then l − frequency · count − presence · [count > 0]
-//!    over the answer alone (OpenAI);
-//! 3. tokens that a constraint forbids are masked;
-//! 4. temperature 0: the largest logit, the lowest id of equals. Else l / temperature, then
-//! 5. `top_k`: the k largest; 6. `top_p`: of these the fewest that have p of their probability; 7.
-//!    `min_p`: of these the ones with at least min_p times the probability of the best;
-//! 8. one of the rest is drawn by its probability.
+//! The steps, each on the logits l that the one before it left:
+//! 1. `logit_bias` is added.
+//! 2. The repetition penalty r applies to tokens of prompt and answer: l / r if l > 0, else l · r
+//!    (CTRL, arXiv 1909.05858, with the usual treatment of negative logits). Then the frequency and
+//!    presence penalties apply to tokens of the answer only, as in OpenAI's API: l − frequency ·
+//!    count − presence · [count > 0].
+//! 3. Tokens that a constraint forbids are masked.
+//! 4. With temperature 0, the largest logit is taken; of equal ones, the lowest id. Otherwise l is
+//!    divided by the temperature.
+//! 5. `top_k` keeps the k largest logits.
+//! 6. `top_p` keeps the fewest of these whose probabilities sum to p of their total.
+//! 7. `min_p` keeps those of these with at least min_p times the highest probability.
+//! 8. A token is drawn from the rest by its probability.
 //!
-//! Where others differ: Transformers keeps all tokens equal to the k-th, so `top_k = 1` may keep
-//! two; we keep k, the lowest ids of equals, as greedy decoding does. vLLM applies `min_p` before
-//! `top_k` and `top_p`, transformers after: it matters to `top_p` alone, whose p is then of a
-//! smaller total; we follow transformers. llama.cpp applies temperature last, and penalties to a
-//! window of 64 tokens by default; ours is the whole text by default. Its frequency and presence
-//! penalties count the prompt too; OpenAI's and vLLM's do not.
+//! Others differ as follows. Transformers keeps all tokens equal to the k-th, so `top_k = 1` may
+//! keep two; we keep exactly k, the lowest ids of equals, as greedy decoding does. vLLM applies
+//! `min_p` before `top_k` and `top_p`; we follow transformers and apply it after them. The order
+//! changes only the result of `top_p`, whose p is a fraction of what is left. llama.cpp applies
+//! temperature last, and by default penalizes only the last 64 tokens; we penalize the whole text
+//! by default. Its frequency and presence penalties also count the prompt; OpenAI's, vLLM's and
+//! ours do not.
 
 mod beams;
 mod logprobs;
@@ -145,15 +149,15 @@ impl Sampler {
         }
         let token = sample_row(logits, &self.sampling_params(text)).ok_or(Failure::NothingAllowed)?;
         let logprobs = row_logprobs.map(|row_logprobs| {
-            // The first recorded change of a logit has its original value.
+            // The first recorded change of a logit holds its original value.
             let was = before.iter().find(|(id, _)| *id == token).map_or(logits[token as usize], |(_, logit)| *logit);
             row_logprobs.with(was)
         });
         Ok(Choice { token, logprobs })
     }
 
-    /// The parameters for sampling on the device, if only the logits decide and only the token is
-    /// wanted.
+    /// The parameters for sampling on the device, if the sampled token depends on the logits alone
+    /// and no logprobs are requested.
     pub(crate) fn device_params(&self, text: Text<'_>) -> Option<SamplingParams> {
         let GenerationParams { logit_bias, logprobs, .. } = &*self.params;
         let is_plain = logit_bias.is_empty() && logprobs.is_none() && !self.params.penalizes();

@@ -71,7 +71,7 @@ impl fmt::Display for Invalid {
 
 impl std::error::Error for Invalid {}
 
-/// As many answers as OpenAI allows. Each is a sequence of its own, so the number must be limited.
+/// The most answers, as in OpenAI's API. Each answer is a sequence, so the number must be limited.
 const MOST_ANSWERS: u32 = 128;
 
 impl GenerationParams {

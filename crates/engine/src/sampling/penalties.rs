@@ -3,7 +3,8 @@
 use super::{GenerationParams, Text};
 use std::collections::HashMap;
 
-/// Counts of each token in the last part of a text. Updating it costs only the new tokens.
+/// Counts of each token in the last part of a text. The cost of an update depends only on the
+/// number of new tokens.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TokenCounts {
     counts: HashMap<u32, Count>,

@@ -148,7 +148,7 @@ fn frequencies_are_probabilities() {
             chi += (few - few_expected).powi(2) / few_expected;
         }
         let kept: u32 = book.iter().map(|(id, _)| counts[*id as usize]).sum();
-        assert_eq!(u64::from(kept), draws, "case {case} chose what is not kept");
+        assert_eq!(u64::from(kept), draws, "case {case} sampled a token that is not kept");
         assert!(chi < freedom + 4.0 * f64::sqrt(2.0 * freedom) + 4.0, "case {case}: χ² {chi} of {freedom}");
     }
 }

@@ -86,8 +86,9 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Ends a sequence wherever it is, and frees its blocks. What its chunk of the step in flight
-    /// wrote is unknown and never enters the prefix cache; the other chunks can be committed.
+    /// Ends a sequence wherever it is, and frees its blocks. It is unknown what its chunk of the
+    /// step in flight wrote, so that never enters the prefix cache. The other chunks can be
+    /// committed.
     pub(crate) fn release(&mut self, blocks: &mut Blocks, sequence: SeqId) {
         self.in_flight.retain(|chunk| chunk.sequence != sequence);
         self.running.retain(|id| *id != sequence);
@@ -119,8 +120,8 @@ impl Scheduler {
     }
 
     /// The next step. A step that was not committed, because the model failed, is reverted first:
-    /// what it left in the KV cache is unknown, so its sequences wait to be computed again. The
-    /// caller releases those that are to fail.
+    /// the content of its KV blocks is unknown, so its sequences return to the queue and are
+    /// computed again. The caller releases those that must fail.
     pub(crate) fn step(&mut self, blocks: &mut Blocks, budget: Budget) -> Step {
         let mut step = Step::default();
         self.revert_step(blocks, &mut step);
@@ -231,8 +232,8 @@ impl Scheduler {
         let mut reserved: usize = self.running.iter().map(|id| blocks.need(*id, self.unallocated(*id, blocks))).sum();
         while let Some(&id) = self.waiting.front() {
             let s = &self.sequences[&id];
-            // A request with more answers than the budget runs too, if alone: some of its answers
-            // wait for others.
+            // A request with more answers than the budget runs alone; some of its answers wait
+            // for others.
             if !self.running.is_empty() && branches + s.branches > sequences {
                 return;
             }

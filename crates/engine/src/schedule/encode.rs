@@ -2,11 +2,11 @@
 //!
 //! Requests of any size wait in one queue and share the device by tokens: start-time fair queuing
 //! with the finish time as key (Golestani 1994, self-clocked fair queueing). Time is *virtual* and
-//! counts tokens. A request starts at the clock's time of its arrival; each of its texts starts
-//! when the one before it finishes, and finishes its length later. The text with the earliest
-//! finish time runs first and advances the clock. So all waiting requests get equal shares of
-//! tokens, a short text that arrives after ten thousand long ones is in the next micro-batch, and
-//! the ten thousand advance however many short ones arrive.
+//! counts tokens. The first text of a request starts at the clock's time when the request arrives;
+//! each further text starts when the one before it finishes. A text finishes its length after its
+//! start. The text with the earliest finish time runs first and advances the clock. So all waiting
+//! requests get equal shares of tokens, a short text that arrives after ten thousand long ones is
+//! in the next micro-batch, and the ten thousand advance however many short ones arrive.
 
 use super::step::Budget;
 use std::cmp::Reverse;
@@ -83,8 +83,8 @@ impl EncodeQueue {
             };
             let Some(&(length, text)) = queued.texts.last() else { continue };
             if !batch.is_empty() && tokens + length > self.budget.tokens {
-                // It keeps its position. Running the smaller texts later instead would not make it
-                // run earlier.
+                // A skipped text keeps its position. It would not run earlier if the smaller texts
+                // waited.
                 skipped.push(Reverse((finish, id)));
                 continue;
             }
@@ -104,7 +104,7 @@ impl EncodeQueue {
         batch
     }
 
-    /// Requests that were busy start again at the current clock: they do not save up shares.
+    /// Requests that were busy start again at the current clock: they do not accumulate shares.
     fn requeue_busy(&mut self, busy: &[u64]) {
         if busy.is_empty() {
             return;

@@ -32,7 +32,7 @@ fn every_text_is_in_one_batch_and_no_batch_is_over_budget() {
     let total: usize = lengths.iter().sum();
     assert!(batches.len() < total / 100 * 2, "{} batches for {total} tokens", batches.len());
     let longest: Vec<usize> = batches.iter().map(|b| lengths[b[0]]).collect();
-    assert!(longest.is_sorted_by(|a, b| a >= b), "alike lengths together, long ones first");
+    assert!(longest.is_sorted_by(|a, b| a >= b), "similar lengths together, long ones first");
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn a_text_over_budget_goes_alone_and_nothing_gives_nothing() {
     let mut queue = queue(100, 9);
     assert_eq!(queue.next(ready), []);
     queue.push(0, &[]);
-    assert_eq!((queue.requests(), queue.next(ready)), (0, vec![]), "nothing to do is nothing to wait for");
+    assert_eq!((queue.requests(), queue.next(ready)), (0, vec![]), "an empty request leaves nothing in the queue");
 }
 
 #[test]
@@ -159,7 +159,10 @@ fn random_crowds_are_served_once_each_within_budgets_or_shed() {
             open.retain(|(id, _)| !over.contains(id));
             let sum: usize = batch.iter().map(|(id, i)| lengths[*id as usize][*i]).sum();
             assert!(batch.len() <= most && (sum <= tokens || batch.len() == 1), "run {seed}: {sum} of {tokens}");
-            assert!(!batch.is_empty() || open.iter().all(|(id, _)| *id == busy), "run {seed}: the device stands idle");
+            assert!(
+                !batch.is_empty() || open.iter().all(|(id, _)| *id == busy),
+                "run {seed}: no batch although texts wait"
+            );
             for work in &batch {
                 assert!(work.0 != busy && open.remove(work), "run {seed}: {work:?} was not waiting");
             }

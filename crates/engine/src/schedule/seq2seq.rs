@@ -1,9 +1,9 @@
 //! The scheduler of sequence-to-sequence models: which inputs to encode next, and which answers to
 //! decode. Pure: the free blocks of both KV caches come in, a step comes out.
 //!
-//! A request is admitted only if all its answers fit at their longest, so an admitted request never
-//! waits or is preempted. KV blocks have no prefix cache here: the same tokens after another input
-//! have other keys and values.
+//! A request is admitted only if there are enough KV blocks for all its answers at maximum length,
+//! so an admitted request never waits and is never preempted. There is no prefix cache here: the
+//! keys and values of the same tokens differ from input to input.
 
 use crate::kv::{Blocks, SeqId};
 use crate::sampling::Continued;
@@ -39,7 +39,7 @@ pub(crate) enum Seq2SeqStep {
     Encode(Vec<(u64, Arc<[u32]>, Vec<u32>)>),
     /// Decodes the next token of every answer.
     Decode {
-        /// Pages to copy, `(from, to)`, before the model writes.
+        /// KV blocks to copy, `(from, to)`, before the model writes.
         copies: Vec<(u32, u32)>,
         /// The rows of a request are adjacent.
         rows: Vec<Row>,
@@ -69,7 +69,7 @@ struct Active {
     /// The id, the block table and the length of the input.
     input: SeqId,
     input_table: (Arc<[u32]>, usize),
-    /// The most pages that its answers may need.
+    /// The most KV blocks that its answers may need.
     pages: usize,
     width: usize,
     /// Every sequence with its tokens, from the start token.
@@ -182,7 +182,7 @@ impl Seq2SeqScheduler {
             for Continued { beam, token } in continued {
                 let (from, tokens) = &self.active[i].rows[beam];
                 let (from, tokens) = (*from, [tokens.as_slice(), &[token]].concat());
-                // The first continuation of a row takes over its pages; others share them, copy on
+                // The first continuation of a row takes over its blocks; others share them, copy on
                 // write.
                 let id = if std::mem::replace(&mut taken[beam], true) {
                     let id = self.new_id();
@@ -198,7 +198,7 @@ impl Seq2SeqScheduler {
         }
     }
 
-    /// Ends a request wherever it is, and frees its pages.
+    /// Ends a request wherever it is, and frees its blocks.
     pub(crate) fn release(&mut self, input_blocks: &mut Blocks, output_blocks: &mut Blocks, request: u64) {
         self.waiting.retain(|(id, _)| *id != request);
         for active in self.active.extract_if(.., |active| active.request == request) {

@@ -19,8 +19,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tokenizers::Tokenizer;
 
-/// Longer tokens are excluded: the token trie is walked by recursion, and no vocabulary has such
-/// tokens.
+/// Longest token in bytes. Longer ones are excluded: the token trie is walked by recursion, and no
+/// real vocabulary has such tokens.
 const LONGEST_TOKEN: usize = 1024;
 /// Most bytes of a schema, an expression or a grammar.
 const LONGEST_SOURCE: usize = 256 << 10;
@@ -28,8 +28,8 @@ const LONGEST_SOURCE: usize = 256 << 10;
 const DEEPEST_SCHEMA: usize = 64;
 /// Most nested brackets in a grammar.
 const MOST_BRACKETS: usize = 128;
-/// Consecutive whitespace within JSON: enough for any layout, but finite for a model that repeats
-/// whitespace.
+/// Consecutive whitespace allowed within JSON: enough for any layout, but finite, so that a model
+/// cannot repeat whitespace forever.
 const WHITESPACE: &str = r"[ \t\r\n]{1,64}";
 
 /// The required format of an answer.
@@ -147,8 +147,8 @@ fn trie_bytes(token: &TokenBytes) -> Vec<u8> {
     }
 }
 
-/// A fifth of a second to compile a constraint, a tenth for a mask, some 100 MB: several times what
-/// large public schemas take.
+/// Limits: a fifth of a second to compile a constraint, a tenth for a mask, and some 100 MB. Large
+/// public schemas take several times less.
 fn limits() -> ParserLimits {
     ParserLimits {
         max_items_in_row: 2000,
@@ -218,7 +218,7 @@ impl Constraint {
 
     /// A copy with its own state.
     pub(crate) fn fork(&self) -> Constraint {
-        // A deep clone, or the two would wait for each other's masks.
+        // A deep clone: a shallow one shares a lock, and the two would wait for each other's masks.
         Constraint { matcher: self.matcher.deep_clone(), form: self.form }
     }
 
@@ -276,7 +276,7 @@ fn grammar(format: Format) -> Result<TopLevelGrammar, String> {
 fn schema(mut schema: Value) -> Result<TopLevelGrammar, String> {
     let options = JsonCompileOptions { whitespace_pattern: Some(WHITESPACE.into()), ..JsonCompileOptions::default() };
     match &mut schema {
-        // `true` is any JSON.
+        // The schema `true` allows any JSON.
         Value::Bool(true) => schema = json!({}),
         Value::Object(_) => {}
         _ => return Err("a schema is an object".into()),
@@ -297,8 +297,8 @@ fn check_depth(value: &Value, levels: usize) -> Result<(), String> {
     }
 }
 
-/// Grammars are parsed by recursion. Brackets within strings count too, which only matters to a
-/// grammar with hundreds more opening than closing ones.
+/// Limits nested brackets, because grammars are parsed by recursion. Brackets within strings count
+/// too, which matters only if a grammar has many more opening than closing ones.
 fn check_nesting(source: &str) -> Result<(), String> {
     let mut open = 0usize;
     for byte in source.bytes() {

@@ -39,7 +39,7 @@ use std::str::FromStr;
 
 /// The interface between a task and the engine.
 pub(crate) trait TaskType: Loaded + Sized {
-    /// Whether these files are made for this task.
+    /// Whether the files are of a model for this task.
     fn serves(facts: &FileFacts) -> bool;
     /// Plans the model without loading it, on a device that need not be in this machine.
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan>;

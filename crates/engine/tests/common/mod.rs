@@ -123,7 +123,7 @@ impl Golden {
                 off = [off[0].max(now[0]), off[1].max(now[1])];
             };
             states.iter().enumerate().for_each(|(i, got)| hold(&format!("hidden.{i}"), got));
-            assert_eq!(&last.to_f32().unwrap(), states.last().unwrap(), "{}: what forward gives", self.name);
+            assert_eq!(&last.to_f32().unwrap(), states.last().unwrap(), "{}: the output of forward", self.name);
             if let Some(task) = self.task() {
                 hold("logits", &loaded.logits(task, self, &batch, &last));
             }
@@ -168,7 +168,7 @@ impl Golden {
         let (loaded, sequences) = (self.load(DType::F32, &Place::cpu()), self.sequences());
         let last = |s: &[Sequence]| loaded.states(&loaded.batch(s)).0.pop().unwrap();
         let alone: Vec<f32> = sequences.iter().flat_map(|s| last(std::slice::from_ref(s))).collect();
-        assert!(last(&sequences) == alone, "{}: neighbours change a sequence", self.name);
+        assert!(last(&sequences) == alone, "{}: other sequences of the batch change a sequence", self.name);
     }
 
     /// Sequences of 1, 2, 17, 512 and the maximum number of tokens (here at most 2,048), in one

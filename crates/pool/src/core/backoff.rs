@@ -12,13 +12,13 @@ pub struct Backoff {
     pub first: Duration,
     /// Longest delay.
     pub most: Duration,
-    /// So many failures …
+    /// Number of failures …
     pub failures: usize,
     /// … within this time open the breaker.
     pub within: Duration,
     /// How long the breaker stays open. One attempt follows; if it fails, the breaker opens again.
     pub open: Duration,
-    /// A worker that was ready for so long starts over with the first delay.
+    /// A worker that was ready for this long starts over with the first delay.
     pub steady: Duration,
 }
 
@@ -115,7 +115,7 @@ mod tests {
         // past.
         assert_eq!(history.failed(at(2000), &backoff), NextAttempt { at: at(2300), is_open: true });
         history.ran(at(2300), at(2500), &backoff);
-        assert!(!history.failed(at(2500), &backoff).is_open, "it ran well in between");
+        assert!(!history.failed(at(2500), &backoff).is_open, "it was ready for long enough in between");
     }
 
     #[test]
@@ -135,7 +135,7 @@ mod tests {
             history.failed(at(t), &backoff);
         }
         history.ran(at(10), at(20), &backoff);
-        assert!(history.clone().failed(at(20), &backoff).is_open, "ten seconds are not well");
+        assert!(history.clone().failed(at(20), &backoff).is_open, "ten seconds of being ready are too short");
         history.ran(at(10), at(130), &backoff);
         assert_eq!(history.failed(at(130), &backoff), NextAttempt { at: at(131), is_open: false });
     }

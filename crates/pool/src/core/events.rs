@@ -60,7 +60,7 @@ pub enum Event {
     Exited {
         /// Exit code; `None` if a signal ended the process or the code is unknown.
         code: Option<i32>,
-        /// For a person.
+        /// Description for people.
         how: String,
     },
     /// A probe has ended.

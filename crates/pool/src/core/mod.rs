@@ -242,7 +242,7 @@ impl Core {
         place::choose(devices, wanted, |d| self.reserved(d))
     }
 
-    /// Memory promised to the workers of a device.
+    /// Memory reserved for the workers of a device.
     fn reserved(&self, device: &str) -> Reserved {
         let on = |w: &&Worker| w.record.device.as_deref() == Some(device);
         let is_loading = |w: &&Worker| matches!(w.phase, Phase::Starting { .. } | Phase::Failed { .. });

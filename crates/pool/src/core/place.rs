@@ -31,7 +31,7 @@ pub fn kind(device: &str) -> &str {
     device.split(':').next().unwrap_or(device)
 }
 
-/// Memory promised to the workers of a device.
+/// Memory reserved for the workers of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reserved {
     /// Bytes of all its workers.
@@ -41,16 +41,16 @@ pub(super) struct Reserved {
     pub(super) loading: u64,
 }
 
-/// Bytes available to one more worker: at most what is free now, and at most what is not promised
-/// to others.
+/// Bytes available to one more worker: at most what is free now, and at most what is not reserved
+/// for others.
 pub(super) fn available(device: &Device, reserved: Reserved) -> u64 {
     let unpromised = device.total_bytes.saturating_sub(reserved.total);
     let free = device.free_bytes.saturating_sub(reserved.loading);
     unpromised.min(free)
 }
 
-/// The device that `wanted` means: a device id, or a kind, for which it is the device of that kind
-/// with most available memory. `auto` is the best kind.
+/// The device that `wanted` names: a device id, or a kind, which means the device of that kind with
+/// the most available memory. `auto` means the best kind.
 pub(super) fn choose(
     devices: &[Device],
     wanted: &str,
@@ -116,11 +116,11 @@ mod tests {
     fn room_is_what_is_neither_taken_nor_promised() {
         let d = device("cuda:0", 70, 100, true);
         assert_eq!(available(&d, Reserved { total: 0, loading: 0 }), 70);
-        assert_eq!(available(&d, Reserved { total: 50, loading: 50 }), 20, "promised and not there yet");
+        assert_eq!(available(&d, Reserved { total: 50, loading: 50 }), 20, "reserved and not loaded yet");
         assert_eq!(
             available(&d, Reserved { total: 50, loading: 0 }),
             50,
-            "promised, and there less is taken than was promised"
+            "reserved, and the loaded models take less than that"
         );
         assert_eq!(available(&d, Reserved { total: 200, loading: 200 }), 0);
         assert!(admit(&d, Reserved { total: 50, loading: 50 }, 20).is_ok());

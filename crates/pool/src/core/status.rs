@@ -41,7 +41,7 @@ impl Counts {
 pub enum Outcome {
     /// Still starting.
     Pending,
-    /// It has been ready.
+    /// The worker became ready.
     Ready(Box<api::Started>),
     /// It failed.
     Failed(Box<Failure>),

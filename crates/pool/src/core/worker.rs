@@ -44,8 +44,7 @@ pub struct Process {
 /// Exact start time of a process: two processes of the same pid never share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartTime {
-    /// Boot id of the machine from whose start `ticks` counts; zeros where the system reports
-    /// absolute time.
+    /// Id of the boot since which `ticks` counts; zeros if the system reports absolute time.
     pub boot: (u64, u64),
     /// In the system's unit.
     pub ticks: u64,
@@ -185,9 +184,9 @@ impl Worker {
         }
     }
 
-    /// Bytes promised to it. A worker that has been ready keeps its memory while it restarts, so
-    /// that no other worker takes it. One that was never ready, or whose circuit breaker is open,
-    /// is planned anew on its next attempt.
+    /// Bytes reserved for it. A worker that has been ready keeps its memory while it restarts, so
+    /// that no other worker takes it. A worker that was never ready, or whose circuit breaker is
+    /// open, keeps none and is planned anew on its next attempt.
     pub(super) fn reserved_bytes(&self) -> u64 {
         let keeps = match self.phase {
             Phase::Planning => false,

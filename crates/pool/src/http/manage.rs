@@ -29,11 +29,13 @@ async fn body<T: DeserializeOwned>(pool: &Manager, request: Request) -> Result<T
     // A web page may send any other content type to another site without a CORS preflight.
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     if !kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
-        let what = "the body must be JSON with the header `Content-Type: application/json`".to_string();
+        let what = format!("the body must be JSON with `Content-Type: application/json`, not `{kind}`");
         return Err(failed(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
     }
     let bytes = read(pool, request.into_body()).await.map_err(|(status, what)| failed(status, what))?;
-    serde_json::from_slice(&bytes).map_err(|e| failed(StatusCode::BAD_REQUEST, format!("invalid body: {e}")))
+    serde_json::from_slice(&bytes).map_err(|e| {
+        failed(StatusCode::BAD_REQUEST, format!("the body does not match this path's request schema: {e}"))
+    })
 }
 
 pub(crate) async fn state(State(pool): State<Arc<Manager>>) -> Json<api::Everything> {
@@ -64,7 +66,7 @@ pub(crate) async fn start(State(pool): State<Arc<Manager>>, request: Request) ->
             Outcome::Pending => {}
         }
         if changes.changed().await.is_err() {
-            let failure = Failure::new(Code::WorkerStartFailed, "the manager is ending");
+            let failure = Failure::new(Code::WorkerStartFailed, "the manager is shutting down");
             return error_response(&failure, Dialect::Pool);
         }
     }
@@ -208,6 +210,6 @@ pub(crate) async fn docs(State(pool): State<Arc<Manager>>, request: Request) -> 
             return ([(header::CONTENT_TYPE, kind)], page).into_response();
         }
     }
-    let what = "no worker answers yet; try again in a moment";
+    let what = "no worker answers yet; retry in a moment";
     error_response(&Failure::new(Code::WorkerUnavailable, what), Dialect::of(path))
 }

@@ -68,7 +68,7 @@ async fn key(State(pool): State<Arc<Manager>>, request: Request, next: Next) -> 
     if open && manages && pool.config.api_key.is_none() {
         let peer = request.extensions().get::<Peer>();
         if !peer.is_some_and(|peer| peer.is_this_machine(request.uri(), request.headers())) {
-            let what = "without --api-key, workers can be managed from this machine only";
+            let what = "without --api-key, this path accepts requests from this machine only";
             return error_response_with_status(
                 &Failure::new(Code::Unauthorized, what),
                 Dialect::of(path),

@@ -28,8 +28,8 @@ impl Peer {
         self.hang_up.notified().await;
     }
 
-    /// Whether a request was sent on this machine and not for somebody else: neither by a proxy,
-    /// nor by a web page, be it of this machine's own name or of another name that resolves to it.
+    /// Whether a program on this machine sent the request for itself: not a proxy, and not a web
+    /// page, whether its host is this machine or another name that resolves to it (DNS rebinding).
     pub(super) fn is_this_machine(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let host = headers.get(header::HOST).and_then(|h| h.to_str().ok()).or(uri.authority().map(|a| a.as_str()));
         let others = [header::FORWARDED, header::HeaderName::from_static("x-forwarded-for"), header::ORIGIN];

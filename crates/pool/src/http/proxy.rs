@@ -42,9 +42,7 @@ pub(crate) async fn forward(State(pool): State<Arc<Manager>>, request: Request) 
     let path = parts.uri.path();
     let dialect = Dialect::of(path);
     if tasks(path).is_none() {
-        let what = format!(
-            "unknown path {path}; models answer at the paths of the OpenAI, TEI and Cohere APIs and at /execute"
-        );
+        let what = format!("no such path: {path}; GET /docs lists the paths");
         let failure = Failure::new(Code::InvalidRequest, what);
         return error_response_with_status(&failure, dialect, StatusCode::NOT_FOUND);
     }
@@ -60,12 +58,13 @@ pub(super) async fn read(pool: &Manager, body: Body) -> Result<Bytes, (StatusCod
     match tokio::time::timeout(client_timeout, Limited::new(body, limit).collect()).await {
         Ok(Ok(read)) => Ok(read.to_bytes()),
         Ok(Err(e)) if e.downcast_ref::<LengthLimitError>().is_some() => {
-            let what = format!("the body is larger than {limit} bytes; send less at once, or raise payload_limit");
+            let what = format!("the body is larger than {limit} bytes; send less per request, or raise payload_limit");
             Err((StatusCode::PAYLOAD_TOO_LARGE, what))
         }
         Ok(Err(e)) => Err((StatusCode::BAD_REQUEST, format!("cannot read the body: {e}"))),
         Err(_) => {
-            Err((StatusCode::REQUEST_TIMEOUT, format!("the body did not arrive within {} s", client_timeout.as_secs())))
+            let what = "the body did not arrive in time; send it faster, or send less per request";
+            Err((StatusCode::REQUEST_TIMEOUT, what.into()))
         }
     }
 }
@@ -187,7 +186,7 @@ fn no_route(why: &NoRoute, dialect: Dialect) -> Response {
     let list = |names: &[String]| if names.is_empty() { "none".to_string() } else { names.join(", ") };
     let failure = match why {
         NoRoute::Unknown { model, names } => {
-            let what = format!("no model `{model}` here; models: {}", list(names));
+            let what = format!("there is no model `{model}` on this server; available: {}", list(names));
             Failure { details: json!({"models": names}), ..Failure::new(Code::ModelNotFound, what) }
         }
         NoRoute::Unnamed { names } => {
@@ -195,7 +194,7 @@ fn no_route(why: &NoRoute, dialect: Dialect) -> Response {
             Failure { details: json!({"models": names}), ..Failure::new(Code::InvalidRequest, what) }
         }
         NoRoute::NotReady { model, why } => {
-            let what = format!("no worker of `{model}` takes requests now ({why}); try again in a moment");
+            let what = format!("no worker of `{model}` takes requests now ({why}); retry in a moment");
             Failure::new(Code::WorkerUnavailable, what)
         }
     };

@@ -226,7 +226,7 @@ mod tests {
         let state = |idle_since| RelayState { inner: None, guard: None, events: None, idle_since, given_up: false };
         assert!(
             !state(None).is_stuck(now + client_timeout * 2, client_timeout),
-            "the worker is waited for, not the client"
+            "the relay waits for the worker, not for the client"
         );
         assert!(!state(Some(now)).is_stuck(now + client_timeout / 2, client_timeout));
         assert!(state(Some(now)).is_stuck(now + client_timeout, client_timeout));

@@ -1,6 +1,6 @@
 //! The part of a request that decides its route. Pure: from path and body to a routing key. A body
-//! that cannot be parsed has an empty key and goes to a worker all the same, which reports the
-//! error in its own dialect.
+//! that cannot be parsed has an empty key. It still goes to a worker, which reports the error in
+//! the API of the path.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(first[0], later[0]);
         assert_eq!(chat(&turns[..3]).prefixes, later[..3]);
         assert_ne!(chat(&["hi", "hello", "who are you"]).prefixes[2], later[2]);
-        assert_ne!(chat(&["hihello"]).prefixes[0], later[1], "who said what counts");
+        assert_ne!(chat(&["hihello"]).prefixes[0], later[1], "message boundaries count");
         assert_eq!(chat(&["x"; 100]).prefixes.len(), MAX_MESSAGES);
         // Long messages differ in their length too.
         let long = "x".repeat(PREFIX_BYTES);
@@ -188,7 +188,7 @@ mod tests {
         let (one, two) = (prefixes(&system, "one"), prefixes(&system, "two"));
         assert!(one.len() == 2 && one[0] == two[0] && one[1] != two[1]);
         let (one, two) = (prefixes("You are a lamp.", "one"), prefixes("You are a lamp.", "two"));
-        assert!(one.len() == 1 && one != two, "what everybody says is too short to be worth it");
+        assert!(one.len() == 1 && one != two, "a common prefix that is too short is not hashed");
         let prompt = |text: &str| key("/v1/completions", json!({"prompt": text})).prefixes;
         assert_eq!(prompt(&(system.clone() + "one")), prompt(&(system.clone() + "two")));
         assert_ne!(prompt("one"), prompt("two"));

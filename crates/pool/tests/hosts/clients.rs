@@ -43,7 +43,7 @@ fn a_request_that_kills_its_worker_does_not_kill_them_all() {
         let again = all.iter().filter(|w| w["restarts"] == 1 && w["state"] == "ready").count();
         (again == 2).then_some(())
     });
-    assert_eq!(before.iter().filter(|pid| lives(**pid)).count(), 2, "it went to one other and no further");
+    assert_eq!(before.iter().filter(|pid| lives(**pid)).count(), 2, "only one other worker got the request");
     assert_eq!(pool.number("pool_mgr_request_retries_total"), 1);
     assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK);
 }
@@ -129,7 +129,7 @@ fn who_comes_beyond_the_most_waits() {
     second.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     second.write_all(b"GET /ping HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
     let mut byte = [0];
-    assert!(second.read(&mut byte).is_err(), "it is not its turn");
+    assert!(second.read(&mut byte).is_err(), "its connection is not accepted yet");
     drop(first);
     second.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     second.read_exact(&mut byte).unwrap();

@@ -31,7 +31,7 @@ fn workers_start_serve_and_stop() {
     assert_eq!((status, &body["error"]["code"]), (StatusCode::NOT_FOUND, &json!("model_not_found")));
     assert_eq!(pool.get("/v1/models")["data"].as_array().unwrap().len(), 1);
     assert_eq!(pool.get("/v1/capabilities")["devices"][0]["vram_gb"], 8.0);
-    assert_eq!(pool.get("/docs"), json!("<p>how to ask</p>"), "any worker can tell");
+    assert_eq!(pool.get("/docs"), json!("<p>how to ask</p>"), "any worker serves this page");
     let metrics = pool.get("/metrics");
     let text = metrics.as_str().unwrap();
     assert!(text.contains("pool_mgr_workers_total{status=\"ready\"} 2"), "{text}");
@@ -73,7 +73,10 @@ fn a_worker_killed_in_the_middle_of_a_stream_ends_it_cleanly_and_comes_back() {
         (&json!("error"), &json!("WORKER_UNHEALTHY"), &json!(true))
     );
     assert_eq!(*done, "[DONE]");
-    assert!(events.iter().all(|e| *e == "[DONE]" || serde_json::from_str::<Value>(e).is_ok()), "no half of an event");
+    assert!(
+        events.iter().all(|e| *e == "[DONE]" || serde_json::from_str::<Value>(e).is_ok()),
+        "an event is incomplete"
+    );
     // The other stream runs to its end, and the killed worker is restarted.
     let text = second.rest();
     assert!(text.contains("MAX_TOKENS") && text.contains("\"i\":199"), "{text}");
@@ -134,7 +137,7 @@ fn what_cannot_be_started_is_told_and_the_others_serve() {
         assert_eq!((status, response.as_str()), (want, code), "{body}");
         assert!(body["retriable"].is_boolean() && body["details"].is_object(), "{body}");
     }
-    assert!(pool.workers().iter().all(|w| w["model"] != "mute"), "it was killed and is no more");
+    assert!(pool.workers().iter().all(|w| w["model"] != "mute"), "the killed worker is gone");
     assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK);
 }
 
@@ -239,7 +242,7 @@ fn a_manager_that_comes_back_under_load_has_all_its_workers() {
         let all = thread.join().unwrap();
         let wrong: Vec<_> =
             all.iter().filter(|(began, ended, well, _)| !well && (*ended < crashed || *began > back)).collect();
-        assert!(wrong.is_empty(), "while there was a manager: {wrong:?}");
+        assert!(wrong.is_empty(), "requests failed while a manager ran: {wrong:?}");
     }
     // A worker that died while no manager ran is restarted.
     let victim = all[0]["id"].as_str().unwrap().to_string();
@@ -345,7 +348,7 @@ fn odd_requests_are_refused_and_nothing_else_happens() {
     let called =
         json!({"worker_id": "ok-1", "vram_bytes": 1, "uri": "http://evil:1", "model_ref": "ok", "capabilities": []});
     let (status, _) = pool.post("/v2/internal/workers/ready", called);
-    assert_eq!(status, StatusCode::UNAUTHORIZED, "the clients' key is not the workers'");
+    assert_eq!(status, StatusCode::UNAUTHORIZED, "the clients' key must not be accepted from workers");
     assert_eq!(pool.ask(Method::DELETE, "/v2/state", None).0, StatusCode::METHOD_NOT_ALLOWED);
     assert_eq!(pool.ask(Method::GET, "/nothing", None).0, StatusCode::NOT_FOUND);
     assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK);

@@ -47,7 +47,7 @@ fn a_stop_that_was_cut_short_does_not_cost_a_declared_model() {
     let pool = Running::new(config);
     let after = pool.ready(1);
     let served = after.iter().find(|w| w["state"] == "ready").unwrap();
-    assert_ne!(served["id"], before["id"], "what was to end does not stand for what is declared");
+    assert_ne!(served["id"], before["id"], "a worker that is stopping does not count as a declared one");
     pool.wait("the old one to be gone", |p| p.worker(before["id"].as_str().unwrap()).is_none().then_some(()));
     assert!(!lives(pid(&before)));
     assert_eq!(pool.chat("slow", "hi").0, StatusCode::OK);
@@ -67,7 +67,7 @@ fn workers_may_be_kept_when_the_manager_is_told_to_end() {
     assert_eq!(pool.ready(2).iter().map(pid).collect::<Vec<u64>>(), pids);
     assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK);
     pool.end();
-    assert!(!pids.into_iter().any(lives), "and without being told so, they end with it");
+    assert!(!pids.into_iter().any(lives), "without keep_workers, the workers end with the manager");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn callbacks_of_strangers_are_refused_so_that_they_end() {
     }
     // Token of another pool.
     assert_eq!(call(pool.address, "an old token", id, port).0, StatusCode::UNAUTHORIZED);
-    assert_eq!(pool.workers()[0]["state"], "ready", "nothing of it is held against the worker");
+    assert_eq!(pool.workers()[0]["state"], "ready", "the forged callbacks do not affect the worker");
 }
 
 #[test]

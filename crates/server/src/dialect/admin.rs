@@ -42,7 +42,7 @@ pub(super) async fn guard(
         // A web page in a browser on this machine is not a local program.
         let direct = direct && !head.contains_key(ORIGIN);
         if !(peer.is_some_and(|p| p.local) && direct && host.is_none_or(is_localhost)) {
-            let what = "without an API key (--api-key) this path only accepts programs on this machine";
+            let what = "without --api-key, this path accepts requests from this machine only";
             return Fault::new(FaultKind::Forbidden, what).into_response();
         }
     }

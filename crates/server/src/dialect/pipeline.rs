@@ -107,7 +107,7 @@ async fn labels(
     Ok(call.answer(PredictResponse::Several(all), usage))
 }
 
-/// Applies the function to the scores; none of them changes their order.
+/// Applies the function to the logits. No function changes the order of the labels.
 fn apply(function: FunctionToApply, outputs: &mut [Prediction]) {
     let scores = match function {
         FunctionToApply::Softmax => Scores::Softmax,

@@ -20,7 +20,7 @@ pub enum TemplateError {
          be a chat model; `sconce generate` continues a plain text with it"
     )]
     Absent,
-    /// The model's template is not Jinja.
+    /// The model's template is not valid Jinja.
     #[error("the model's chat template cannot be read: line {line}: {what}")]
     Syntax {
         /// Its line, from 1.
@@ -93,7 +93,7 @@ impl Default for Options<'_> {
 /// A chat template of a model.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    /// The source. Other capabilities of a model often show only there.
+    /// The source. Some capabilities of a model can be detected only from it.
     pub source: String,
     template: Template,
     bos: Value,

@@ -41,10 +41,11 @@ pub(super) fn from_file(lines: &[&str], tokens: &Tokens<'_>) -> Result<Vec<(Stri
     Ok(merges)
 }
 
-/// SentencePiece stores scores, not merges: any two pieces that concatenate to a third, best score
-/// first, and of equal scores the leftmost. The library ranks merges, not positions. Ranking the
-/// longest first has the same effect on runs of one character, which is where vocabularies have
-/// equal scores (Gemma's runs of spaces and line ends all have 0).
+/// Derives merges from scores. SentencePiece stores no merges: it merges any two adjacent pieces
+/// that concatenate to a third, best score first; of equal scores, the leftmost pair. The
+/// `tokenizers` crate has a rank for each merge and does not compare positions. Vocabularies have
+/// equal scores for runs of one character (Gemma's runs of spaces and line ends all have 0), and
+/// there ranking the longest merge first gives the same result.
 pub(super) fn by_score(scores: &[f32], tokens: &Tokens<'_>) -> Result<Vec<(String, String)>, String> {
     struct Merge {
         score: f32,

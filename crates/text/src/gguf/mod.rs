@@ -1,10 +1,12 @@
 //! Builds a tokenizer from the metadata of a GGUF file. It produces the ids that llama.cpp
 //! produces.
 //!
-//! Deliberate differences from llama.cpp: ordinary text never becomes a control token, not even by
-//! merges; WordPiece normalizes as BERT does, where llama.cpp drops vowel signs of Indian scripts
-//! and all but the first letter of a Korean syllable, and has no limit of 100 characters for a
-//! word; and decoding keeps the space before a full stop.
+//! It differs from llama.cpp on purpose in three points:
+//! - Ordinary text never becomes a control token, not even by merges.
+//! - WordPiece normalizes as BERT does, and limits a word to 100 characters. llama.cpp has no such
+//!   limit, and drops vowel signs of Indian scripts and all but the first letter of a Korean
+//!   syllable.
+//! - Decoding keeps the space before a full stop.
 
 mod merges;
 mod pipeline;
@@ -29,18 +31,17 @@ use tokenizers::{ModelWrapper, Tokenizer};
 
 /// SentencePiece's character for a space.
 const SPACE: &str = "\u{2581}";
-/// As in BERT: longer words are unknown, and trying all their pieces takes the cube of their
-/// length.
+/// Most characters of a WordPiece word. As in BERT, a longer word is unknown: matching its pieces
+/// takes time cubic in its length.
 const LONGEST_WORD: usize = 100;
 
-/// How control tokens such as `<|im_start|>` in a text are read.
+/// How a tokenizer treats control tokens such as `<|im_start|>` in a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Specials {
-    /// As the tokens of that name: for the output of a chat template. Such a tokenizer also
-    /// decodes.
+    /// As control tokens: for the output of a chat template. Such a tokenizer can also decode.
     Parsed,
-    /// As ordinary text: for user input. The vocabulary of such a tokenizer has no name for control
-    /// tokens, so no text can become one. It is not for decoding.
+    /// As ordinary text: for user input. The vocabulary of such a tokenizer does not contain the
+    /// names of control tokens, so no text can become one, and it cannot decode them.
     Text,
 }
 

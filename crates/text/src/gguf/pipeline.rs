@@ -16,7 +16,7 @@ pub(super) struct TemplateTokens {
     pub(super) second: u32,
 }
 
-/// Each is `null` if there is nothing to do.
+/// The steps of a tokenizer; a step that has nothing to do is `null`.
 pub(super) struct Pipeline {
     normalizer: Value,
     pre_tokenizer: Value,
@@ -25,8 +25,8 @@ pub(super) struct Pipeline {
 }
 
 impl Pipeline {
-    /// Byte-level BPE. `byte_lookalikes` are tokens of plain text that could be read as its byte
-    /// alphabet.
+    /// Byte-level BPE. `byte_lookalikes` are plain-text tokens that the decoder could mistake for
+    /// characters of the byte alphabet.
     pub(super) fn bytes(cuts: &[&str], byte_lookalikes: &[&str]) -> Pipeline {
         let byte_level =
             json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });

@@ -6,11 +6,11 @@
 /// The pre-tokenizer for a name in `tokenizer.ggml.pre`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PreTokenizer {
-    /// Each splits the pieces that the ones before it left: a match is a piece, and so is the text
-    /// between matches.
+    /// Regular expressions, applied in order to the pieces of the one before. Each match becomes a
+    /// piece, and so does the text between matches.
     pub(super) cuts: &'static [&'static str],
     pub(super) alphabet: Alphabet,
-    /// A word that is in the vocabulary is that token, whatever its merges say (`ignore_merges`).
+    /// Whether a word in the vocabulary becomes one token without merging (`ignore_merges`).
     pub(super) whole_words: bool,
     pub(super) add_bos: AddBos,
 }
@@ -18,9 +18,9 @@ pub(super) struct PreTokenizer {
 /// Whether a text begins with the BOS token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum AddBos {
-    /// Not unless the file says so.
+    /// No, unless the file says yes.
     No,
-    /// Yes unless the file says no.
+    /// Yes, unless the file says no.
     Yes,
     /// Always: the first Gemma 4 files said no, and the models need it.
     Always,
@@ -139,15 +139,15 @@ const DIGITS: &str = r"\p{N}+";
 const THREE_DIGITS: &str = r"\p{N}{1,3}";
 /// A run of digits with all non-digits before it.
 const UP_TO_DIGITS: &str = r"\P{N}*\p{N}+";
-/// Splits such a run into groups of three from the right: one or two digits first, then threes.
-/// Text before the digits stays with the first group, so that later splits see what follows it.
-/// Looking ahead only at the head of the run keeps a million digits from being read a million
-/// times.
+/// Splits such a run into groups of three digits from the right; the first group may have one or
+/// two. Text before the digits stays with the first group, so that later expressions see what
+/// follows that text. Only the first group looks ahead: with a look-ahead at each group, the time
+/// would be quadratic in the number of digits.
 const THREES_FROM_THE_RIGHT: &str = r"^\P{N}*+\p{N}{1,2}(?=(?:\p{N}{3})+$)|^\P{N}*+\p{N}{3}|\p{N}{3}";
 const ASCII_THREES_FROM_THE_RIGHT: &str = r"^[0-9]{1,2}(?=(?:[0-9]{3})+$)|[0-9]{3}";
 const BLOOM: &str = r" ?[^(\s|.,!?\u{2026}\u{3002}\u{FF0C}\u{3001}\u{964}\u{6D4}\u{60C})]+";
-/// The ranges hold more than Han and Hangul, but no white space: C++ knows only ASCII white space,
-/// so llama.cpp hides the rest from it.
+/// The ranges contain more than Han and Hangul, and exclude white space. llama.cpp excludes it too:
+/// the white space of C++ regular expressions is only ASCII, so llama.cpp replaces the other kinds.
 const HAN_AND_HANGUL: &str = r"[[\u{4E00}-\u{9FA5}\u{800}-\u{4E00}\u{AC00}-\u{D7FF}]&&\S]+";
 const HAN_AND_KANA: &str = r"[\u{4E00}-\u{9FA5}\u{3040}-\u{309F}\u{30A0}-\u{30FF}]+";
 const DEEPSEEK3: &str = concat!(deepseek_words!(), r"| ?[\p{P}\p{S}]+[\r\n]*|", spaces!());

@@ -7,8 +7,8 @@ use std::collections::{HashMap, HashSet};
 use tokenizers::AddedToken;
 use tokenizers::models::bpe::Vocab;
 
-/// As in a `tokenizer.json`: the library's tries are as deep as a token is long. Command R has a
-/// token of 512 spaces in 1024 bytes.
+/// Longest token in bytes, as in a `tokenizer.json`: the library's tries are as deep as a token is
+/// long. Command R has a token of 512 spaces in 1024 bytes.
 const LONGEST: usize = 4096;
 /// Limit for all tokens. Gemma's 262,144 tokens have 2.3 MB.
 const MAX_BYTES: usize = 32 << 20;
@@ -222,7 +222,7 @@ fn unmatchable_name(i: usize) -> String {
     format!(" {i}")
 }
 
-/// Gives empty tokens a name, as llama.cpp does.
+/// The texts of the tokens. Empty ones get a name, as in llama.cpp.
 fn texts<'a>(tokens: &[&'a str]) -> Result<Vec<Cow<'a, str>>, String> {
     let mut bytes = 0;
     let mut texts = Vec::with_capacity(tokens.len());

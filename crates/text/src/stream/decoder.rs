@@ -1,5 +1,5 @@
-//! The steps of a tokenizer's decoder, read from its JSON form: the library keeps part of them
-//! private and can decode only a whole text.
+//! The steps of a tokenizer's decoder. They are read from the decoder's JSON form, because the
+//! library keeps some of their fields private and can decode only whole texts.
 
 use serde_json::Value;
 use tokenizers::Tokenizer;
@@ -146,7 +146,7 @@ fn bytes(steps: &[DecoderStep], token: String) -> Vec<u8> {
                     return vec![byte];
                 }
             }
-            // These concern the ends of a text.
+            // These change only the ends of a text.
             DecoderStep::Fuse | DecoderStep::Strip { .. } => {}
         }
     }

@@ -1,5 +1,5 @@
-//! Streaming detokenizer. The concatenated output equals what the tokenizer decodes from all ids at
-//! once, and every piece is whole characters.
+//! Streaming detokenizer. The concatenated pieces equal what the tokenizer decodes from all ids at
+//! once, and every piece consists of whole characters.
 //!
 //! The library's stream decodes a window of ids again for each id, and guesses from a U+FFFD at the
 //! end whether more bytes must come. Here every decoder step keeps its own state, so that each
@@ -25,7 +25,7 @@ pub struct Detokenizer {
 #[derive(Clone, Debug)]
 enum Mode {
     Streaming(Vec<StepState>),
-    /// A decoder that needs all ids: the text comes at the end, without this prefix.
+    /// A decoder that needs all ids: `finish` returns the text, without this prefix.
     Buffered(Vec<u32>, String),
 }
 

@@ -1,4 +1,5 @@
-// <metal_atomic>: one OS thread runs a dispatch and switches only at barriers, so plain memory operations are atomic.
+// <metal_atomic>. One OS thread runs a dispatch and switches fibers only at barriers and SIMD
+// operations, so plain memory operations are atomic.
 #pragma once
 
 namespace metal {

@@ -1,7 +1,7 @@
 // Used by the code that the translator generates.
 #pragma once
 
-// Memory of one threadgroup variable: the tag gives each declaration its own key.
+// Memory of one threadgroup variable. The tag type gives each declaration its own key.
 template <class T, class Tag> inline threadgroup T &__sim_threadgroup_variable(const constant char *name) {
   static __global char key = 0;
   return *(threadgroup T *)__sim_threadgroup_alloc((const void *)&key, sizeof(T), (ulong)name);
@@ -15,7 +15,7 @@ template <class R, class P0, class... P> struct __sim_nth<R(P0, P...), 0> {
 template <class R, class P0, class... P, int I> struct __sim_nth<R(P0, P...), I> : __sim_nth<R(P...), I - 1> {};
 template <class F, int I> using __sim_parameter = typename __sim_nth<F, I>::type;
 
-// A bound address as the pointer or reference that the parameter is.
+// Converts a bound address to the parameter's type, a pointer or a reference.
 template <class P> struct __sim_bind {
   static P at(ulong address) { return (P)address; }
 };
@@ -36,7 +36,7 @@ template <class T> struct __sim_bind<T &> {
 };
 #endif
 
-// A position as the scalar or vector of one to three elements that the parameter is.
+// Converts a position to the parameter's type, a scalar or a vector of up to three elements.
 template <class P> inline P __sim_vector(uint3 v) {
   if constexpr (metal::vec_elements<P>::value == 0) {
     return P(v[0]);

@@ -1,5 +1,5 @@
-// Construction and casts. The translator writes float4(...) as __make<float4>(...), static_cast<T>(x) as
-// __convert<T>(x), and (float4)x as __cast<float4>() ->* x.
+// Construction and casts. The translator writes float4(...) as __make<float4>(...),
+// static_cast<T>(x) as __convert<T>(x), and (float4)x as __cast<float4>() ->* x.
 #pragma once
 
 namespace metal {

@@ -1,9 +1,10 @@
-// <metal_math>: computed in float, rounded once to the operand's type. metal::fast and metal::precise are the same
-// functions here: what Apple's fast math does to the last bits cannot be told on a CPU.
+// <metal_math>: computed in float, rounded once to the operand's type. metal::fast and
+// metal::precise are the same functions here: a CPU cannot reproduce the last bits of Apple's fast
+// math.
 #pragma once
 
 namespace metal {
-// bfloat in, float out, for functions of one argument: so it is in Metal.
+// As in Metal, functions of one argument return a float for a bfloat.
 #define SIM_UNARY(NAME, EXPRESSION)                                                                                    \
   inline float NAME(float x) { return EXPRESSION; }                                                                    \
   inline half NAME(half x) { return half(NAME(float(x))); }                                                            \

@@ -13,7 +13,7 @@ template <class T> struct packed_vec3 {
 #endif
 };
 
-// Columns first, as in Metal.
+// Column-major, as in Metal.
 template <class T, int C, int R> struct matrix {
   vec<T, R> c[C];
   matrix() = default;

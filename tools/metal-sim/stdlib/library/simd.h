@@ -1,8 +1,9 @@
-// Barriers, SIMD-group and quad-group functions. Each is one rendezvous of the lanes in the runtime. All are inlined
-// into the kernel, since the runtime tells one barrier from another by the address it is called from.
+// Barriers, SIMD-group and quad-group functions. In each, the lanes wait for each other once in the
+// runtime. All are inlined into the kernel, because the runtime distinguishes barriers by the
+// address of their call.
 #pragma once
 #define SIM_INLINE inline __attribute__((always_inline))
-// What is done once for all lanes: not worth the time to compile it at every call.
+// For code that runs once for all lanes: inlining it at every call would only cost compile time.
 #define SIM_OUTLINE __attribute__((noinline))
 
 namespace metal {
@@ -17,7 +18,7 @@ inline constexpr mem_flags operator|(mem_flags a, mem_flags b) { return mem_flag
 SIM_INLINE void threadgroup_barrier(mem_flags f) { __sim_barrier(uint(f)); }
 SIM_INLINE void simdgroup_barrier(mem_flags f) { __sim_simd_barrier(uint(f)); }
 
-// As in Metal: no bfloat, bool or 64-bit integer crosses lanes.
+// As in Metal, lanes cannot exchange bfloat, bool or 64-bit integers.
 template <class T> struct __is_valid_simdgroup_type
     : bool_constant<is_arithmetic_v<typename vec_elements<T>::elem> && sizeof(typename vec_elements<T>::elem) <= 4 &&
                     !is_same_v<typename vec_elements<T>::elem, bfloat> && !is_same_v<T, bool>> {};
@@ -36,7 +37,8 @@ template <class T> SIM_INLINE __lanes<T> __exchange(T x) {
   return {__sim_simd_exchange(&x, sizeof(T)), self};
 }
 
-// In a tree, as hardware does: a sum of floats depends on the order. The first lane to come by does it for all.
+// Reduces in a tree, as hardware does: the sum of floats depends on the order. The first lane that
+// arrives computes the result for all.
 #define SIM_REDUCE(NAME, EXPRESSION)                                                                                   \
   template <class T> SIM_OUTLINE T __##NAME(__sim_exchange *shared) {                                                  \
     T *value = (T *)shared->values;                                                                                    \

@@ -1,5 +1,5 @@
-// <metal_simdgroup_matrix>: 8x8 matrices spread over a SIMD-group. Each lane holds two neighbours of a row, in the
-// layout that MLX's kernels rely on.
+// <metal_simdgroup_matrix>: 8x8 matrices distributed over a SIMD-group. Each lane holds two
+// adjacent elements of a row, in the layout that MLX's kernels rely on.
 #pragma once
 
 namespace metal {
@@ -60,12 +60,12 @@ SIM_LOAD_STORE(threadgroup)
 #endif
 #undef SIM_LOAD_STORE
 
-// What a lane gives to a product: its elements of the three matrices, as floats.
+// A lane's part of a product: its elements of the three matrices, as floats.
 struct __operands {
   float a[2], b[2], c[2];
 };
 typedef float __row __attribute__((ext_vector_type(8)));
-// a * b + c; the first lane to come by does it for all.
+// a * b + c. The first lane that arrives computes it for all.
 static SIM_OUTLINE void __multiply_all(__sim_exchange *shared) {
   const __operands *all = (const __operands *)shared->values;
   float a[8][8];

@@ -1,4 +1,4 @@
-// What a kernel's thread asks of the runtime. Mirrors ../../runtime/abi.h.
+// The runtime's functions for the threads of a kernel. Mirrors ../../runtime/abi.h.
 #pragma once
 
 struct __sim_thread {
@@ -10,7 +10,7 @@ struct __sim_thread {
   uint simdgroups_per_threadgroup, threads_per_simdgroup;
 };
 
-// Where the lanes of a SIMD-group meet: see runtime/abi.h.
+// The values that the lanes of a SIMD-group exchange: see runtime/abi.h.
 struct __sim_exchange {
   uint mask;
   uint has_result;
@@ -21,8 +21,8 @@ struct __sim_exchange {
 extern "C" {
 void __sim_barrier(uint flags);
 void __sim_simd_barrier(uint flags);
-// Every active lane of the SIMD-group gives `mine`, of at most 32 bytes, and finds all of them in what is returned,
-// until it calls the runtime again.
+// Every active lane of the SIMD-group passes `mine`, of at most 32 bytes. The result holds the
+// values of all lanes, and is valid until the lane calls the runtime again.
 __sim_exchange *__sim_simd_exchange(const void *mine, uint size);
 ulong __sim_threadgroup_alloc(const void *key, ulong size, ulong name);
 uint __sim_lane();

@@ -1,4 +1,4 @@
-//! Attributes, and what the host must pass for each parameter of a kernel.
+//! Attributes, and the argument that the host must pass for each parameter of a kernel.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +8,12 @@ use crate::token::Tokens;
 /// Where a kernel's parameter comes from.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Binding {
-    /// An entry of the buffer table. `when` is the function constant without which the argument is absent.
+    /// An entry of the buffer table. If `when` names a function constant, the argument is present
+    /// only if that constant is true.
     Buffer { index: usize, when: Option<String> },
-    /// An entry of the table of threadgroup memory whose length the host sets.
+    /// An entry of the table of threadgroup memory; the host sets its length.
     Threadgroup { index: usize },
-    /// A position or size in three dimensions: the field of the thread's arguments that holds it.
+    /// A position or size in three dimensions, from this field of the thread's arguments.
     Vector(&'static str),
     /// The same in one dimension.
     Scalar(&'static str),
@@ -75,8 +76,8 @@ fn built_in(attribute: &str) -> Option<Binding> {
     })
 }
 
-/// Bindings of the parameters between the parentheses at `open` and `close`. A parameter without an index takes the
-/// lowest free one, as in Metal.
+/// Bindings of the parameters between the parentheses at `open` and `close`. As in Metal, a
+/// parameter without an index gets the lowest free one.
 pub(crate) fn bindings(tokens: &Tokens, open: usize, close: usize) -> Result<Vec<Binding>, Error> {
     let mut bindings = Vec::new();
     let mut used = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Writes the entry points and the table: what lets the runtime call a kernel knowing only its name.
+//! Writes the entry points and the table by which the runtime calls a kernel by name.
 
 use std::fmt::Write as _;
 
@@ -76,7 +76,8 @@ fn argument(position: usize, binding: &Binding) -> String {
     let ty = format!("__sim_parameter<F, {position}>");
     match binding {
         Binding::Buffer { index, when: None } => format!("__sim_bind<{ty}>::at(t->buffers[{index}])"),
-        // Reading an argument whose function constant is false is a defect: it is bound to a page of 0xFF.
+        // A kernel must not read an argument whose function constant is false: it is
+        // bound to a page of 0xFF.
         Binding::Buffer { index, when: Some(constant) } => {
             format!("__sim_bind<{ty}>::at({constant} ? t->buffers[{index}] : __sim_absent())")
         }

@@ -1,9 +1,10 @@
-//! Rewrites a preprocessed Metal source (`clang -E`) into "C++ for OpenCL", a dialect of clang's in which Metal's
-//! `device`, `threadgroup` and `constant` are real address spaces, so that clang compiles it for a CPU and still
-//! rejects a pointer into the wrong one. Beside it goes a C++ table that registers every kernel by its host name.
+//! Rewrites a preprocessed Metal source (`clang -E`) into C++ for OpenCL, a dialect of clang's. In
+//! it Metal's `device`, `threadgroup` and `constant` are real address spaces, so that clang
+//! compiles the source for a CPU and still rejects a pointer into the wrong space. It also writes a
+//! C++ table that registers every kernel by its host name.
 //!
-//! It rewrites tokens and parses nothing. What it relies on is listed in the README as the subset our kernels keep to;
-//! what it can notice it refuses with an [`Error`], and the rest clang refuses.
+//! It rewrites tokens and does not parse. It relies on the subset of Metal that the README lists.
+//! It reports some violations as an [`Error`]; clang rejects the others.
 
 mod binding;
 mod glue;
@@ -12,7 +13,7 @@ mod token;
 
 use std::fmt;
 
-/// What happens to `device`, `threadgroup`, `constant`.
+/// How to translate `device`, `threadgroup` and `constant`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressSpaces {
     /// Kept: clang checks them. The output is C++ for OpenCL.
@@ -44,7 +45,8 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Translates one preprocessed source. `library` names its symbols, since several libraries may share a process.
+/// Translates one preprocessed source. `library` becomes part of its symbols, because a process may
+/// load several libraries.
 pub fn translate(preprocessed: &str, library: &str, spaces: AddressSpaces) -> Result<Translation, Error> {
     let library = library.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
     let rewritten = rewrite::rewrite(token::Tokens::lex(preprocessed)?, spaces)?;

@@ -1,4 +1,5 @@
-//! One pass over the tokens: kernels and function constants are collected, and what C++ for OpenCL lacks is rewritten.
+//! One pass over the tokens. It collects kernels and function constants, and rewrites constructs
+//! that C++ for OpenCL lacks.
 
 use std::collections::HashMap;
 
@@ -6,7 +7,7 @@ use crate::binding::{Binding, attributes, bindings};
 use crate::token::Tokens;
 use crate::{AddressSpaces, Error};
 
-/// A kernel the host can ask for.
+/// A kernel that the host can look up.
 pub(crate) struct Kernel {
     pub(crate) host_name: String,
     /// The function, with its template arguments.
@@ -54,9 +55,9 @@ pub(crate) fn rewrite(tokens: Tokens, spaces: AddressSpaces) -> Result<Rewritten
 struct Pass {
     out: Rewritten,
     spaces: AddressSpaces,
-    /// Bindings of kernel templates by name: an explicit instantiation may leave its parameters out.
+    /// Bindings of kernel templates by name. An explicit instantiation may omit the parameters.
     templates: HashMap<String, Vec<Binding>>,
-    /// Braces open here.
+    /// Number of open braces.
     depth: usize,
     /// Where the declaration at file scope began.
     declaration: usize,
@@ -97,7 +98,8 @@ impl Pass {
         Ok(at + 1)
     }
 
-    /// `kernel void f(...)`, `[[kernel]] void f(...)`, a template of either, or an instantiation of a template.
+    /// `kernel void f(...)`, `[[kernel]] void f(...)`, a template of either, or an instantiation of
+    /// a template.
     fn collect_kernel(&mut self, at: usize) -> Result<(), Error> {
         let tokens = &mut self.out.tokens;
         let as_attribute = tokens.is_attribute(at) && attributes(tokens, at)?.iter().any(|a| a.name == "kernel");
@@ -133,13 +135,15 @@ impl Pass {
         }
         let tokens = &mut self.out.tokens;
         if !as_attribute {
-            // `kernel` is OpenCL's keyword too, with other rules; entry points call these as plain functions.
+            // `kernel` is also a keyword of OpenCL, with other rules. Entry points call kernels as
+            // plain functions.
             tokens.replace(at, "");
         }
         Ok(())
     }
 
-    /// `template [[host_name("f_float")]] kernel void f<float>(...);`, whose declarator ends at `end`.
+    /// `template [[host_name("f_float")]] kernel void f<float>(...);`. The declarator ends at
+    /// `end`.
     fn collect_instantiation(&mut self, end: usize) -> Result<(), Error> {
         let tokens = &self.out.tokens;
         let mut host_name = std::mem::take(&mut self.host_name);
@@ -156,7 +160,7 @@ impl Pass {
         if host_name.is_empty() {
             return Err(Error(format!("the instantiation {function} needs a [[host_name]]")));
         }
-        // Attributes may be repeated here; if they are not, those of the template hold.
+        // Attributes may be repeated here; otherwise those of the template apply.
         let close = if tokens.at(end) == "(" { tokens.closing(end)? } else { end };
         let bindings = if (end..close).any(|at| tokens.is_attribute(at)) {
             bindings(tokens, end, close)?
@@ -168,7 +172,8 @@ impl Pass {
         Ok(())
     }
 
-    /// Function constants become globals that the host sets before a dispatch; those derived from them follow.
+    /// Function constants become globals that the host sets before a dispatch; derived constants
+    /// are computed from them.
     fn collect_function_constant(&mut self, at: usize) -> Result<(), Error> {
         let tokens = &mut self.out.tokens;
         let start = match tokens.at(at) {
@@ -204,7 +209,7 @@ impl Pass {
         Ok(())
     }
 
-    /// Attributes have been read by then; clang knows none of them.
+    /// Removes an attribute, which was read before: clang knows none of them.
     fn drop_attribute(&mut self, at: usize) -> Result<Option<usize>, Error> {
         let tokens = &mut self.out.tokens;
         if !tokens.is_attribute(at) {
@@ -218,8 +223,8 @@ impl Pass {
         Ok(Some(end + 1))
     }
 
-    /// `threadgroup T name[N];` in a body becomes a reference into the threadgroup's memory. The tag type makes each
-    /// declaration a different instantiation, hence a different address.
+    /// `threadgroup T name[N];` in a body becomes a reference into the threadgroup's memory. The
+    /// tag type makes each declaration a different instantiation, and so a different address.
     fn rewrite_threadgroup_variable(&mut self, at: usize) -> Result<Option<usize>, Error> {
         let tokens = &mut self.out.tokens;
         let begins_statement = matches!(tokens.before(at, 1), ";" | "{" | "}" | ":" | "");
@@ -230,7 +235,7 @@ impl Pass {
         while !matches!(tokens.at(end), ";" | "=" | ",") {
             match tokens.at(end) {
                 "" if end >= tokens.len() => return Err(Error("a declaration does not end".into())),
-                // A pointer into threadgroup memory: clang understands it as it stands.
+                // A pointer into threadgroup memory needs no rewriting.
                 "(" | "*" | "&" => return Ok(None),
                 "<" => end = tokens.closing(end)? + 1,
                 "[" => {
@@ -257,7 +262,8 @@ impl Pass {
         Ok(Some(end))
     }
 
-    /// Where address spaces are erased, members that differ only by them would clash: the unqualified one stays.
+    /// If address spaces are erased, members that differ only by address space would clash. Only
+    /// the unqualified one is kept.
     fn drop_member_of_an_address_space(&mut self, at: usize) -> Result<Option<usize>, Error> {
         let tokens = &mut self.out.tokens;
         let qualifies_member = matches!(tokens.at(at), "__local" | "__global" | "constant")
@@ -284,7 +290,8 @@ impl Pass {
         Ok(Some(end + 1))
     }
 
-    /// Vector constructors and casts, which OpenCL spells in its own way, go through the shim's templates.
+    /// Vector constructors and casts have another syntax in OpenCL. They become calls of templates
+    /// in `metal_sim.h`.
     fn rewrite_construction(&mut self, at: usize) -> Result<(), Error> {
         let tokens = &mut self.out.tokens;
         let word = tokens.at(at).to_string();
@@ -292,7 +299,7 @@ impl Pass {
             // float4(a, b)  →  __make<float4>(a, b)
             tokens.replace(at, &format!("metal::__make<{word}>"));
         } else if is_vector(&word) && is_cast(tokens, at) {
-            // (float4)x  →  __cast<float4>() ->* x, an operator that binds about as tightly as a cast
+            // (float4)x  →  __cast<float4>() ->* x; `->*` binds almost as tightly as a cast
             tokens.replace(at - 1, "");
             tokens.replace(at, &format!("metal::__cast<{word}>() ->* "));
             tokens.replace(at + 1, "");
@@ -317,7 +324,8 @@ fn is_vector(word: &str) -> bool {
     ELEMENTS.iter().any(|element| word.strip_prefix(element).is_some_and(|n| matches!(n, "2" | "3" | "4")))
 }
 
-/// Whether the vector type at `at` stands in `(float4)x`, and not in a call such as `sizeof(float4)`.
+/// Whether the vector type at `at` is a cast such as `(float4)x`, not an argument such as in
+/// `sizeof(float4)`.
 fn is_cast(tokens: &Tokens, at: usize) -> bool {
     let in_parentheses = tokens.before(at, 1) == "(" && tokens.at(at + 1) == ")";
     let has_operand = tokens.is_word(at + 2) || tokens.at(at + 2) == "(";

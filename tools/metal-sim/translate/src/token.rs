@@ -5,9 +5,9 @@ use crate::Error;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Word,
-    /// Numbers, strings, punctuation: told apart by their text where it matters.
+    /// Numbers, strings, punctuation; distinguished by their text where that matters.
     Other,
-    /// White space and what the preprocessor left of its directives (line markers, pragmas).
+    /// White space, line markers and pragmas.
     Space,
 }
 
@@ -16,7 +16,7 @@ struct Token {
     text: String,
 }
 
-/// The tokens of a file. Positions count significant tokens; white space is kept only to be written out again.
+/// The tokens of a file. Positions count tokens without white space, which is kept only for output.
 pub(crate) struct Tokens {
     all: Vec<Token>,
     significant: Vec<usize>,
@@ -33,7 +33,7 @@ impl Tokens {
         self.significant.len()
     }
 
-    /// The token's text; empty past the end, and for a token that was rewritten away.
+    /// The token's text; empty past the end, and for a token that was removed.
     pub(crate) fn at(&self, at: usize) -> &str {
         self.significant.get(at).map_or("", |&i| self.all[i].text.as_str())
     }
@@ -123,7 +123,7 @@ impl Tokens {
         Err(Error("unbalanced `>`".into()))
     }
 
-    /// Text of a range of tokens, with one space where the source had any.
+    /// Text of a range of tokens; white space becomes one space.
     pub(crate) fn source(&self, from: usize, to: usize) -> String {
         let mut text = String::new();
         for at in from..to.min(self.len()) {
@@ -138,7 +138,7 @@ impl Tokens {
         text
     }
 
-    /// The whole file as it stands now.
+    /// The whole file, with all replacements.
     pub(crate) fn write_all(&self) -> String {
         self.all.iter().map(|token| token.text.as_str()).collect()
     }

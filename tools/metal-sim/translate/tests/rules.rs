@@ -1,4 +1,4 @@
-//! One test a rewriting rule, each on the smallest source that shows it.
+//! One test per rewriting rule, each with a minimal source.
 
 use msl_translate::{AddressSpaces, Translation, translate};
 
@@ -10,7 +10,7 @@ fn error(source: &str) -> String {
     translate(source, "lib", AddressSpaces::Checked).unwrap_err().to_string()
 }
 
-/// The kernels as rewritten, without what is put before and after them, with single spaces.
+/// The rewritten kernels with single spaces, without the text before and after them.
 fn body(translation: &Translation) -> String {
     let source = &translation.kernels_source;
     let (_, rest) = source.split_once("#include \"metal_sim.h\"\n").expect("the shim comes first");

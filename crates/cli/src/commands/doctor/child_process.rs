@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Results of one device.
 #[derive(Default)]
 pub(super) struct DeviceResults {
-    /// Why the device could not be checked, or no further.
+    /// Why the checks of the device did not start or did not finish.
     pub(super) closed: Option<String>,
     pub(super) results: Vec<(Check, Option<CheckResult>)>,
     /// Checks skipped because a similar one ended the process.

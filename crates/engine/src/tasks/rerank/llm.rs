@@ -1,6 +1,6 @@
-//! Language models as rerankers: asked whether a document answers a query, they say yes or no, and
-//! the score compares the two logits. Qwen3-Reranker (Zhang et al. 2025, arXiv:2506.05176) was
-//! trained on exactly this prompt.
+//! Language models as rerankers. The prompt asks whether a document answers a query, and the score
+//! is the logit of "yes" minus that of "no". Qwen3-Reranker (Zhang et al. 2025, arXiv:2506.05176)
+//! was trained with exactly this prompt.
 
 use crate::config::{FileFacts, plain_input_spec};
 use crate::error::{Error, Result};

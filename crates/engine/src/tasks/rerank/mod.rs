@@ -152,8 +152,8 @@ impl Reranker {
         let Texts { items, tokens, truncated } = Texts::of(encoded, 0);
         let mut ranked = Vec::with_capacity(documents.len());
         self.session.run(items, |index, results| {
-            // For a language model: the logit of yes minus that of no, whose sigmoid is the share
-            // of yes among the two.
+            // For a language model: the logit of "yes" minus that of "no". Its sigmoid is the
+            // softmax of "yes" over the two.
             let logit = results[0].iter().copied().reduce(|yes, no| yes - no).unwrap_or_default();
             let score = if options.raw { logit } else { sigmoid(logit) };
             ranked.push((logit, Ranked { index, score, text: None }));

@@ -40,12 +40,12 @@ const DEFAULT_CONTEXT: usize = 8192;
 /// waits.
 const STEP_TOKENS: usize = 512;
 
-/// A KV cache of no given size takes at most one part in `CACHE_SHARE` of the memory that the
+/// Without `cache_tokens`, the KV cache takes at most 1 / `CACHE_SHARE` of the memory that the
 /// weights leave free.
 const CACHE_SHARE: u64 = 4;
 
-/// Tokens of a KV cache of no given size: full length for every sequence if `most` allows it, and
-/// for one in any case.
+/// Tokens of the KV cache without `cache_tokens`: every sequence at full length, but at most `most`
+/// tokens, and at least one sequence at full length.
 fn default_cache_tokens(context: usize, sequences: usize, most: u64) -> usize {
     context.saturating_mul(sequences).min(usize::try_from(most).unwrap_or(usize::MAX)).max(context)
 }
@@ -122,8 +122,8 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
     Ok(Planned { plan: trace.plan(steps, copied, details), layout })
 }
 
-/// The default format of a KV cache: half precision halves what every token reads, and loses less
-/// than any block format of weights does.
+/// The default format of a KV cache. Half precision halves the bytes that every token reads, and
+/// its error is smaller than that of any quantized format of weights.
 pub(crate) fn default_cache_format(
     model: &Model,
     weight_format: WeightFormat,
@@ -243,7 +243,7 @@ impl LmModel {
     }
 
     /// Runs steps of `tokens` tokens, as one prompt and as many answers, at the beginning and at
-    /// the end of the longest text; what lies between uses no other kernels. Writes to the KV
+    /// the end of the longest text; positions in between use the same kernels. Writes to the KV
     /// cache.
     pub(super) fn dry_run(&self, layout: &DecodeLayout, tokens: usize, cache: &KvCache, place: &Place) -> Result<()> {
         let longest = layout.context;

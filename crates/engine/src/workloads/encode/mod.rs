@@ -25,8 +25,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Parts of a result that a caller may leave unread before the queue skips its request: one being
-/// read, one to read next. Rows can be wide.
+/// Most unread parts of a result. The queue skips a request whose caller has this many: one to read
+/// now and one to read next. More would take much memory, because rows can be wide.
 const MOST_UNREAD: usize = 2;
 
 /// One sequence to encode.

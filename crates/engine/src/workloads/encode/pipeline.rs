@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// No encoder has positions for longer texts; a file that claims so is broken.
+/// The longest sequence of any encoder; a file that claims more is broken.
 const LONGEST: usize = 1 << 20;
 
 /// The inputs for loading a pipeline.
@@ -89,8 +89,8 @@ pub(crate) trait Pipeline: Sized + 'static {
     fn unread(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Runs the largest batches, for the plan and to compile kernels: long texts need the most
-    /// memory for activations, short ones the most for outputs, and all others lie between.
+    /// Runs the largest batches, for the plan and to compile kernels: a batch of long texts needs
+    /// the most memory for activations, one of short texts the most for outputs.
     fn dry_run(&self, place: &Place, tokens: usize, longest: usize) -> Result<()> {
         for length in [1, longest] {
             let sequences = dummy_sequences(tokens, length, self.most_sequences());

@@ -126,7 +126,7 @@ fn who_comes_while_a_batch_runs_shares_the_next() {
     for (i, stream) in streams.into_iter().enumerate() {
         assert_eq!(all(stream).unwrap(), [10.0 + i as f32]);
     }
-    assert_eq!(all(two).unwrap(), [41.0, 30.0], "to each their own, in their order");
+    assert_eq!(all(two).unwrap(), [41.0, 30.0], "each request gets its own results, in order");
     assert_eq!((fixture.executor.queue_watch()().requests, fixture.executor.queue_watch()().batch_tokens), (0, 7));
     assert!(patient.times().inference > Duration::ZERO);
 }
@@ -144,7 +144,11 @@ fn what_fails_together_fails_alone() {
     assert_eq!((answers[0].as_ref().unwrap()[0], answers[2].as_ref().unwrap()[0]), (10.0, 11.0));
     assert!(matches!(&answers[1], Err(Error::Input(why)) if why == "bad"), "{:?}", answers[1]);
     assert!(matches!(&answers[3], Err(Error::Panicked { why, .. }) if why == "terrible"), "{:?}", answers[3]);
-    assert_eq!(all(fixture.submit(&[&[12]], &RequestContext::default())).unwrap(), [12.0], "and the thread goes on");
+    assert_eq!(
+        all(fixture.submit(&[&[12]], &RequestContext::default())).unwrap(),
+        [12.0],
+        "the device thread continues"
+    );
 }
 
 #[test]
@@ -186,7 +190,7 @@ fn who_does_not_read_what_is_done_is_passed_over_until_they_do() {
     let mut slow = fixture.submit(&[text; 5], &RequestContext::default());
     assert_eq!((fixture.batch().len(), fixture.batch().len()), (10, 10));
     assert_eq!(all(fixture.submit(&[&[40]], &RequestContext::default())).unwrap(), [40.0]);
-    assert_eq!(fixture.batch(), [40], "two parts lie unread, and a third would only take room");
+    assert_eq!(fixture.batch(), [40], "no third part while two are unread");
     assert_eq!(fixture.executor.queue_watch()().tokens, 30);
     let mut received = 0;
     while let Some(part) = slow.next() {

@@ -28,7 +28,7 @@ pub(crate) struct Seq2SeqLayout {
     pub(super) output_pages: usize,
 }
 
-/// More tokens than this, in one text or the whole KV cache, are a typing error.
+/// The most tokens in one text or in a KV cache; a larger number is a typing error.
 const LONGEST: usize = 1 << 20;
 
 /// Inputs of full length that fit into the KV cache of inputs. Most inputs are much shorter, and
@@ -167,7 +167,7 @@ impl Seq2SeqModel {
     }
 
     /// Encodes `tokens` tokens, in short inputs and in long ones, and decodes as many answers as
-    /// allowed, at their beginning and at the end of the longest; what lies between uses no other
+    /// allowed, at their beginning and at the end of the longest; positions in between use the same
     /// kernels. Writes to the KV caches.
     pub(super) fn dry_run(
         &self,

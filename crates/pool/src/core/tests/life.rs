@@ -93,7 +93,7 @@ fn the_breaker_opens_and_lets_one_try_through() {
         h.spawned("m-1", now);
     }
     let shown = h.core.worker("m-1", at(now)).unwrap();
-    assert_eq!((shown.state, shown.vram_bytes), (State::Failed, 0), "it does not hold memory that others could use");
+    assert_eq!((shown.state, shown.vram_bytes), (State::Failed, 0), "it must not reserve memory that others could use");
     assert!(h.tick(now + 200).is_empty());
     assert!(matches!(&h.tick(now + 300)[..], [Action::Plan { .. }]));
 }
@@ -135,7 +135,7 @@ fn three_misses_in_a_row_mean_failed() {
     let miss = || Event::Probed(ProbeResult::Missed("no answer".into()));
     assert!(!probe(&mut h, 9));
     assert!(probe(&mut h, 10));
-    assert!(!probe(&mut h, 20), "not while one is under way");
+    assert!(!probe(&mut h, 20), "no second probe while one runs");
     h.handle("m-1", miss(), 20);
     assert!(probe(&mut h, 21));
     h.handle("m-1", miss(), 22);
@@ -177,7 +177,7 @@ fn a_stop_does_not_wait_for_ever_and_an_idle_worker_goes_at_once() {
     let process = h.ready("m-1", Origin::Asked, 0);
     h.core.begin(&query("m", 10)).unwrap();
     h.core.stop("m-1", at(1)).unwrap();
-    assert!(matches!(&h.tick(30)[..], [Action::Probe { .. }]), "it is watched to the end");
+    assert!(matches!(&h.tick(30)[..], [Action::Probe { .. }]), "its process is watched until it exits");
     assert_eq!(h.tick(31), [Action::Terminate(process)]);
     let idle = h.ready("n-1", Origin::Asked, 40);
     assert_eq!(without_save(h.core.stop("n-1", at(40)).unwrap()), [Action::Terminate(idle)]);
@@ -228,7 +228,7 @@ fn a_drained_worker_that_hangs_or_crashes_is_found_out() {
     h.ready("n-1", Origin::Declared, 40);
     h.core.drain("n-1").unwrap();
     h.handle("n-1", exit(139), 41);
-    assert_eq!((h.state("n-1"), h.core.counts().stopped["failed"]), (None, 1), "nobody asked it to end");
+    assert_eq!((h.state("n-1"), h.core.counts().stopped["failed"]), (None, 1), "it failed without a stop request");
     assert!(!h.core.counts().stopped.contains_key("requested"));
 }
 
@@ -294,6 +294,6 @@ fn a_manager_that_comes_back_finds_its_workers() {
     assert_eq!(h.state("c-1"), Some(State::Starting));
     h.core.ready_callback("c-1", at(1)).unwrap();
     assert_eq!(h.state("c-1"), Some(State::Ready));
-    assert_eq!(h.state("d-1"), Some(State::Draining), "what was to end still is");
+    assert_eq!(h.state("d-1"), Some(State::Draining), "a worker that was stopping is still stopping");
     assert_eq!(h.core.snapshot(at(1)).devices[1].allocated_bytes, 4 * GIB);
 }

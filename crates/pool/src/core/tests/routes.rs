@@ -11,7 +11,7 @@ fn requests_go_to_the_idlest_by_tokens_and_by_turns() {
     let second = h.core.begin(&query("m", 10)).unwrap();
     assert_ne!(first.id, second.id);
     for _ in 0..9 {
-        assert_eq!(h.core.begin(&query("org/m", 10)).unwrap().id, second.id, "by its reference too");
+        assert_eq!(h.core.begin(&query("org/m", 10)).unwrap().id, second.id, "the model reference works too");
     }
     h.core.end(&first.id, 100, at(1));
     assert_eq!(h.core.begin(&query("m", 10)).unwrap().id, first.id);
@@ -38,7 +38,7 @@ fn a_known_beginning_goes_where_it_was_until_too_much_waits_there() {
         assert_eq!(h.core.begin(&like(100)).unwrap().id, home);
     }
     h.core.begin(&like(5000)).unwrap();
-    assert_ne!(h.core.begin(&like(100)).unwrap().id, home, "too much waits there");
+    assert_ne!(h.core.begin(&like(100)).unwrap().id, home, "too many tokens wait there");
     // A retried request goes to another worker.
     let tried = [home.clone()];
     let query = RouteQuery { tried: &tried, ..like(1) };
@@ -62,7 +62,7 @@ fn the_longest_known_beginning_decides() {
     assert_eq!(go(&[1, 11, 12], 10), first);
     // Of two cached prefixes the longer one saves more.
     assert_eq!(go(&[1, 3], 10), second);
-    assert_eq!(go(&[4], 10), second, "nothing is known of it: the idlest");
+    assert_eq!(go(&[4], 10), second, "an unknown prefix goes to the least loaded worker");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_request_without_a_model_goes_to_the_only_one_that_can() {
     assert!(matches!(h.core.begin(&any), Err(NoRoute::NotReady { .. })));
     h.ready("m-1", Origin::Declared, 0);
     assert_eq!(h.core.begin(&any).unwrap().model, "m");
-    assert_eq!(h.core.begin(&query("tgi", 1)).unwrap().model, "m", "a name that stands for any");
+    assert_eq!(h.core.begin(&query("tgi", 1)).unwrap().model, "m", "a name that means any model");
     h.start("e-1", Origin::Declared);
     let planned = Planned { bytes: 1, task: "embed".into() };
     h.handle("e-1", Event::Planned { outcome: Ok((planned, devices())) }, 0);

@@ -79,7 +79,7 @@ fn control_tokens_are_found_only_when_asked_for() {
     let v = Vocabulary { merges: Some(vec!["a b"]), ..v };
     let (parsed, plain) = (tokenizer(&v, Specials::Parsed).unwrap(), tokenizer(&v, Specials::Text).unwrap());
     let text = "ab<|im_end|><think>ab";
-    // Its name makes it a control token: its type says otherwise.
+    // Its name makes it a control token, although its type is another.
     assert_eq!(ids(&parsed, text, true), [258, 256, 257, 259, 256, 257]);
     let spelled = ids(&plain, text, true);
     assert_eq!((spelled[0], spelled[1], *spelled.last().unwrap()), (258, 256, 257));

@@ -1,7 +1,8 @@
 #include <metal_stdlib>
 using namespace metal;
 
-// What a kernel may not read or write. All run with one threadgroup of 32 threads on buffers of 32 elements.
+// Invalid reads and writes. All kernels run with one threadgroup of 32 threads on buffers of 32
+// elements.
 constant bool HAS_X [[function_constant(0)]];
 
 template <int SHIFT>
@@ -24,7 +25,7 @@ template <int SHIFT>
 }
 template [[host_name("writes_one_past")]] [[kernel]] decltype(writes<1>) writes<1>;
 
-// Four at a time, over the end of 30.
+// Reads four elements at a time, past the end of a buffer of 30.
 [[kernel]] void reads_vector_past(device float4 *y [[buffer(0)]], device const float4 *x [[buffer(1)]],
     uint i [[thread_index_in_threadgroup]]) {
     if (i < 8) {
@@ -32,7 +33,7 @@ template [[host_name("writes_one_past")]] [[kernel]] decltype(writes<1>) writes<
     }
 }
 
-// Four at a time, from where one may be read.
+// Reads four elements at once at an address that is aligned for one.
 [[kernel]] void reads_vector_astray(device float *y [[buffer(0)]], device const float *x [[buffer(1)]],
     uint i [[thread_index_in_threadgroup]]) {
     float4 v = *(device const float4 *)(x + 1);
@@ -60,7 +61,8 @@ template [[host_name("shares_one_before")]] [[kernel]] decltype(shares<-1>) shar
     y[i] = x[i];
 }
 
-// Reads of what no one wrote: the last element of threadgroup memory, an element that is added to, halves and bytes.
+// Reads of unwritten memory: the last element of threadgroup memory, an element that is added to,
+// halves and bytes.
 template <uint WRITTEN>
 [[kernel]] void fills(device float *y [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {
     threadgroup float shared[32];

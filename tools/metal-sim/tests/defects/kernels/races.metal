@@ -1,9 +1,10 @@
 #include <metal_stdlib>
 using namespace metal;
 
-// Threads that meet in memory: each pair is a kernel in which something orders them, and one in which nothing does.
-// All run with 64 threads a threadgroup.
-// A thread reads what one of the other SIMD-group wrote.
+// Threads that access the same memory. Of each pair of kernels, one orders the accesses and the
+// other does not. All run with 64 threads per threadgroup.
+
+// A thread reads what a thread of the other SIMD-group wrote.
 template <bool WITH_BARRIER>
 [[kernel]] void neighbours(device float *y [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {
     threadgroup float shared[64];
@@ -16,7 +17,7 @@ template <bool WITH_BARRIER>
 template [[host_name("neighbours")]] [[kernel]] decltype(neighbours<true>) neighbours<true>;
 template [[host_name("neighbours_race")]] [[kernel]] decltype(neighbours<false>) neighbours<false>;
 
-// The same within a SIMD-group, whose own barrier is enough, if it orders memory.
+// The same within a SIMD-group. A SIMD-group barrier is enough if it orders memory.
 template <uint FLAGS>
 [[kernel]] void lanes(device float *y [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {
     threadgroup float shared[64];
@@ -27,7 +28,7 @@ template <uint FLAGS>
 template [[host_name("lanes")]] [[kernel]] decltype(lanes<2>) lanes<2>;
 template [[host_name("lanes_race")]] [[kernel]] decltype(lanes<0>) lanes<0>;
 
-// Everyone reads what one thread then writes.
+// All threads read an element that one thread writes afterwards.
 template <bool WITH_BARRIER>
 [[kernel]] void overwrites(device float *y [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {
     threadgroup float shared[1];
@@ -46,7 +47,8 @@ template <bool WITH_BARRIER>
 template [[host_name("overwrites")]] [[kernel]] decltype(overwrites<true>) overwrites<true>;
 template [[host_name("overwrites_race")]] [[kernel]] decltype(overwrites<false>) overwrites<false>;
 
-// Device memory between threads of a threadgroup, which a barrier of threadgroup memory does not order.
+// Threads of a threadgroup share device memory, which a barrier with mem_threadgroup does not
+// order.
 template <uint FLAGS>
 [[kernel]] void through_device(device float *y [[buffer(0)]], device float *x [[buffer(1)]],
     uint i [[thread_index_in_threadgroup]]) {
@@ -57,7 +59,7 @@ template <uint FLAGS>
 template [[host_name("through_device")]] [[kernel]] decltype(through_device<1>) through_device<1>;
 template [[host_name("through_device_race")]] [[kernel]] decltype(through_device<2>) through_device<2>;
 
-// Threadgroups that write parts of a buffer; the bad ones one element too many.
+// Each threadgroup writes its part of a buffer; in the racing kernel, one element too many.
 template <uint TOO_MANY>
 [[kernel]] void parts(device half *y [[buffer(0)]], uint group [[threadgroup_position_in_grid]],
     uint i [[thread_index_in_threadgroup]]) {
@@ -68,7 +70,7 @@ template <uint TOO_MANY>
 template [[host_name("parts")]] [[kernel]] decltype(parts<0>) parts<0>;
 template [[host_name("parts_race")]] [[kernel]] decltype(parts<1>) parts<1>;
 
-// Threadgroups that read what another writes, whichever comes first.
+// A threadgroup reads what another writes, whichever runs first.
 template <uint OTHER>
 [[kernel]] void groups(device float *y [[buffer(0)]], uint group [[threadgroup_position_in_grid]],
     uint i [[thread_index_in_threadgroup]]) {
@@ -79,12 +81,12 @@ template <uint OTHER>
 template [[host_name("groups")]] [[kernel]] decltype(groups<0>) groups<0>;
 template [[host_name("groups_race")]] [[kernel]] decltype(groups<1>) groups<1>;
 
-// Bytes side by side are no one else's.
+// Threads that write adjacent bytes do not race.
 [[kernel]] void bytes(device uchar *y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
     y[i] = uchar(i);
 }
 
-// A counter of all threads; the bad one looks at it as at any number.
+// All threads increment a counter; in the racing kernel, one also reads it non-atomically.
 template <bool IS_PLAIN>
 [[kernel]] void counts(device atomic_uint *y [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {
     atomic_fetch_add_explicit(y, 1u, memory_order_relaxed);
@@ -96,7 +98,7 @@ template <bool IS_PLAIN>
 template [[host_name("counts")]] [[kernel]] decltype(counts<false>) counts<false>;
 template [[host_name("counts_race")]] [[kernel]] decltype(counts<true>) counts<true>;
 
-// The same, where one thread sets it to 0 first, and then counts too.
+// The same, but one thread first sets the counter to 0, non-atomically.
 template <bool WITH_BARRIER>
 [[kernel]] void starts(device atomic_uint *y [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {
     if (i == 0) {
@@ -110,7 +112,7 @@ template <bool WITH_BARRIER>
 template [[host_name("starts")]] [[kernel]] decltype(starts<true>) starts<true>;
 template [[host_name("starts_race")]] [[kernel]] decltype(starts<false>) starts<false>;
 
-// A tile that is stored by one SIMD-group and loaded by another.
+// One SIMD-group stores a tile and another loads it.
 template <bool WITH_BARRIER>
 [[kernel]] void tile(device float *y [[buffer(0)]], uint simd [[simdgroup_index_in_threadgroup]]) {
     threadgroup float shared[64];

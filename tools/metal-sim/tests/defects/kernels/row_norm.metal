@@ -1,7 +1,8 @@
 #include <metal_stdlib>
 using namespace metal;
 
-// y = (x - mean) / sqrt(var + eps), one threadgroup a row: the demonstration, and with one flaw each, its bad copies.
+// y = (x - mean) / sqrt(var + eps), one threadgroup per row: a correct kernel, and copies of it
+// with one flaw each.
 enum Flaw { NONE, MISSING_BARRIER, READS_PAST_ROW };
 
 struct Row {
@@ -88,7 +89,7 @@ kernel void split_barrier(device float *y [[buffer(0)]], uint i [[thread_index_i
     }
 }
 
-// Twice what a threadgroup has.
+// Twice the memory of a threadgroup.
 kernel void too_much_threadgroup_memory(device float *y [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {
     threadgroup float big[16384];
     big[i] = 1.0f;

@@ -1,7 +1,7 @@
 #include <metal_stdlib>
 using namespace metal;
 
-// Lanes that do not keep together, and the order in which threads come.
+// Lanes of a SIMD-group that diverge, and the order in which threads run.
 
 [[kernel]] void half_of_the_lanes(device float *y [[buffer(0)]], uint lane [[thread_index_in_simdgroup]]) {
     if (lane < 16) {
@@ -19,7 +19,7 @@ using namespace metal;
     }
 }
 
-// The last lanes go round a loop once more.
+// The last lanes run one more iteration of a loop.
 [[kernel]] void uneven_loop(device float *y [[buffer(0)]], uint lane [[thread_index_in_simdgroup]]) {
     float sum = 0.0f;
     for (uint i = 0; i < 2 + lane / 30; i++) {
@@ -28,7 +28,7 @@ using namespace metal;
     y[lane] = simd_max(sum);
 }
 
-// All lanes that are left take part.
+// All lanes that have not returned take part.
 [[kernel]] void some_have_returned(device float *y [[buffer(0)]], uint lane [[thread_index_in_simdgroup]]) {
     if (lane >= 16) {
         return;
@@ -36,7 +36,7 @@ using namespace metal;
     y[lane] = simd_sum(1.0f);
 }
 
-// The number of the place at which a thread came: in the first part, and after a SIMD operation.
+// The order in which threads ran: before a SIMD operation, and after it.
 [[kernel]] void places(device uint *y [[buffer(0)]], device atomic_uint *count [[buffer(1)]],
     uint i [[thread_position_in_grid]], uint threads [[threads_per_grid]]) {
     y[i] = atomic_fetch_add_explicit(count, 1u, memory_order_relaxed);

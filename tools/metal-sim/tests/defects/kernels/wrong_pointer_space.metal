@@ -1,7 +1,7 @@
 #include <metal_stdlib>
 using namespace metal;
 
-// Planted: a device pointer where a threadgroup pointer is asked for. Must not compile.
+// A device pointer is passed as a threadgroup pointer. Must not compile.
 METAL_FUNC float first(threadgroup const float *p) { return p[0]; }
 
 kernel void wrong_pointer_space(device float *y [[buffer(0)]]) {

@@ -1,5 +1,6 @@
-//! Compiles a `.metal` source for the simulated device and dispatches its kernels, without Metal's own interface between:
-//! every buffer ends at a page that traps, and the order of threads is the caller's choice.
+//! Compiles a `.metal` source for the simulated device and dispatches its kernels directly, without
+//! Metal's API. Every buffer ends at a page that traps, and the caller chooses the order of
+//! threads.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
@@ -15,22 +16,23 @@ pub enum Order {
     Forward,
     /// Last to first.
     Backward,
-    /// Drawn anew at every barrier, from this seed.
+    /// Random, drawn again at every barrier, from this seed.
     Shuffled(u64),
-    /// SIMD-groups take turns at every SIMD operation, and odd lanes come first.
+    /// Interleaved: SIMD-groups switch at every SIMD operation, and odd lanes run first.
     InTurns,
 }
 
 /// How a library is compiled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mode {
-    /// As it is.
+    /// Without checks.
     Plain,
-    /// Every access to memory watched.
+    /// With a check of every memory access.
     Checked,
 }
 
-/// Compiles `kernels/NAME.metal` as our own kernels are. The error is what the compiler said.
+/// Compiles `kernels/NAME.metal` in the same way as our own kernels. The error is the compiler's
+/// output.
 pub fn compile(name: &str, mode: Mode) -> Result<(), String> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = Command::new(here.join("../../compile"))
@@ -77,7 +79,7 @@ unsafe extern "C" {
 }
 const RTLD_NOW: c_int = 2;
 
-/// A loaded library. Its runtime serves one caller at a time, so there is one at a time.
+/// A loaded library. Its runtime supports only one caller, so only one library is loaded at a time.
 pub struct Library {
     dispatch: unsafe extern "C" fn(*const c_char, *const Launch) -> c_int,
     error: unsafe extern "C" fn() -> *const c_char,
@@ -91,7 +93,7 @@ pub struct Library {
 }
 
 static ALONE: Mutex<()> = Mutex::new(());
-/// What the runtime counts, over all dispatches of the process.
+/// The clock of `sim_launch`, over all dispatches of the process.
 static CLOCK: AtomicU32 = AtomicU32::new(0);
 
 impl Library {
@@ -100,9 +102,9 @@ impl Library {
         Self::load_as(name, Mode::Plain)
     }
 
-    /// The same in either mode.
+    /// Compiles `kernels/NAME.metal` in this mode and loads it.
     pub fn load_as(name: &str, mode: Mode) -> Result<Self, String> {
-        // A test that failed holding the lock has left nothing behind that the next one reads.
+        // A test that failed while it held the lock leaves no state that the next one reads.
         let alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         compile(name, mode)?;
         let suffix = if mode == Mode::Checked { ".checked" } else { "" };
@@ -113,7 +115,7 @@ impl Library {
             // SAFETY: after a failed dlopen, dlerror returns a C string.
             return Err(unsafe { text(dlerror()) });
         }
-        // SAFETY: each symbol is a function of the type that its field gives, as runtime/abi.h declares it.
+        // SAFETY: each symbol is a function of its field's type, as runtime/abi.h declares it.
         unsafe {
             Ok(Self {
                 dispatch: symbol(handle, c"sim_dispatch"),
@@ -132,7 +134,7 @@ impl Library {
     /// A buffer with these contents.
     pub fn buffer<T: Copy>(&self, values: &[T]) -> Buffer<'_> {
         let size = size_of_val(values);
-        // SAFETY: the allocation holds `size` bytes, and no one else knows it yet.
+        // SAFETY: the allocation holds `size` bytes, and nothing else refers to it yet.
         let data = unsafe {
             let data = (self.alloc)(size.max(1));
             assert!(!data.is_null(), "no memory for a buffer of {size} bytes");
@@ -142,15 +144,16 @@ impl Library {
         Buffer { library: self, data, size, offset: 0, is_fresh: false }
     }
 
-    /// A buffer that no one has written.
+    /// A buffer without contents.
     pub fn fresh(&self, size: usize) -> Buffer<'_> {
-        // SAFETY: as above; what it holds are bytes of some value.
+        // SAFETY: as above; its bytes are initialised, with any value.
         let data = unsafe { (self.alloc)(size) };
         assert!(!data.is_null(), "no memory for a buffer of {size} bytes");
         Buffer { library: self, data, size, offset: 0, is_fresh: true }
     }
 
-    /// Runs a kernel over `groups` threadgroups of `threads` threads, both in one dimension; returns its warnings.
+    /// Runs a kernel over `groups` threadgroups of `threads` threads, both in one dimension, and
+    /// returns its warnings.
     pub fn dispatch(
         &self,
         kernel: &str,
@@ -161,14 +164,15 @@ impl Library {
         self.dispatch_together(&[kernel], grid, buffers, order)
     }
 
-    /// Bytes that one dispatch in a checked library reads and writes, and how many different ones of each.
+    /// Bytes that one dispatch in a checked library reads and writes, and how many distinct ones of
+    /// each.
     pub fn traffic(&self, kernel: &str, grid: [u32; 2], buffers: &[&Buffer<'_>]) -> [u64; 4] {
         let mut traffic = [0; 4];
         self.dispatch_counted(&[kernel], grid, buffers, Order::Forward, &mut traffic).unwrap();
         traffic
     }
 
-    /// The same for several kernels that no barrier orders.
+    /// Like [`Library::dispatch`], for several kernels without a barrier between them.
     pub fn dispatch_together(
         &self,
         kernels: &[&str],
@@ -207,7 +211,8 @@ impl Library {
             Order::Shuffled(seed) => (2, seed),
             Order::InTurns => (3, 0),
         };
-        // SAFETY: `launch` and what it points to outlive the calls; a kernel that leaves its buffers traps.
+        // SAFETY: `launch` and everything it points to outlive the calls; a kernel traps if it
+        // leaves its buffers.
         unsafe {
             (self.clear)();
             (self.thread_order)(mode, seed);
@@ -222,7 +227,7 @@ impl Library {
     }
 }
 
-/// Memory that a kernel may read and write, and that traps when it reads past the end.
+/// Memory that a kernel may read and write. An access past its end traps.
 pub struct Buffer<'a> {
     library: &'a Library,
     data: *mut c_void,
@@ -232,7 +237,7 @@ pub struct Buffer<'a> {
 }
 
 impl Buffer<'_> {
-    /// The same, bound at this many bytes from its beginning.
+    /// The buffer, bound at this offset in bytes.
     pub fn at(mut self, offset: usize) -> Self {
         self.offset = offset;
         self
@@ -246,7 +251,8 @@ impl Buffer<'_> {
 
     /// A copy of the contents.
     pub fn read<T: Copy>(&self) -> Vec<T> {
-        // SAFETY: the allocation holds `size` initialised bytes at 16-byte alignment, and no kernel runs now.
+        // SAFETY: the allocation holds `size` initialised bytes at 16-byte alignment, and no kernel
+        // runs now.
         unsafe { slice::from_raw_parts(self.data.cast::<T>(), self.size / size_of::<T>()).to_vec() }
     }
 }
@@ -261,7 +267,8 @@ impl Drop for Buffer<'_> {
 /// # Safety
 /// `F` must be the type of the function of that name.
 unsafe fn symbol<F: Copy>(library: *mut c_void, name: &CStr) -> F {
-    // SAFETY: `library` was returned by dlopen; the caller vouches for `F`, a pointer like the one read here.
+    // SAFETY: `library` was returned by dlopen; the caller guarantees that `F` is a function
+    // pointer of this type.
     unsafe {
         let address = dlsym(library, name.as_ptr());
         assert!(!address.is_null(), "the library lacks {name:?}");
@@ -272,6 +279,6 @@ unsafe fn symbol<F: Copy>(library: *mut c_void, name: &CStr) -> F {
 /// # Safety
 /// `p` must be a C string.
 unsafe fn text(p: *const c_char) -> String {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
 }

@@ -1,4 +1,5 @@
-//! What the checked mode must report, and what it must not: memory, races, and lanes that do not keep together.
+//! What the checked mode must report, and what it must not: memory errors, races, and lanes of a
+//! SIMD-group that diverge.
 
 use metal_sim_tests::{Buffer, Library, Mode, Order};
 
@@ -29,7 +30,7 @@ fn races_are_reported_in_every_order_and_nothing_else_is() {
             };
             let said = run(&format!("{kernel}_race"));
             let races = said.contains(&format!("{kernel}_race: data race at byte")) && said.contains(subject);
-            // `tile_race` may also find the memory unwritten, if the reader comes first.
+            // `tile_race` may also report unwritten memory, if the reader runs first.
             assert!(races, "{kernel}, {order:?}: {said:?}");
             assert_eq!(run(kernel), "", "{order:?}");
         }
@@ -185,8 +186,9 @@ fn orders_differ_and_a_seed_gives_one_order() {
         assert!(came.into_iter().eq(0..(2 * groups * threads) as u32), "{order:?}");
     }
     let [forward, backward, _, _, in_turns] = &all[..] else { unreachable!() };
-    let second = groups * threads; // where places after the SIMD operation begin
-    // A SIMD-group runs as far as it can, or no further than the others.
+    let second = groups * threads; // index of the first place after the SIMD operation
+    // Forward, a SIMD-group runs until it must wait; interleaved, it waits for the others at
+    // every SIMD operation.
     assert_eq!((forward[0], forward[1], forward[second], forward[32]), (0, 1, 32, 64));
     assert_eq!((in_turns[0], in_turns[1], in_turns[33], in_turns[second + 1]), (16, 0, 32, 64));
     assert_eq!((backward[second - 1], backward[second - 64]), (0, 95));
@@ -197,6 +199,6 @@ fn bytes_are_counted_as_asked_for_and_once() {
     let library = checked("memory");
     let (y, x) = (library.buffer(&[0f32; 32]), library.buffer(&[0f32; 32]));
     assert_eq!(library.traffic("reads", [1, 32], &[&y, &x]), [128, 128, 128, 128]);
-    // Every thread reads the same.
+    // Every thread reads the same bytes.
     assert_eq!(library.traffic("reads_first", [1, 32], &[&y, &x]), [128, 128, 4, 128]);
 }

@@ -1,4 +1,5 @@
-//! One good kernel that must pass whatever the order of threads, and planted defects that must each be caught.
+//! One correct kernel that must pass in every order of threads, and planted defects that must each
+//! be caught.
 
 use std::env;
 use std::process::Command;
@@ -29,7 +30,7 @@ fn reference(x: &[f32], length: usize) -> Vec<f64> {
         .collect()
 }
 
-/// Largest difference from the reference; NaN if there is one anywhere.
+/// Largest difference from the reference; NaN if any difference is NaN.
 fn worst(got: &[f32], want: &[f64]) -> f64 {
     let differences = got.iter().zip(want).map(|(&g, &w)| (f64::from(g) - w).abs());
     differences.fold(0.0, |worst, d| if d.is_nan() || d > worst { d } else { worst })
@@ -69,7 +70,8 @@ fn a_correct_kernel_passes_in_every_order() {
 #[test]
 fn half_precision_is_computed_in_its_own_format() {
     let library = Library::load("row_norm").unwrap();
-    // 0.5, -0.5, 1.0, -1.0 in both formats: the result is known, and each format rounds it in its own way.
+    // 0.5, -0.5, 1.0, -1.0 in both formats. The exact result is known, and each format rounds it
+    // differently.
     let (f16, bf16) = ([0x3800u16, 0xb800, 0x3c00, 0xbc00], [0x3f00u16, 0xbf00, 0x3f80, 0xbf80]);
     for (kernel, x, want) in [
         ("row_norm_f16", f16, [0x390fu16, 0xb90f, 0x3d0f, 0xbd0f]), // ±0.6325, ±1.2649
@@ -126,7 +128,8 @@ fn an_unknown_kernel_is_refused() {
     assert_eq!(error, "no kernel named absent");
 }
 
-/// The read traps and ends the process, so it happens in a child: this same test, told by the environment to do it.
+/// The read traps and ends the process. So it runs in a child process: this same test, with an
+/// environment variable set.
 #[test]
 fn a_read_past_the_end_of_a_buffer_traps() {
     const CHILD: &str = "METAL_SIM_TEST_READS_PAST_END";

@@ -16,7 +16,8 @@ import statistics
 import sys
 import time
 
-# Libraries may print to standard output, so it becomes standard error, and answers go to a copy of it.
+# Libraries may print to standard output. So file descriptor 1 becomes standard error, and answers
+# go to a copy of the original standard output.
 ANSWERS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
@@ -38,7 +39,7 @@ def pad(batch):
 
 
 def pool(job, tokens, mask):
-    """L2-normalized vectors by the model's own pooling. Not timed, because numpy is not part of the engine."""
+    """L2-normalized vectors by the model's own pooling. Not timed: numpy is not part of the engine."""
     import numpy as np
 
     settings = json.loads((pathlib.Path(job["model"]) / "1_Pooling/config.json").read_text())
@@ -122,7 +123,9 @@ class OnnxRuntime(OnnxEngine):
 
 
 class FastEmbed(OnnxRuntime):
-    """The ONNX Runtime session that fastembed opens, with the same token ids as the others; a text goes through fastembed."""
+    """fastembed's ONNX Runtime session, with the same token ids as the others.
+
+    For the time to the first vector, a text goes through fastembed itself."""
 
     def open(self, _):
         from fastembed import TextEmbedding

@@ -27,8 +27,7 @@ impl Style {
         } else if has("<|python_tag|>") || has("\"parameters\"") {
             Style::Llama
         } else {
-            // The template has tools in an unknown syntax. The parser accepts any syntax; a forced
-            // call uses the most common one.
+            // The template has tools in an unknown syntax: assume the most common one.
             Style::Tagged
         }
     }

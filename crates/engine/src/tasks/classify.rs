@@ -58,6 +58,17 @@ pub struct Label {
 }
 
 /// A model with a head for sequence classification, loaded and checked.
+///
+/// ```no_run
+/// use sconce_engine::{Classifier, LoadOptions};
+///
+/// let model = "distilbert/distilbert-base-uncased-finetuned-sst-2-english".parse()?;
+/// let classifier = Classifier::load(&model, &LoadOptions::from_env()?, &())?;
+/// for label in &classifier.classify(&["What a lovely day.".into()], false)?.results[0] {
+///     println!("{} {:.3}", label.label, label.score);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Classifier {
     session: Session<ClassifierPipeline>,

@@ -20,6 +20,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// A model with a text tower and a vision tower, loaded and checked.
+///
+/// ```no_run
+/// use sconce_engine::{Clip, Image, LoadOptions};
+///
+/// let clip = Clip::load(&"openai/clip-vit-base-patch32".parse()?, &LoadOptions::from_env()?, &())?;
+/// let image = Image::decode(&std::fs::read("cat.jpg")?)?;
+/// for label in &clip.classify(&[image], &["a photo of a cat", "a photo of a dog"])?[0] {
+///     println!("{:.3} {}", label.score, label.label);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Clip {
     session: Session<Towers>,

@@ -74,6 +74,15 @@ fn l2_normalize(row: &[f32]) -> Vec<f32> {
 }
 
 /// A sentence-transformers model, or a GGUF file of one, loaded and checked.
+///
+/// ```no_run
+/// use sconce_engine::{Embedder, LoadOptions, Prompt};
+///
+/// let embedder = Embedder::load(&"minilm".parse()?, &LoadOptions::from_env()?, &())?;
+/// let embeddings = embedder.embed(&["A man is eating food.", "Someone has lunch."], &Prompt::Default)?;
+/// let cosine: f32 = embeddings.row(0).iter().zip(embeddings.row(1)).map(|(a, b)| a * b).sum();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Embedder {
     session: Session<SentencePipeline>,

@@ -37,6 +37,19 @@ pub struct ChatOptions {
 ///
 /// Requests of any number of threads run together by continuous batching: each step of the model
 /// computes the next token of every answer, and chunks of the waiting prompts.
+///
+/// ```no_run
+/// use sconce_engine::{ChatOptions, Event, Llm, LoadOptions, Message, Request};
+///
+/// let llm = Llm::load(&"smollm".parse()?, &LoadOptions::from_env()?, &())?;
+/// let messages = [Message::new("user", "Name three colours.")];
+/// for event in llm.chat(&messages, &ChatOptions::default(), &Request::default())? {
+///     if let Event::Text { text, .. } = event? {
+///         print!("{text}");
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Llm {
     model: Arc<LoadedModel<Decode, LmText>>,

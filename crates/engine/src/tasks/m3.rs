@@ -39,6 +39,15 @@ pub struct M3Embedding {
 }
 
 /// A bge-m3 model, loaded and checked.
+///
+/// ```no_run
+/// use sconce_engine::{LoadOptions, M3};
+///
+/// // One pass gives the dense, the sparse and the multi-vector embedding of a text.
+/// let model = M3::load(&"BAAI/bge-m3".parse()?, &LoadOptions::from_env()?, &())?;
+/// let embedding = &model.embed(&["A man is eating food."])?.results[0];
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct M3 {
     session: Session<M3Pipeline>,

@@ -38,6 +38,17 @@ impl MultiVector {
 }
 
 /// A multi-vector model, loaded and checked: ColBERT in Stanford's or PyLate's format, or bge-m3.
+///
+/// ```no_run
+/// use sconce_engine::{LoadOptions, MultiVectorEncoder};
+///
+/// let model = "colbert-ir/colbertv2.0".parse()?;
+/// let encoder = MultiVectorEncoder::load(&model, &LoadOptions::from_env()?, &())?;
+/// let query = &encoder.queries(&["How many people live in Berlin?"])?.results[0];
+/// let document = &encoder.documents(&["Berlin has 3.7 million inhabitants."])?.results[0];
+/// println!("{:.2}", document.max_sim(query));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct MultiVectorEncoder(OrM3<ColbertPipeline>);
 

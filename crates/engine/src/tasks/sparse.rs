@@ -40,6 +40,16 @@ impl SparseVector {
 }
 
 /// A sparse model, loaded and checked: SPLADE with a masked language model's head, or bge-m3.
+///
+/// ```no_run
+/// use sconce_engine::{LoadOptions, SparseEncoder};
+///
+/// let model = "prithivida/Splade_PP_en_v2".parse()?;
+/// let encoder = SparseEncoder::load(&model, &LoadOptions::from_env()?, &())?;
+/// let vectors = encoder.embed(&["A man is eating food.", "Someone has lunch."])?.results;
+/// println!("{:.3}", vectors[0].dot(&vectors[1]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct SparseEncoder(OrM3<Splade>);
 

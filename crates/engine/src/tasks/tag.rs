@@ -18,6 +18,17 @@ use serde_json::Value;
 use std::path::Path;
 
 /// A model with a head for token classification, loaded and checked.
+///
+/// ```no_run
+/// use sconce_engine::{LoadOptions, Strategy, Tagger};
+///
+/// let tagger = Tagger::load(&"dslim/bert-base-NER".parse()?, &LoadOptions::from_env()?, &())?;
+/// // One label per word; entities below a score of 0.5 are left out.
+/// for entity in &tagger.tag(&["Zoë moved to New York."], Strategy::First, 0.5)?.results[0] {
+///     println!("{} {}..{}", entity.label, entity.start, entity.end);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Tagger {
     session: Session<TaggerPipeline>,

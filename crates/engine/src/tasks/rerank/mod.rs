@@ -56,6 +56,18 @@ pub struct Ranking {
 /// A reranker, loaded and checked: a cross-encoder, which reads query and document together and
 /// returns one score, or a language model without such a head (Qwen3-Reranker), whose score is the
 /// logit of "yes" minus that of "no".
+///
+/// ```no_run
+/// use sconce_engine::{LoadOptions, RankOptions, Reranker};
+///
+/// let model = "cross-encoder/ms-marco-MiniLM-L6-v2".parse()?;
+/// let reranker = Reranker::load(&model, &LoadOptions::from_env()?, &())?;
+/// let documents = ["Berlin is known for its museums.", "Berlin has 3.7 million inhabitants."];
+/// let options = RankOptions::default().with_top_n(Some(1));
+/// let best = &reranker.rerank("How many people live in Berlin?", &documents, options)?.ranked[0];
+/// println!("{:.3} {}", best.score, documents[best.index]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Reranker {
     session: Session<ClassifierPipeline>,

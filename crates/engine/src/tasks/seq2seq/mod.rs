@@ -25,6 +25,16 @@ use std::sync::Arc;
 ///
 /// Inputs of any number of threads run together: each step of the model computes the next token of
 /// every answer.
+///
+/// ```no_run
+/// use sconce_engine::{LoadOptions, Seq2Seq, Seq2SeqOptions};
+///
+/// let model = Seq2Seq::load(&"google-t5/t5-small".parse()?, &LoadOptions::from_env()?, &())?;
+/// let texts = ["translate English to German: The house is small."];
+/// let answers = model.generate(&texts, &Seq2SeqOptions::default())?;
+/// println!("{}", answers[0].answers[0].text);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Seq2Seq {
     model: Arc<LoadedModel<Seq2SeqWorkload, LmText>>,

@@ -29,6 +29,10 @@ mod served_model;
 mod sse;
 mod stop;
 mod timeout_stream;
+#[cfg(feature = "otlp")]
+mod traces;
+#[cfg(not(feature = "otlp"))]
+#[path = "no_traces.rs"]
 mod traces;
 
 pub use answer::{Answer, Compute};

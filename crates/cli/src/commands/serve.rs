@@ -114,7 +114,7 @@ pub(crate) struct Http {
 #[derive(Args, Clone)]
 pub(crate) struct Spans {
     /// Send a span of every request to this OpenTelemetry collector (OTLP over gRPC), such as
-    /// http://localhost:4317.
+    /// http://localhost:4317. Needs a build with `--features otlp`, as released ones are.
     #[arg(long, value_name = "URL", env = "OTLP_ENDPOINT")]
     otlp_endpoint: Option<String>,
     /// Service name of the spans.

@@ -8,5 +8,6 @@ mod lifecycle;
 mod openai;
 mod pipeline;
 mod tei;
+#[cfg(feature = "otlp")]
 mod traces;
 mod worker;

@@ -1,0 +1,68 @@
+//! What people read: help, plans and errors. After a change, `cargo insta review`, or
+//! `INSTA_UPDATE=always cargo test -p sconce-cli --test texts` and a look at the diff.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod common;
+
+use common::{out, sconce};
+use insta::assert_snapshot;
+use sconce_testkit::{golden, materialize};
+
+/// What a command prints, with paths and free memory replaced.
+fn printed(args: &[&str], replaced: &[(&str, &str)]) -> String {
+    let output = sconce(args, b"");
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).join("");
+    let text = replaced.iter().fold(text, |text, (from, to)| text.replace(from, to));
+    let lines = text.lines().map(|line| match line.split_once(" of ") {
+        Some((fits, _)) if line.ends_with(" free") => format!("{fits} of FREE free\n"),
+        _ => format!("{}\n", line.trim_end()),
+    });
+    lines.collect()
+}
+
+#[test]
+fn help_of_every_command() {
+    let all = out(&["--help"], b"");
+    assert_snapshot!("help", all);
+    let commands = all.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names = commands.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
+    let names: Vec<&str> = names.filter(|name| *name != "help").collect();
+    assert!(names.len() > 15, "{names:?}");
+    for name in names {
+        assert_snapshot!(format!("help_{name}"), printed(&[name, "--help"], &[]));
+    }
+    for name in ["serve", "status", "start", "stop", "drain"] {
+        assert_snapshot!(format!("help_pool_{name}"), out(&["pool", name, "--help"], b""));
+    }
+}
+
+#[test]
+fn plans() {
+    let embedder = golden("st-cls-dense");
+    let (llama, t5) = (materialize("llama-2"), materialize("t5-whole"));
+    let plan = |dir: &std::path::Path, rest: &[&str]| {
+        let dir = dir.to_str().unwrap();
+        printed(&[&["plan", dir, "--isa", "scalar"], rest].concat(), &[(dir, "DIR")])
+    };
+    assert_snapshot!("plan_embedder", plan(&embedder, &["-d", "cpu"]));
+    assert_snapshot!("plan_embedder_auto", plan(&embedder, &["-d", "cpu", "--dtype", "auto"]));
+    assert_snapshot!("plan_embedder_composed", plan(&embedder, &["-d", "cpu", "--rung", "composed"]));
+    assert_snapshot!("plan_llm", plan(llama.path(), &["-d", "cpu"]));
+    assert_snapshot!("plan_seq2seq", plan(t5.path(), &["-d", "cpu"]));
+}
+
+#[test]
+fn errors() {
+    let embedder = golden("st-cls-dense");
+    let dir = embedder.to_str().unwrap();
+    let of = |args: &[&str]| printed(args, &[(dir, "DIR")]);
+    assert_snapshot!("error_no_such_model", of(&["embed", "-m", "./absent", "x"]));
+    assert_snapshot!("error_offline", of(&["embed", "-m", "org/absent", "x"]));
+    assert_snapshot!("error_wrong_task", of(&["rerank", "-m", dir, "-q", "a", "b"]));
+    assert_snapshot!("error_device_syntax", of(&["embed", "-m", dir, "-d", "gpu", "x"]));
+    assert_snapshot!("error_dtype", of(&["embed", "-m", dir, "--dtype", "q99", "x"]));
+    assert_snapshot!("error_no_text", of(&["embed", "-m", dir, "-f", "absent.txt"]));
+    assert_snapshot!("error_one_text", of(&["similarity", "-m", dir, "alone"]));
+    assert_snapshot!("error_batch_tokens", of(&["embed", "-m", dir, "--batch-tokens", "9000000000", "x"]));
+    assert_snapshot!("error_unknown_command", of(&["embedd", "x"]));
+}

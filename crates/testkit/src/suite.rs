@@ -2,7 +2,6 @@
 //! `SCONCE_REQUIRE` names it: `SCONCE_REQUIRE="cuda amx" cargo test`.
 
 use libtest_mimic::{Arguments, Trial};
-use std::path::Path;
 
 /// The kinds of devices that models run on.
 const KINDS: [&str; 3] = ["cpu", "cuda", "metal"];
@@ -58,20 +57,6 @@ impl Suite {
     /// Adds a test that runs once for each kind of device and receives its name.
     pub fn on_each(self, name: &str, run: fn(&str)) -> Suite {
         KINDS.into_iter().fold(self, |suite, kind| suite.on(kind, name, move || run(kind)))
-    }
-
-    /// Adds a test that reads a folder, which the environment variable `variable` names. Without the
-    /// variable the test is ignored.
-    pub fn with_folder(mut self, variable: &str, name: &str, run: fn(&Path)) -> Suite {
-        let folder = std::env::var_os(variable);
-        let is_ignored = folder.is_none();
-        let missing = format!("{variable} must name a folder; CONTRIBUTING.md says how it is made");
-        let trial = Trial::test(name, move || {
-            run(Path::new(&folder.ok_or(missing)?));
-            Ok(())
-        });
-        self.trials.push(trial.with_ignored_flag(is_ignored));
-        self
     }
 
     /// Runs the tests that the command line selects, as `#[test]` does, and exits.

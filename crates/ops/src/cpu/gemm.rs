@@ -1,5 +1,4 @@
-//! Matrix multiplication (GEMM), A[m,k] · B with B packed into panels: used by `linear` and by
-//! `attention`.
+//! Matrix multiplication (GEMM) for `linear` and `attention`: A[m,k] · B.
 //!
 //! B is packed into panels of [`PANEL`] columns. A panel is k rows of consecutive columns,
 //! `[n/32][k][32]`; the last panel is padded with zeros. In bf16 a panel holds pairs of rows,

@@ -169,8 +169,8 @@ def save_native(source: Path, directory: Path) -> None:
         model.save(str(directory), create_model_card=False)
     for path in sorted(directory.rglob(formula.WEIGHTS)):
         path.unlink()
-        formula = source / path.parent.relative_to(directory) / formula.FORMULA
-        (path.parent / formula.FORMULA).write_text(formula.read_text())
+        original = source / path.parent.relative_to(directory) / formula.FORMULA
+        (path.parent / formula.FORMULA).write_text(original.read_text())
 
 
 @torch.inference_mode()

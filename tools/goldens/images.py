@@ -1,6 +1,8 @@
 """Image goldens: small files of every format, and the outputs of Pillow and of transformers' PIL
 processors.
 
+    python tools/goldens/images.py OUT        (crates/testkit/goldens/images)
+
 Writes OUT/*.{png,jpg,…}; NAME.rgb (height × width × 3 bytes) beside those that decoders may round
 differently; decode.json, resize.json and pixels.json.
 """

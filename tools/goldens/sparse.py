@@ -95,15 +95,15 @@ def rewrite_as_legacy(directory: Path) -> None:
 
 
 def lower_decoder_bias(directory: Path) -> None:
-    formula = json.loads((directory / formula.FORMULA).read_text())
-    tensors = formula["tensors"]
+    described = json.loads((directory / formula.FORMULA).read_text())
+    tensors = described["tensors"]
     name = next(
         name
         for name in ("cls.predictions.bias", "vocab_projector.bias")
         if name in tensors
     )
     tensors[name]["shift"] = -6.0
-    formula.write(directory, formula["seed"], tensors)
+    formula.write(directory, described["seed"], tensors)
 
 
 def write_golden(variant: Variant, directory: Path, copy: Path) -> None:

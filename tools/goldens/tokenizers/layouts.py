@@ -5,6 +5,9 @@ Needs transformers 4.57 (the last that converts the older files itself), sentenc
 The fast tokenizer is the reference, except where the SentencePiece model has options that its
 conversion drops (byte fallback, no space before the text, spaces kept): there it is the slow one,
 which is SentencePiece itself.
+
+Training breaks ties at random, so a second run makes other vocabularies. With `--keep` the
+vocabularies stay, and only the ids are computed.
 """
 import json, os, sys
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -23,9 +26,10 @@ OFFSETS = {"bert", "roberta-prefix", "xlmr"}
 # The slow tokenizers also continue differently after the name of a special token.
 OTHERS = {TEXTS[i] for i in (7, 9, 11, 15, 16, 26, 35)}
 
-def main(out):
+def main(out, keep):
     root = os.path.join(out, "layouts")
-    dirs.main(root)
+    if not keep:
+        dirs.main(root)
     json.dump({"texts": TEXTS, "pairs": PAIRS}, open(os.path.join(out, "texts.json"), "w"), ensure_ascii=False)
     for name in sorted(os.listdir(root)):
         t = AutoTokenizer.from_pretrained(os.path.join(root, name), use_fast=name not in SLOW)
@@ -45,4 +49,4 @@ def main(out):
             rows.append(row)
         json.dump(rows, open(os.path.join(root, name, "golden.json"), "w"), separators=(",", ":"))
 
-main(sys.argv[1])
+main(sys.argv[1], "--keep" in sys.argv)

@@ -1,6 +1,6 @@
-"""Writes the reference's outputs for the texts to OUT/NAME/golden.json, and the whole tokenizer to
-DUMP/NAME.json."""
-import json, os, sys, warnings, logging
+"""Writes the converted tokenizers to DUMP/NAME.json, and their outputs for the texts to
+DUMP/NAME.rows.json."""
+import json, os, sys, warnings
 os.environ["HF_HUB_OFFLINE"] = "1"
 warnings.simplefilter("ignore")
 import transformers

@@ -1,5 +1,5 @@
-//! Compares with results of Pillow and transformers, which `make_image.py` stored, and tests
-//! hostile files.
+//! Compares with results of Pillow and transformers, which `tools/goldens/images.py` stored, and
+//! tests hostile files.
 
 use super::resize::{Filter, resize_window};
 use super::*;
@@ -19,7 +19,7 @@ fn sha(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().take(16).map(|b| format!("{b:02x}")).collect()
 }
 
-/// The bytes that `make_image.py` calls noise.
+/// The bytes that `images.py` calls noise.
 fn noise(width: usize, height: usize, seed: usize) -> Image {
     let byte = |i: usize| {
         let x = ((i + seed * 1_000_003 + 1) as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -184,7 +184,7 @@ mod tests {
         z ^ (z >> 31)
     }
 
-    /// The model of tools/beams.py, after the tokens of an answer.
+    /// The model of tools/goldens/beams.py, after the tokens of an answer.
     fn model(seed: u64, answer: &[u32], ends: &[u32]) -> Vec<f32> {
         let tokens = [&[0], answer].concat();
         let last = tokens[tokens.len() - 1];

@@ -56,7 +56,7 @@ fn what_was_converted_is_what_it_was() {
     for dir in &models {
         let name = dir.file_name().unwrap().to_str().unwrap();
         let problems = compare(name, dir);
-        println!("{name}: {}", if problems.is_empty() { "the same" } else { "DIFFERS" });
+        println!("{name}: {}", if problems.is_empty() { "as expected" } else { "DIFFERS" });
         wrong.extend(problems.into_iter().map(|problem| format!("{name}: {problem}")));
     }
     assert!(wrong.is_empty() && models.len() > 40, "{} models\n{}", models.len(), wrong.join("\n"));
@@ -68,6 +68,8 @@ fn compare(model: &str, dir: &Path) -> Vec<String> {
     let first = files.into_iter().find(|path| path.extension().is_some_and(|e| e == "gguf")).unwrap();
     let gguf = match Gguf::open(&[first]) {
         Ok(gguf) => gguf,
+        // Not supported: the error must name the architecture and list the supported ones.
+        Err(e) if model == "qwen2-moe" && e.to_string().contains("`qwen2moe`; these are supported") => return vec![],
         Err(e) => return vec![e.to_string()],
     };
     let mut problems = tensors(model, &gguf, dir);

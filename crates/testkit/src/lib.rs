@@ -10,7 +10,7 @@ mod wait;
 
 pub use gguf::{GgufTensor, GgufWriter};
 pub use half::{Half, apart};
-pub use property::{Mutation, cases, check, mutations, mutations_in_place};
+pub use property::{DamagedFile, Mutation, cases, check, mutations, mutations_in_place};
 pub use rng::{Rng, mix};
 pub use synthetic::{materialize, plain_words, values};
 pub use wait::{wait_for, wait_for_within, wait_until, wait_until_async};

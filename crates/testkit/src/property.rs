@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::test_runner::{RngSeed, TestRunner};
 use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 
 /// A configuration of `cases` cases. The seed is fixed, so that a run of CI can be repeated;
 /// `PROPTEST_RNG_SEED` and `PROPTEST_CASES` choose others.
@@ -77,6 +78,30 @@ impl Mutation {
                 bytes.splice(to..to, copied);
             }
         }
+    }
+}
+
+/// A file with mutations, restored on drop: also when a property fails and is tried on a smaller
+/// input.
+pub struct DamagedFile {
+    path: PathBuf,
+    original: Vec<u8>,
+}
+
+impl DamagedFile {
+    /// Applies the mutations to the first `reach` bytes of a file.
+    pub fn new(path: &Path, mutations: &[Mutation], reach: usize) -> DamagedFile {
+        let original = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let mut bytes = original.clone();
+        mutations.iter().for_each(|mutation| mutation.apply(&mut bytes, reach));
+        std::fs::write(path, bytes).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        DamagedFile { path: path.into(), original }
+    }
+}
+
+impl Drop for DamagedFile {
+    fn drop(&mut self) {
+        std::fs::write(&self.path, &self.original).unwrap_or_else(|e| panic!("{}: {e}", self.path.display()));
     }
 }
 

@@ -6,7 +6,11 @@ use std::time::{Duration, Instant};
 
 /// Long enough for a busy machine; a test that fails takes that long.
 const LIMIT: Duration = Duration::from_secs(120);
-const POLL_INTERVAL: Duration = Duration::from_millis(3);
+
+/// Short at first; longer later, because some conditions start a process.
+fn poll_interval(started_at: Instant) -> Duration {
+    (started_at.elapsed() / 20).clamp(Duration::from_millis(2), Duration::from_millis(50))
+}
 
 /// Waits until a condition holds. Panics with `what` if it does not within two minutes.
 #[track_caller]
@@ -34,7 +38,7 @@ pub fn wait_for_within<T, E: std::fmt::Display>(
             Ok(value) => return value,
             Err(why) => assert!(started_at.elapsed() < limit, "waited {limit:?} for: {what} {why}"),
         }
-        std::thread::sleep(POLL_INTERVAL);
+        std::thread::sleep(poll_interval(started_at));
     }
 }
 
@@ -46,9 +50,9 @@ pub async fn wait_until_async(what: &str, mut condition: impl FnMut() -> bool) {
             return Poll::Ready(());
         }
         assert!(started_at.elapsed() < LIMIT, "waited {LIMIT:?} for: {what}");
-        let waker = context.waker().clone();
+        let (waker, interval) = (context.waker().clone(), poll_interval(started_at));
         std::thread::spawn(move || {
-            std::thread::sleep(POLL_INTERVAL);
+            std::thread::sleep(interval);
             waker.wake();
         });
         Poll::Pending

@@ -418,17 +418,18 @@ fn mutated_checkpoints_never_panic() {
     pickles.iter().for_each(|pickle| assert!(index(&wrap(pickle)).is_ok()));
     let counts = [const { Cell::new(0) }; 4];
     let damage = prop_oneof![7 => mutations_in_place(1..=2, VALUES), 1 => mutations(1..=2, VALUES, OPCODES)];
-    check(50_000, &(any::<Index>(), damage), |(file, damage)| {
+    check(25_000, &(any::<Index>(), damage), |(file, damage)| {
         let mut bytes = file.get(&files).clone();
         damage.iter().for_each(|mutation| mutation.apply(&mut bytes, usize::MAX));
         sound(&bytes, &counts[..2]);
     });
     // Most damage to a container is detected there, so half of the cases damage a pickle and wrap
     // it in a valid zip.
-    check(50_000, &(any::<Index>(), mutations(1..=2, VALUES, OPCODES)), |(pickle, damage)| {
+    let damage = prop_oneof![mutations_in_place(1..=2, VALUES), mutations(1..=2, VALUES, OPCODES)];
+    check(25_000, &(any::<Index>(), damage), |(pickle, damage)| {
         let mut pickle = pickle.get(&pickles).clone();
         damage.iter().for_each(|mutation| mutation.apply(&mut pickle, usize::MAX));
         sound(&wrap(&pickle), &counts[2..]);
     });
-    assert!(counts.iter().all(|n| n.get() > 2_000), "{counts:?}: the mutations say nothing");
+    assert!(counts.iter().all(|n| n.get() > 1_000), "{counts:?}: the mutations say nothing");
 }

@@ -118,10 +118,10 @@ fn mutated_files_never_panic() {
     let files = ["legacy.pt", "legacy_nested.pt", "legacy_protocol4.pt"].map(golden);
     let counts = [const { Cell::new(0) }; 2];
     let damage = prop_oneof![mutations_in_place(1..=2, VALUES), mutations(1..=2, VALUES, OPCODES)];
-    check(20_000, &(0..files.len(), damage), |(file, damage)| {
+    check(10_000, &(0..files.len(), damage), |(file, damage)| {
         let mut bytes = files[file].clone();
         damage.iter().for_each(|mutation| mutation.apply(&mut bytes, usize::MAX));
         sound(&bytes, &counts);
     });
-    assert!(counts.iter().all(|n| n.get() > 1_000), "{counts:?}: the mutations say nothing");
+    assert!(counts.iter().all(|n| n.get() > 500), "{counts:?}: the mutations say nothing");
 }

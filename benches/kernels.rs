@@ -14,6 +14,7 @@ use sconce_ops::{
     Activation, Attention, DType, Isa, Ladder, Linear, Place, Policy, Raw, Result, Segments, Store, Stored, Tensor,
     WeightFormat, Weights, attention, softmax,
 };
+use sconce_testkit::Rng;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -119,12 +120,8 @@ fn values(n: usize, scale: f32, dtype: DType, dims: &[usize]) -> Result<Tensor> 
 }
 
 fn noise(n: usize, scale: f32) -> Vec<f32> {
-    let mut state = 1u32;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        ((state >> 8) as f32 / (1 << 23) as f32 - 1.0) * scale
-    };
-    (0..n).map(|_| next()).collect()
+    let mut rng = Rng::new(1);
+    (0..n).map(|_| rng.unit_f32() * scale).collect()
 }
 
 struct Random(usize, usize);

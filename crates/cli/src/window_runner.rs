@@ -282,6 +282,7 @@ mod tests {
         let mut handled = Vec::new();
         let slow_at_first = |window: &[Text]| {
             let number = window[0].text.parse::<usize>()? / WINDOW;
+            // Every third window takes longer than those after it.
             thread::sleep(Duration::from_millis(if number.is_multiple_of(3) { 30 } else { 0 }));
             lengths(window)
         };
@@ -351,6 +352,7 @@ mod tests {
         let (mut handled, mut most) = (0, 0);
         let handle = |_: Lengths, window: Vec<Text>| {
             handled += window.len();
+            // A slow writer, which reading could get far ahead of.
             thread::sleep(Duration::from_millis(10));
             most = most.max(read.load(SeqCst).saturating_sub(handled));
             Ok(())

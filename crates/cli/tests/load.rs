@@ -8,6 +8,7 @@
 //!
 //! The long run is `cargo test --release -p sconce-cli --test load -- --ignored --nocapture`.
 
+use sconce_testkit::{Rng, wait_for_within};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -51,11 +52,11 @@ impl Server {
         // Without a reader the pipe would fill up and block the server.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         let server = Server { child, address };
-        let begun = Instant::now();
-        while server.get("/health").0 != 200 {
-            assert!(begun.elapsed() < Duration::from_secs(300), "the server does not become ready");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        // It may download a model first.
+        wait_for_within(Duration::from_secs(300), "the server is healthy", || match server.get("/health") {
+            (200, _) => Ok(()),
+            (status, body) => Err(format!("{status} {body}")),
+        });
         server
     }
 
@@ -259,16 +260,12 @@ fn crowd(clients: usize, time: Duration, health: Duration) {
         let (questions, expected, seen) = (questions.clone(), expected.clone(), seen.clone());
         let address = server.address.clone();
         local.spawn_local(async move {
-            let mut dice = client as u64 * 0x9e37_79b9 + 1;
-            let mut roll = move |n: u64| {
-                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (dice >> 33) % n
-            };
+            let mut rng = Rng::new(client as u64);
             while begun.elapsed() < time {
-                let i = roll(questions.len() as u64) as usize;
+                let i = rng.below(questions.len());
                 let q = &questions[i];
-                if roll(4) == 0 {
-                    q.leave(&address, Duration::from_millis(roll(400))).await;
+                if rng.below(4) == 0 {
+                    q.leave(&address, Duration::from_millis(rng.below(400) as u64)).await;
                     *seen.borrow_mut().outcomes.entry("left".into()).or_default() += 1;
                     continue;
                 }
@@ -276,7 +273,7 @@ fn crowd(clients: usize, time: Duration, health: Duration) {
                     Err(why) => Err(format!("{}: {why}", q.path)),
                     Ok(r) if r.status == 429 || r.status == 503 => {
                         let has_retry_after = r.head.contains("retry-after: ");
-                        tokio::time::sleep(Duration::from_millis(300 + roll(900))).await;
+                        tokio::time::sleep(Duration::from_millis(300 + rng.below(900) as u64)).await;
                         if has_retry_after {
                             Ok("refused with Retry-After")
                         } else {
@@ -327,15 +324,15 @@ fn crowd(clients: usize, time: Duration, health: Duration) {
     // Caches fill at first.
     assert!(time < Duration::from_secs(60) || (most - least) * 20 <= *least, "memory grew");
     // Requests of disconnected clients are dropped soon and leave nothing behind.
-    let begun = Instant::now();
     let busy = ["te_queue_size", "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"];
-    while busy.iter().any(|name| server.metric(name) > 0.0) {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", busy.map(|name| (name, server.metric(name))));
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    std::thread::sleep(Duration::from_millis(500));
-    let open = std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).expect("its files").count();
-    assert!(open < 64, "{open} files are open");
+    wait_for_within(Duration::from_secs(20), "nothing is left", || {
+        let left = busy.map(|name| (name, server.metric(name)));
+        if left.iter().all(|(_, value)| *value <= 0.0) { Ok(()) } else { Err(format!("{left:?}")) }
+    });
+    wait_for_within(Duration::from_secs(20), "files are closed", || {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).expect("its files").count();
+        if open < 64 { Ok(()) } else { Err(format!("{open} are open")) }
+    });
 }
 
 #[test]

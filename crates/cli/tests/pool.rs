@@ -1,7 +1,7 @@
 //! The pool as people run it: the real command, real workers with a tiny model, real signals.
 #![cfg(unix)]
 
-use sconce_testkit::materialize;
+use sconce_testkit::{materialize, wait_for, wait_until};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -49,8 +49,7 @@ fn serve(home: &Path, port: u16, models: Models) -> (Child, u16) {
     let text = port.to_string();
     let args =
         ["pool", "serve", "--config", toml.to_str().unwrap(), "--port", &text, "--state", state.to_str().unwrap()];
-    let until = Instant::now() + Duration::from_secs(60);
-    loop {
+    wait_for("the manager listens", || {
         let mut command = match models {
             Models::Own => command(home, &args),
             Models::Known => {
@@ -62,23 +61,21 @@ fn serve(home: &Path, port: u16, models: Models) -> (Child, u16) {
         command.env("RUST_LOG", "info").env_remove("SCONCE_POOL_KEY");
         let file = std::fs::File::create(&log).unwrap();
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn().unwrap();
-        loop {
+        let port = wait_for("its first line", || {
+            let has_ended = child.try_wait().unwrap().is_some();
             let said = std::fs::read_to_string(&log).unwrap_or_default();
             let at = said.split_once("listening at http://127.0.0.1:").map(|(_, rest)| rest);
             let digits = at.map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
             // The line may be incomplete.
             if let Some(port) = digits.filter(|d| at.is_some_and(|rest| rest.len() > d.len())) {
-                return (child, port.parse().unwrap());
+                return Ok(Some(port.parse().unwrap()));
             }
-            assert!(Instant::now() < until, "{said}");
-            if child.try_wait().unwrap().is_some() {
-                assert!(said.contains("cannot listen"), "{said}");
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    }
+            assert!(!has_ended || said.contains("cannot listen"), "{said}");
+            if has_ended { Ok(None) } else { Err(said) }
+        });
+        // Without a port, another program has it for now.
+        port.map(|port| (child, port)).ok_or("")
+    })
 }
 
 impl Manager {
@@ -105,28 +102,16 @@ impl Manager {
     /// Sends SIGTERM and waits for the exit.
     fn end(&mut self) -> ExitStatus {
         self.signal(u64::from(self.child.id()), "-TERM");
-        let until = Instant::now() + Duration::from_secs(90);
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(Instant::now() < until, "the manager does not exit");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        wait_for("the manager exits", || self.child.try_wait().unwrap().ok_or(""))
     }
 
     /// Waits until a condition holds for a worker.
     #[track_caller]
     fn until(&self, id: &str, what: impl Fn(&Value) -> bool) -> Value {
-        let until = Instant::now() + Duration::from_secs(90);
-        loop {
+        wait_for("the state of a worker", || {
             let all = self.workers();
-            if let Some(worker) = all.iter().find(|w| w["id"] == id).filter(|w| what(w)) {
-                return worker.clone();
-            }
-            assert!(Instant::now() < until, "{all:?}");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+            all.iter().find(|w| w["id"] == id).filter(|w| what(w)).cloned().ok_or_else(|| format!("{all:?}"))
+        })
     }
 
     fn socket(&self) -> TcpStream {
@@ -149,16 +134,14 @@ impl Manager {
 
     #[track_caller]
     fn ready(&self, n: usize) -> Vec<Value> {
-        let until = Instant::now() + Duration::from_secs(90);
-        loop {
+        wait_for("workers are ready", || {
             let all = self.workers();
             if all.iter().filter(|w| w["state"] == "ready").count() >= n {
-                return all;
+                return Ok(all);
             }
-            let log = || std::fs::read_to_string(self.home.path().join("manager.log")).unwrap_or_default();
-            assert!(Instant::now() < until, "{all:?}\n{}", log());
-            std::thread::sleep(Duration::from_millis(100));
-        }
+            let log = std::fs::read_to_string(self.home.path().join("manager.log")).unwrap_or_default();
+            Err(format!("{all:?}\n{log}"))
+        })
     }
 
     fn execute(&self, body: &Value) -> String {
@@ -264,11 +247,11 @@ fn real_workers_serve_outlive_their_manager_and_end_with_the_next() {
     assert!(manager.execute(&job).contains("MAX_TOKENS"));
     // A worker is killed, and restarted.
     manager.signal(pids(&after)[0], "-9");
-    let until = Instant::now() + Duration::from_secs(60);
-    while manager.workers().first().is_none_or(|w| w["state"] != "ready" || w["pid"] == after[0]["pid"]) {
-        assert!(Instant::now() < until, "{:?}", manager.workers());
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    wait_for("a new process is ready", || {
+        let all = manager.workers();
+        let is_back = all.first().is_some_and(|w| w["state"] == "ready" && w["pid"] != after[0]["pid"]);
+        if is_back { Ok(()) } else { Err(format!("{all:?}")) }
+    });
     // The status table; a third worker started and stopped by hand; errors for impossible requests.
     let (well, table, _) = manager.sconce(&["status"]);
     assert!(well && table.contains("chat-") && table.contains("ready") && table.contains("cpu"), "{table}");
@@ -373,9 +356,8 @@ fn a_manager_restarted_under_load_has_all_real_workers_and_fails_only_while_it_i
     // Waits until each client has made `more` further requests.
     let busy = |more: usize| {
         let before: Vec<usize> = made.iter().map(|n| n.load(Ordering::Relaxed)).collect();
-        while made.iter().zip(&before).any(|(n, before)| n.load(Ordering::Relaxed) < before + more) {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let has_more = |(n, before): (&Arc<AtomicUsize>, &usize)| n.load(Ordering::Relaxed) >= before + more;
+        wait_until("each client has made more requests", || made.iter().zip(&before).all(has_more));
     };
     busy(2);
     let killed = Instant::now();
@@ -423,20 +405,19 @@ fn a_full_disk_under_its_log_is_nothing_to_a_worker() {
         (command.stdin(Stdio::null()).stderr(full).spawn().unwrap(), port)
     };
     let (mut child, mut port) = start();
-    let until = Instant::now() + Duration::from_secs(60);
     let job = json!({"job_id": "j", "prompt": "the cat", "max_tokens": 4});
-    let answer = loop {
+    let answer = wait_for("the worker answers", || {
         // Another program may have taken the port first.
         if child.try_wait().unwrap().is_some_and(|status| status.code() == Some(98)) {
             (child, port) = start();
         }
         let said = TcpStream::connect(("127.0.0.1", port)).map(|socket| execute(socket, &job)).unwrap_or_default();
         if said.contains("[DONE]") {
-            break said;
+            return Ok(said);
         }
-        assert!(Instant::now() < until && child.try_wait().unwrap().is_none_or(|s| s.code() == Some(98)), "{said}");
-        std::thread::sleep(Duration::from_millis(50));
-    };
+        assert!(child.try_wait().unwrap().is_none_or(|s| s.code() == Some(98)), "{said}");
+        Err(said)
+    });
     assert!(answer.contains("MAX_TOKENS"), "{answer}");
     child.kill().unwrap();
     child.wait().unwrap();

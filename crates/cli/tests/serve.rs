@@ -1,12 +1,12 @@
 //! `sconce serve` as people run it: the real command, real signals.
 #![cfg(unix)]
 
-use sconce_testkit::materialize;
+use sconce_testkit::{materialize, wait_for_within, wait_until};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// A Llama without the files that make it an embedder, with a context for long answers.
@@ -53,11 +53,7 @@ impl Server {
         };
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         let server = Server { child, address, _home: home, _model: model };
-        let begun = Instant::now();
-        while !server.send("GET", "/health", "").starts_with("HTTP/1.1 200") {
-            assert!(begun.elapsed() < Duration::from_secs(60), "the server does not become ready");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_until("the server is healthy", || server.send("GET", "/health", "").starts_with("HTTP/1.1 200"));
         server
     }
 
@@ -95,14 +91,7 @@ impl Server {
     }
 
     fn ended(&mut self, within: Duration) -> ExitStatus {
-        let begun = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(begun.elapsed() < within, "the server did not exit within {within:?}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_for_within(within, "the server exits", || self.child.try_wait().unwrap().ok_or(""))
     }
 }
 
@@ -126,7 +115,7 @@ fn one_signal_finishes_what_runs_and_two_do_not_wait() {
     let mut server = Server::start();
     let running = server.stream(8_000);
     server.signal();
-    std::thread::sleep(Duration::from_millis(200));
+    wait_until("no connection is accepted", || TcpStream::connect(&server.address).is_err());
     assert!(server.child.try_wait().unwrap().is_none(), "the server waits for the stream");
     server.signal();
     server.ended(Duration::from_secs(5));
@@ -186,16 +175,12 @@ fn what_nobody_reads_does_not_pile_up() {
     let body = json!({"prompt": "the cat", "max_tokens": 8_000, "n": 16, "logprobs": 20, "ignore_eos": true,
         "stream": true});
     let unread: Vec<TcpStream> = (0..2).map(|_| server.open("POST", "/v1/completions", &body.to_string())).collect();
-    let begun = Instant::now();
     let metric = |name: &str| {
         let text = server.send("GET", "/metrics", "");
         let of = |line: &&str| line.starts_with(name);
         text.lines().filter(of).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>()
     };
-    while metric("te_request_failure") < 2.0 {
-        assert!(begun.elapsed() < Duration::from_secs(120), "both requests continue although the client does not read");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    wait_until("both requests end although the client does not read", || metric("te_request_failure") >= 2.0);
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap_or_default();
     let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
     assert!(peak.is_none_or(|kib| kib < 700 << 10), "{peak:?} KiB");

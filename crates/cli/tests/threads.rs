@@ -4,14 +4,14 @@
 mod common;
 
 use common::{err, out, parse};
-use sconce_testkit::materialize;
+use sconce_testkit::{materialize, wait_for};
 use std::collections::HashSet;
 use std::fs::DirEntry;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Texts per window of `embed`.
 const WINDOW: usize = 512;
@@ -73,11 +73,10 @@ impl Embed {
 
     /// Waits until the threads match; a thread takes its name and its core when it first runs.
     fn until(&self, right: impl Fn(&[(String, String)]) -> bool) {
-        let begun = Instant::now();
-        while !right(&self.threads()) {
-            assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", self.threads());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_for("the threads match", || {
+            let threads = self.threads();
+            if right(&threads) { Ok(()) } else { Err(format!("{threads:?}")) }
+        });
     }
 
     /// Closes the input.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{err, numbers, out, parse, sconce};
-use sconce_testkit::{materialize, worst};
+use sconce_testkit::{Rng, materialize, worst};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -24,18 +24,14 @@ const WORDS: [&str; 16] = [
 
 /// From empty to longer than the model's limit, short ones more often, unordered.
 fn texts() -> Vec<String> {
-    let mut state = 7u64;
-    let mut next = |n: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % n
-    };
+    let mut rng = Rng::new(7);
     let mut text = |_| {
-        let words = match next(8) {
-            0 => next(60),
+        let words = match rng.below(8) {
+            0 => rng.below(60),
             1 => 1,
-            _ => 2 + next(9),
+            _ => 2 + rng.below(9),
         };
-        (0..words).map(|_| WORDS[next(WORDS.len())]).collect::<Vec<_>>().join(" ")
+        (0..words).map(|_| WORDS[rng.below(WORDS.len())]).collect::<Vec<_>>().join(" ")
     };
     (0..TEXTS).map(&mut text).collect()
 }

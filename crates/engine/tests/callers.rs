@@ -7,7 +7,7 @@ use sconce_engine::{
     Result, Start,
 };
 use sconce_ops::Device;
-use sconce_testkit::materialize;
+use sconce_testkit::{materialize, wait_for, wait_until};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -37,15 +37,10 @@ fn start(llm: &Llm, request: &Request, caller: &RequestContext) -> Receiver<Resu
 
 /// Waits until nothing runs.
 fn idle(llm: &Llm) -> sconce_engine::Activity {
-    let begun = Instant::now();
-    loop {
+    wait_for("nothing runs", || {
         let now = llm.activity();
-        if (now.running, now.waiting) == (0, 0) {
-            return now;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(60), "{now:?}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+        if (now.running, now.waiting) == (0, 0) { Ok(now) } else { Err(format!("{now:?}")) }
+    })
 }
 
 #[test]
@@ -90,12 +85,12 @@ fn who_is_cancelled_or_late_is_told_so_running_or_waiting_and_gives_room() {
     };
     llm.start(&request(20, 100, 1), &first, slow).expect("a start");
     let waiting = start(&llm, &request(20, 100, 1), &second);
-    let late =
-        start(&llm, &request(20, 100, 1), &RequestContext::new(Some(Instant::now() + Duration::from_millis(20))));
+    let deadline = Instant::now() + Duration::from_millis(20);
+    let late = start(&llm, &request(20, 100, 1), &RequestContext::new(Some(deadline)));
     go.send(()).expect("a sink");
     assert!(matches!(running.recv(), Ok(Ok(Event::Begun { .. }))));
     second.cancel();
-    std::thread::sleep(Duration::from_millis(30));
+    wait_until("the deadline has passed", || Instant::now() > deadline);
     (0..3).for_each(|_| go.send(()).expect("a sink"));
     assert!(matches!(waiting.recv(), Ok(Err(Error::Cancelled))), "the second request must not begin");
     assert!(waiting.recv().is_err(), "the sink is gone");

@@ -112,6 +112,7 @@ fn time_runs_from_the_request_and_an_echo_is_no_answer() {
     let request = Request { echo: true, ..forced(Start::Text("the cat".into()), 350, 4) };
     let stream = llm.stream(&request).expect("a stream");
     let pause = std::time::Duration::from_millis(50);
+    // The pause is what is measured.
     std::thread::sleep(pause);
     let generation = stream.wait().expect("an answer");
     assert!(generation.took >= pause && generation.first.is_some_and(|first| first >= pause), "{generation:?}");

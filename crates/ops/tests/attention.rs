@@ -5,7 +5,7 @@ use sconce_ops::attention::{Attention, Bias, Mask, attention};
 use sconce_ops::case::{devices, places};
 use sconce_ops::{DType, Ladder, Place, Policy, Rung, Segments, Tensor};
 use sconce_ops::{Keys, Pages};
-use sconce_testkit::Suite;
+use sconce_testkit::{Rng, Suite};
 
 /// Rows of a page.
 const PAGE: usize = 16;
@@ -23,11 +23,8 @@ struct Shape {
 
 /// Numbers from −2 to 2, rounded to the format, on the device and on the host.
 fn numbers(seed: u64, dims: &[usize], dtype: DType, place: &Place) -> (Tensor, Vec<f32>) {
-    let one = |i: usize| {
-        let mixed = (i as u64 ^ seed << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f32 / (1u64 << 22) as f32 - 2.0
-    };
-    let values: Vec<f32> = (0..dims.iter().product()).map(one).collect();
+    let mut rng = Rng::new(seed);
+    let values: Vec<f32> = (0..dims.iter().product()).map(|_| 2.0 * rng.unit_f32()).collect();
     let tensor = Tensor::from_f32(&values, dims, dtype, place).unwrap();
     let rounded = tensor.to_f32().unwrap();
     (tensor, rounded)

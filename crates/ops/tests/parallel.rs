@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 use sconce_ops::{Attention, DType, Ladder, Place, Policy, Rung, Segments, Tensor, attention, softmax, threads};
+use sconce_testkit::wait_until;
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::channel;
@@ -52,17 +53,16 @@ fn a_panic_reaches_the_caller_and_no_worker_is_lost() {
 
 #[test]
 fn an_op_does_not_wait_for_a_job() {
-    let is_done = AtomicBool::new(false);
+    let (is_done, started) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
         // Occupies every worker, and does not end before the op has.
         scope.spawn(|| {
             threads::for_each(4 * threads::count(), |_| {
-                while !is_done.load(SeqCst) {
-                    thread::sleep(Duration::from_millis(1));
-                }
+                started.fetch_add(1, SeqCst);
+                wait_until("the op is done", || is_done.load(SeqCst));
             });
         });
-        thread::sleep(Duration::from_millis(20));
+        wait_until("every worker is occupied", || started.load(SeqCst) == threads::count());
         let x = Tensor::from_f32(&vec![0.5; 64 * 4096], &[64, 4096], DType::F32, &Place::cpu()).unwrap();
         softmax(&x).unwrap();
         is_done.store(true, SeqCst);

@@ -5,13 +5,12 @@
 use half::{bf16, f16};
 use sconce_ops::case::{devices, places};
 use sconce_ops::{Activation, DType, LayerNorm, Linear, Raw, Result, Store, Stored, Tensor, Weights};
-use sconce_testkit::Suite;
+use sconce_testkit::{Suite, mix};
 use std::sync::Arc;
 
 /// A pseudo-random integer from −2 to 2 for each index.
 fn integer(i: usize, j: usize) -> f32 {
-    let mixed = (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (j as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
-    ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 60) as f32 % 5.0 - 2.0
+    (mix(i as u64, j as u64) >> 60) as f32 % 5.0 - 2.0
 }
 
 /// W `[n, k]` and a bias, in f16 and times `scale`.

@@ -3,7 +3,7 @@
 #![cfg(target_os = "linux")]
 
 use sconce_ops::{DType, Place, Tensor, softmax, threads};
-use std::time::{Duration, Instant};
+use sconce_testkit::wait_for;
 
 /// Cores that the calling thread may use.
 fn allowed_cores() -> String {
@@ -46,8 +46,7 @@ fn threads_are_as_many_as_was_said_each_on_a_core() {
         let allowed_cores = allowed_cores();
         // A worker takes its name and its core when it first runs, which may be a moment after an
         // op that ended without it.
-        let begun = Instant::now();
-        loop {
+        wait_for("one core each", || {
             let all = tasks();
             let mut team: Vec<String> =
                 all.iter().filter(|(name, _)| name.starts_with("sconce-cpu-")).map(|task| task.1.clone()).collect();
@@ -56,12 +55,9 @@ fn threads_are_as_many_as_was_said_each_on_a_core() {
             team.sort();
             team.dedup();
             // As many threads as cores, each pinned to one core that no other has.
-            if (count, team.len()) == (cores, cores) && team.iter().all(|cores| cores.parse::<usize>().is_ok()) {
-                break;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(20), "one core each: {all:?}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+            let is_pinned = team.iter().all(|cores| cores.parse::<usize>().is_ok());
+            if (count, team.len()) == (cores, cores) && is_pinned { Ok(()) } else { Err(format!("{all:?}")) }
+        });
     })
     .join()
     .unwrap();

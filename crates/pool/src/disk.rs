@@ -207,6 +207,7 @@ fn write(path: &Path, state: &State) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sconce_testkit::wait_until_async;
 
     #[tokio::test]
     async fn what_is_saved_is_read_and_a_directory_has_one_manager() {
@@ -241,12 +242,7 @@ mod tests {
         let (end, ended) = oneshot::channel();
         let task = tokio::spawn(store.clone().run(ended));
         store.save(State::new("new".into(), Vec::new()));
-        for _ in 0..200 {
-            if store.write_error().is_some() {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        wait_until_async("the write fails", || store.write_error().is_some()).await;
         assert!(store.write_error().unwrap().contains("state.json"), "{:?}", store.write_error());
         assert_eq!(read(&fs::read(&path).unwrap()).unwrap().token, "old");
         fs::remove_dir(dir.path().join("state.json.new")).unwrap();
@@ -278,10 +274,11 @@ mod tests {
         let task = tokio::spawn(store.clone().run(ended));
         for n in 0..5 {
             store.save(State::new(format!("new {n}"), Vec::new()));
+            // Time to begin another chain, which must not happen.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         fs::remove_file(&temporary).unwrap();
-        tokio::time::sleep(RETRY_DELAY + Duration::from_secs(2)).await;
+        wait_until_async("the state is written", || store.write_error().is_none()).await;
         assert_eq!((store.write_error(), read(&fs::read(&path).unwrap()).unwrap().token.as_str()), (None, "new 4"));
         drop(end);
         task.await.unwrap();

@@ -285,6 +285,7 @@ mod tests {
     use super::*;
     use crate::config::PoolFile;
     use crate::core::Origin;
+    use sconce_testkit::{wait_until, wait_until_async};
 
     fn manager(address: &str) -> (tempfile::TempDir, Arc<Manager>) {
         let dir = tempfile::tempdir().unwrap();
@@ -319,12 +320,10 @@ mod tests {
         let next = manager.store.queued();
         std::thread::scope(|threads| {
             threads.spawn(|| manager.decide(|core, _| ((), only_save(core.start("m-1".into(), spec())))));
-            let until = Instant::now() + Duration::from_secs(10);
-            while manager.core.try_lock().is_ok() && Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            wait_until("the thread has locked the core", || manager.core.try_lock().is_err());
+            // Time to unlock it, which must not happen: …
             std::thread::sleep(Duration::from_millis(50));
-            // … and keeps the core locked until the state is queued.
+            // … it keeps the core locked until the state is queued.
             assert!(manager.core.try_lock().is_err());
             drop(next);
         });
@@ -361,7 +360,8 @@ mod tests {
             let manager = manager.clone();
             async move { manager.stop_all().await }
         });
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        let is_stopping = || manager.core().worker("m-1", manager.now()).unwrap().state.name() == "draining";
+        wait_until_async("m-1 is being stopped", is_stopping).await;
         assert!(!stopping.is_finished());
         start("m-2");
         manager.handle_event("m-1", 1, Event::Exited { code: Some(0), how: "well".into() });

@@ -157,6 +157,7 @@ pub(crate) fn raise_file_limit() -> Option<u64> {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+    use sconce_testkit::wait_until_async;
 
     fn sleeper() -> (Child, Process) {
         let dir = tempfile::tempdir().unwrap();
@@ -186,6 +187,7 @@ mod tests {
             assert!(!is_running(other), "{other:?}");
             signal(other, EndSignal::Kill);
         }
+        // Time to end, which must not happen.
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         assert!(child.try_wait().unwrap().is_none(), "the signal was for another process");
         signal(process, EndSignal::Terminate);
@@ -197,13 +199,7 @@ mod tests {
     async fn one_that_ended_and_was_not_waited_for_does_not_run() {
         let (mut child, process) = sleeper();
         send_signal(process.pid, EndSignal::Kill);
-        for _ in 0..200 {
-            if !is_running(process) {
-                break;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-        assert!(!is_running(process), "a zombie");
+        wait_until_async("it is a zombie", || !is_running(process)).await;
         assert!(child.wait().await.unwrap().code().is_none());
     }
 

@@ -172,6 +172,7 @@ mod tests {
     use crate::stop::Stop;
     use axum::http::HeaderMap;
     use sconce_engine::{LoadOptions, hub};
+    use sconce_testkit::{wait_until, wait_until_async};
     use std::time::Duration;
 
     async fn app(config: Config) -> (Arc<App>, tempfile::TempDir) {
@@ -207,27 +208,23 @@ mod tests {
         let context = HttpContext::new(&HeaderMap::new());
         let call = app.call("test", &context, None, RequestKind::Embed).unwrap();
         let (sender, started) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
         let work = call.run(move |_, caller| {
             sender.send(()).unwrap();
-            while !caller.is_cancelled() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            std::thread::sleep(Duration::from_millis(50));
+            wait_until("the work is cancelled", || caller.is_cancelled());
+            ended.recv().unwrap();
             Ok(())
         });
         let mut work = Box::pin(work);
         tokio::select! {
             _ = &mut work => panic!("the work ends only when cancelled"),
-            () = async { while started.try_recv().is_err() { tokio::time::sleep(Duration::from_millis(1)).await } } => {}
+            () = wait_until_async("the work has started", || started.try_recv().is_ok()) => {}
         }
         drop(work);
         drop(call);
         assert_eq!(app.models.list()[0].leases, 1, "the work still runs");
-        let started_at = Instant::now();
-        while app.models.list()[0].leases > 0 {
-            assert!(started_at.elapsed() < Duration::from_secs(10));
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        end.send(()).unwrap();
+        wait_until_async("the model is released", || app.models.list()[0].leases == 0).await;
         assert_eq!(app.free_permits(), app.config.max_concurrent);
         assert!(app.metrics.text(&app).contains("te_request_failure{err=\"cancelled\",method=\"test\"} 1"));
     }
@@ -239,9 +236,7 @@ mod tests {
         let call = app.call("test", &HttpContext::new(&HeaderMap::new()), None, RequestKind::Embed).unwrap();
         let fault = call
             .run(|_, caller| {
-                while !caller.is_cancelled() {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
+                wait_until("the work is cancelled", || caller.is_cancelled());
                 Ok(())
             })
             .await

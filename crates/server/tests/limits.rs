@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{config, reply, request, serve, start, until};
+use common::{config, reply, request, serve, start};
 use sconce_server::{Config, Secret};
+use sconce_testkit::wait_until;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -231,14 +232,14 @@ fn more_requests_than_allowed_are_told_to_come_again() {
     let mut busy = server.connect();
     busy.write_all(request("POST", "/embed", &[("content-type", "application/json")], &much(20_000)).as_bytes())
         .unwrap();
-    until("the only permit is taken", || server.app.free_permits() == 0);
+    wait_until("the only permit is taken", || server.app.free_permits() == 0);
     let refused = server.post("/embed", &json!({"inputs": "a"}));
     assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")), "{refused:?}");
     assert_eq!(refused.json()["error_type"], "Overloaded");
     assert_eq!(server.post("/v1/embeddings", &json!({"input": "a"})).json()["error"]["code"], "rate_limit_exceeded");
     assert_eq!(server.get("/health").status, 200, "the health check needs no permit");
     assert_eq!(reply(&mut busy).status, 200);
-    until("the permit is free again", || server.app.free_permits() == 1);
+    wait_until("the permit is free again", || server.app.free_permits() == 1);
     assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
 }
 
@@ -248,10 +249,10 @@ fn a_client_that_goes_away_frees_its_permit_and_is_counted_once() {
     let mut gone = server.connect();
     gone.write_all(request("POST", "/embed", &[("content-type", "application/json")], &much(20_000)).as_bytes())
         .unwrap();
-    until("it is being worked on", || server.app.free_permits() == 0);
+    wait_until("it is being worked on", || server.app.free_permits() == 0);
     let left = Instant::now();
     drop(gone);
-    until("its permit is free", || server.app.free_permits() == 1);
+    wait_until("its permit is free", || server.app.free_permits() == 1);
     assert!(left.elapsed() < Duration::from_secs(20));
     let counted = server.get("/metrics").body;
     assert!(counted.contains("te_request_failure{err=\"cancelled\",method=\"embed\"} 1"), "{counted}");
@@ -265,7 +266,7 @@ fn a_request_that_takes_too_long_is_ended() {
     let server = serve(&["st-prompts"], Config { request_timeout: Some(Duration::from_millis(400)), ..roomy() });
     let late = server.send("POST", "/embed", &[("content-type", "application/json")], &much(200_000));
     assert!(late.status == 504 || late.status == 408, "{late:?}");
-    until("its permit is free", || server.app.free_permits() == server.app.config.max_concurrent);
+    wait_until("its permit is free", || server.app.free_permits() == server.app.config.max_concurrent);
     assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
 }
 
@@ -290,11 +291,11 @@ fn a_client_that_reads_a_byte_at_a_time_holds_nothing_but_itself() {
     let mut slow = server.connect();
     slow.write_all(request("POST", "/embed", &[("content-type", "application/json")], &much(20_000)).as_bytes())
         .unwrap();
-    until("it is being worked on", || server.app.free_permits() == 0);
+    wait_until("it is being worked on", || server.app.free_permits() == 0);
     // The response has megabytes; the permit must be free before the client has read it.
     let mut byte = [0];
     slow.read_exact(&mut byte).unwrap();
-    until("the permit is free", || server.app.free_permits() == 1);
+    wait_until("the permit is free", || server.app.free_permits() == 1);
     slow.read_exact(&mut byte).unwrap();
     assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
     assert!(start(Vec::new(), Vec::new(), config()).get("/health").status == 200, "a server without models is healthy");

@@ -1,15 +1,21 @@
 //! For tests only: reads the goldens, which `tools/goldens` computes with the reference
-//! implementations.
+//! implementations; random numbers, property tests, and waiting for events.
 
 mod gguf;
 mod half;
+mod property;
+mod rng;
 mod suite;
 mod synthetic;
+mod wait;
 
 pub use gguf::{GgufTensor, GgufWriter};
 pub use half::{Half, apart};
+pub use property::{DamagedFile, Mutation, cases, check, mutations, mutations_in_place};
+pub use rng::{Rng, mix};
 pub use suite::Suite;
 pub use synthetic::{materialize, plain_words, values};
+pub use wait::{wait_for, wait_for_within, wait_until, wait_until_async};
 
 use serde_json::Value;
 use std::path::PathBuf;

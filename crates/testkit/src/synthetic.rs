@@ -4,6 +4,7 @@
 //! SplitMix64 stream seeded by the name and the golden's seed. `tools/goldens/synthetic.py`
 //! computes the same bits.
 
+use crate::Rng;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -56,14 +57,8 @@ fn write_weights(spec: &Value, dir: &Path) {
 /// The first `n` elements of a tensor.
 pub fn values(seed: u64, name: &str, n: usize, scale: f32, shift: f32) -> Vec<f32> {
     let fnv = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
-    let start = name.bytes().fold(0xcbf2_9ce4_8422_2325, fnv) ^ seed;
-    let unit = |i: u64| {
-        let mut z = start.wrapping_add((i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 40) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..n as u64).map(|i| shift + scale * unit(i)).collect()
+    let mut rng = Rng::new(name.bytes().fold(0xcbf2_9ce4_8422_2325, fnv) ^ seed);
+    (0..n).map(|_| shift + scale * rng.unit_f32()).collect()
 }
 
 /// A `tokenizer.json` of `n` tokens: padding, an end token that is appended to every text, and

@@ -165,26 +165,24 @@ fn template_tokens(tokenizer: &tokenizers::Tokenizer) -> Option<(Vec<u32>, Vec<u
 mod tests {
     use super::super::open::open;
     use super::*;
-    use sconce_testkit::materialize;
+    use proptest::collection::vec;
+    use proptest::prelude::{Just, Strategy, prop_oneof};
+    use proptest::sample::select;
+    use sconce_testkit::{check, materialize};
     use serde_json::{Value, json};
+    use std::cell::Cell;
 
-    /// Random bytes, with more spaces and letters than others.
-    fn noise(seed: u64) -> String {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut next = |n: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % n
-        };
-        let length = next(60);
-        let byte = |_| match next(20) {
-            0..=3 => b' ',
-            4 => b"\t\n\r"[next(3) as usize],
-            5..=6 => 0x21 + next(0x5e) as u8,
-            7 => next(128) as u8,
-            8 => b'A' + next(26) as u8,
-            _ => b'a' + next(26) as u8,
-        };
-        (0..length).map(byte).map(char::from).collect()
+    /// ASCII texts, with more spaces and letters than other characters.
+    fn noise() -> impl Strategy<Value = String> {
+        let byte = prop_oneof![
+            11 => b'a'..=b'z',
+            4 => Just(b' '),
+            1 => select(b"\t\n\r"),
+            2 => 0x21..=0x7e_u8,
+            1 => 0..=0x7f_u8,
+            1 => b'A'..=b'Z',
+        ];
+        vec(byte.prop_map(char::from), 0..60).prop_map(String::from_iter)
     }
 
     /// A BERT tokenizer with a modified file.
@@ -198,22 +196,24 @@ mod tests {
     }
 
     /// Compares with the library's tokens and counts the texts that the fast path took.
-    fn count_ascii(tokenizer: &tokenizers::Tokenizer, noisy: u64) -> usize {
+    fn count_ascii(tokenizer: &tokenizers::Tokenizer, noisy: u32) -> usize {
         let ascii = BertAscii::of(tokenizer).expect("a BERT tokenizer");
         // A word at the length limit, one letter longer, and much longer.
         let [most, more, long] = [100, 101, 400].map(|n| "un".repeat(200)[..n].to_string());
         let known =
             ["", " ", "A man, a plan!", "it's 3.14 (or so)", "Eating THE mattress", "naïve", "tab\tand\u{1}bell"];
         let known = known.into_iter().chain(["[MASK] and [SEP]", &most, &more, &long]).map(String::from);
-        let mut taken = 0;
-        for text in known.chain((0..noisy).map(noise)) {
+        let taken = Cell::new(0);
+        let compare = |text: String| {
             let theirs = tokenizer.encode(text.as_str(), true).unwrap();
-            let Some(ours) = ascii.encode(tokenizer, &text, 512) else { continue };
+            let Some(ours) = ascii.encode(tokenizer, &text, 512) else { return };
             assert_eq!(ours, theirs.get_ids(), "{text:?}");
             assert!(theirs.get_type_ids().iter().all(|t| *t == 0), "{text:?}");
-            taken += 1;
-        }
-        taken
+            taken.set(taken.get() + 1);
+        };
+        known.for_each(compare);
+        check(noisy, &noise(), compare);
+        taken.get()
     }
 
     #[test]

@@ -3,8 +3,11 @@
 
 use super::resize::{Filter, resize_window};
 use super::*;
+use proptest::sample::select;
+use sconce_testkit::{check, mutations};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use std::cell::Cell;
 use std::path::PathBuf;
 
 fn goldens() -> PathBuf {
@@ -280,40 +283,26 @@ fn crc32(bytes: &[u8]) -> u32 {
 
 #[test]
 fn mutated_files_never_panic() {
-    let rounds = std::env::var("SCONCE_FUZZ").ok().and_then(|n| n.parse().ok()).unwrap_or(40);
-    let (mut read, mut refused, mut caught) = (0, 0, 0);
-    let mut state = 0x2545_F491_4F6C_DD1D_u64;
-    let mut random = |below: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % below
-    };
-    for (_, bytes) in files() {
-        for round in 0..rounds {
-            let mut bytes = bytes.clone();
-            for _ in 0..1 + random(4) {
-                let at = if round % 2 == 0 { random(bytes.len().min(80)) } else { random(bytes.len()) };
-                match random(5) {
-                    0 => bytes[at] = random(256) as u8,
-                    1 => bytes[at] ^= 1 << random(8),
-                    2 => bytes[at] = [0, 0xFF, 0x7F, 0x80][random(4)],
-                    3 => bytes.truncate(at.max(1)),
-                    _ => {
-                        let from = random(bytes.len());
-                        let piece = bytes[from..(from + random(16)).min(bytes.len())].to_vec();
-                        bytes.splice(at..at, piece);
-                    }
-                }
-            }
+    let [read, refused, caught] = [const { Cell::new(0) }; 3];
+    let count = |of: &Cell<usize>| of.set(of.get() + 1);
+    // Half of the damage is to the header.
+    let inputs =
+        (select(&[80, usize::MAX]), mutations(1..=4, b"\x00\xff\x7f\x80", &[b"\0\0\0\0", b"\xff\xff\xff\xff"]));
+    for (_, whole) in files() {
+        check(40, &inputs, |(reach, damage)| {
+            let mut bytes = whole.clone();
+            damage.iter().for_each(|mutation| mutation.apply(&mut bytes, reach));
             match decode(&bytes) {
                 Ok(image) => {
                     assert_eq!(image.rgb.len(), image.width * image.height * 3);
-                    read += 1;
+                    count(&read);
                 }
-                Err(why) if why.contains("inconsistent") => caught += 1,
-                Err(_) => refused += 1,
+                Err(why) if why.contains("inconsistent") => count(&caught),
+                Err(_) => count(&refused),
             }
-        }
+        });
     }
+    let [read, refused, caught] = [read, refused, caught].map(Cell::into_inner);
     println!("{read} read, {refused} refused, {caught} panics of a decoder caught");
     assert!(read > 0 && refused > 0);
 }

@@ -76,41 +76,46 @@ impl FreeList {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::any;
+    use proptest::sample::Index;
+    use sconce_testkit::check;
     use std::collections::VecDeque;
 
     #[test]
     fn it_does_what_a_plain_queue_does() {
-        let mut queue = FreeList::full(50);
-        let mut plain: VecDeque<u32> = (0..50).collect();
-        let mut out: Vec<u32> = Vec::new();
-        let mut x = 1u64;
-        for _ in 0..10_000 {
-            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            match (x >> 33) % 4 {
-                0 => {
-                    assert_eq!(queue.pop_front(), plain.front().copied());
-                    out.extend(plain.pop_front());
+        let inputs = (1..=50u32, vec((0..4, any::<Index>()), 0..300));
+        check(100, &inputs, |(bound, operations)| {
+            let mut queue = FreeList::full(bound);
+            let mut plain: VecDeque<u32> = (0..bound).collect();
+            let mut out: Vec<u32> = Vec::new();
+            for (operation, which) in operations {
+                match operation {
+                    0 => {
+                        assert_eq!(queue.pop_front(), plain.front().copied());
+                        out.extend(plain.pop_front());
+                    }
+                    1 if !plain.is_empty() => {
+                        let i = plain.remove(which.index(plain.len())).unwrap();
+                        queue.remove(i);
+                        out.push(i);
+                    }
+                    2 if !out.is_empty() => {
+                        let i = out.swap_remove(which.index(out.len()));
+                        queue.push_front(i);
+                        plain.push_front(i);
+                    }
+                    _ if !out.is_empty() => {
+                        let i = out.swap_remove(which.index(out.len()));
+                        queue.push_back(i);
+                        plain.push_back(i);
+                    }
+                    _ => {}
                 }
-                1 if !plain.is_empty() => {
-                    let i = plain.remove((x >> 40) as usize % plain.len()).unwrap();
-                    queue.remove(i);
-                    out.push(i);
-                }
-                2 if !out.is_empty() => {
-                    let i = out.swap_remove((x >> 40) as usize % out.len());
-                    queue.push_front(i);
-                    plain.push_front(i);
-                }
-                _ if !out.is_empty() => {
-                    let i = out.swap_remove((x >> 40) as usize % out.len());
-                    queue.push_back(i);
-                    plain.push_back(i);
-                }
-                _ => {}
+                assert_eq!(queue.len(), plain.len());
             }
-            assert_eq!(queue.len(), plain.len());
-        }
-        let rest: Vec<u32> = std::iter::from_fn(|| queue.pop_front()).collect();
-        assert_eq!(rest, Vec::from(plain));
+            let rest: Vec<u32> = std::iter::from_fn(|| queue.pop_front()).collect();
+            assert_eq!(rest, Vec::from(plain));
+        });
     }
 }

@@ -176,13 +176,7 @@ fn descending(a: f32, b: f32) -> Ordering {
 mod tests {
     use super::super::logprobs::log_softmax;
     use super::*;
-
-    fn mix(x: u64, y: u64) -> u64 {
-        let z = (x ^ y.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
+    use sconce_testkit::mix;
 
     /// The model of tools/goldens/beams.py, after the tokens of an answer.
     fn model(seed: u64, answer: &[u32], ends: &[u32]) -> Vec<f32> {

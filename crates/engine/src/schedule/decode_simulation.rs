@@ -3,25 +3,69 @@
 //! before it.
 
 use super::*;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use sconce_testkit::{check, mix};
+use std::cell::Cell;
 
-fn mix(x: u64, y: u64) -> u64 {
-    let mut z = (x ^ y.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+/// What happens in one run, from the outside.
+#[derive(Clone, Debug)]
+struct Workload {
+    blocks: u32,
+    block_size: u32,
+    sequences: usize,
+    /// Tokens of the budget beyond one for each sequence.
+    spare_tokens: usize,
+    arrivals: Vec<Arrival>,
+    /// Each with the number of steps since the one before it.
+    interruptions: Vec<(usize, Interruption)>,
 }
 
-struct Rng(u64);
+#[derive(Clone, Debug)]
+struct Arrival {
+    /// Steps since the arrival before it.
+    wait: usize,
+    limit: Index,
+    prompt: Index,
+    /// The prompt's tokens: a small vocabulary, so that prefixes are often equal.
+    bits: u64,
+    answers: usize,
+    scored: bool,
+}
 
-impl Rng {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(1);
-        (mix(self.0, 7) % n as u64) as usize
-    }
+#[derive(Clone, Copy, Debug)]
+enum Interruption {
+    Cancel(Index),
+    CancelDuringStep(Index),
+    ModelFails,
+}
 
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
+fn workloads() -> impl Strategy<Value = Workload> {
+    let wait = prop_oneof![2 => Just(0), 3 => 1..6usize];
+    let bits = prop_oneof![Just(u64::MAX), any::<u64>()];
+    let answers = prop_oneof![3 => Just(1), 1 => 1..5usize];
+    let arrival = (wait, any::<Index>(), any::<Index>(), bits, answers, prop::bool::weighted(0.3)).prop_map(
+        |(wait, limit, prompt, bits, answers, scored)| Arrival { wait, limit, prompt, bits, answers, scored },
+    );
+    let interruption = prop_oneof![
+        8 => any::<Index>().prop_map(Interruption::CancelDuringStep),
+        3 => any::<Index>().prop_map(Interruption::Cancel),
+        2 => Just(Interruption::ModelFails),
+    ];
+    // Half of the budgets are tight, so that prompts take many steps.
+    let spare_tokens = prop_oneof![0..3usize, 0..20usize];
+    let lists = (vec(arrival, 1..=8), vec((0..13usize, interruption), 0..12));
+    (6..36u32, 1..7u32, 1..9usize, spare_tokens, lists).prop_map(
+        |(blocks, block_size, sequences, spare_tokens, (arrivals, interruptions))| Workload {
+            blocks,
+            block_size,
+            sequences,
+            spare_tokens,
+            arrivals,
+            interruptions,
+        },
+    )
 }
 
 fn digest(tokens: &[u32]) -> u64 {
@@ -50,7 +94,6 @@ struct Simulation {
     scheduler: Scheduler,
     budget: Budget,
     cache: Vec<u64>,
-    rng: Rng,
     /// Of every live sequence: its tokens, how many are computed, its limit, the forks it will
     /// have.
     live: HashMap<SeqId, (Vec<u32>, usize, usize, Vec<SeqId>)>,
@@ -67,20 +110,13 @@ struct Simulation {
 }
 
 impl Simulation {
-    fn new(seed: u64) -> Simulation {
-        let mut rng = Rng(seed << 20);
-        let (count, size) = (6 + rng.below(30) as u32, 1 + rng.below(6) as u32);
-        let sequences = 1 + rng.below(8);
+    fn new(workload: &Workload) -> Simulation {
+        let Workload { blocks, block_size, sequences, spare_tokens, .. } = *workload;
         Simulation {
-            blocks: Blocks::new(count, size).unwrap(),
+            blocks: Blocks::new(blocks, block_size).unwrap(),
             scheduler: Scheduler::default(),
-            // Half of the budgets are tight, so that prompts take many steps.
-            budget: Budget {
-                tokens: sequences + 1 + if rng.one_in(2) { rng.below(3) } else { rng.below(20) },
-                sequences,
-            },
-            cache: vec![0; (count * size) as usize],
-            rng,
+            budget: Budget { tokens: sequences + 1 + spare_tokens, sequences },
+            cache: vec![0; (blocks * block_size) as usize],
             live: HashMap::new(),
             expected: HashMap::new(),
             age: Vec::new(),
@@ -98,16 +134,13 @@ impl Simulation {
         SeqId(self.last_id)
     }
 
-    fn submit(&mut self) {
+    fn submit(&mut self, arrival: &Arrival) {
         let slots = self.blocks.count() * self.blocks.size();
-        let limit = 2 + self.rng.below(slots.min(60));
-        let long = 1 + self.rng.below(limit - 1);
-        // A small vocabulary, so that prefixes are often equal.
-        let constant = self.rng.one_in(2);
-        let tokens: Vec<u32> = (0..long).map(|_| if constant { 1 } else { self.rng.below(2) as u32 }).collect();
-        let n = if self.rng.one_in(4) { 1 + self.rng.below(4) } else { 1 };
+        let limit = 2 + arrival.limit.index(slots.min(60));
+        let tokens: Vec<u32> =
+            (0..1 + arrival.prompt.index(limit - 1)).map(|i| (arrival.bits >> i) as u32 & 1).collect();
+        let (n, scored) = (arrival.answers, arrival.scored);
         let sequence = self.new_id();
-        let scored = self.rng.one_in(3);
         let request = Request { sequence, tokens: tokens.clone(), limit, n, scored };
         match self.scheduler.submit(request, &self.blocks) {
             Ok(()) => {
@@ -122,7 +155,7 @@ impl Simulation {
         }
     }
 
-    fn run_step(&mut self) {
+    fn run_step(&mut self, interruptions: &[Interruption]) {
         let hit = self.blocks.stats().hit;
         let step = self.scheduler.step(&mut self.blocks, self.budget);
         self.hits += self.blocks.stats().hit - hit;
@@ -136,13 +169,14 @@ impl Simulation {
         self.check_step(&step);
         self.run(&step);
         let sampled = self.answers(&step);
-        // Sometimes the model fails, or a request is cancelled while it runs.
-        if self.rng.one_in(40) {
+        if interruptions.iter().any(|i| matches!(i, Interruption::ModelFails)) {
             step.chunks.iter().for_each(|p| self.live.get_mut(&p.sequence).unwrap().1 = 0);
             return;
         }
-        if self.rng.one_in(10) {
-            self.cancel();
+        for interruption in interruptions {
+            if let Interruption::CancelDuringStep(which) = interruption {
+                self.cancel(which);
+            }
         }
         let ended = self.scheduler.commit(&mut self.blocks, sampled.clone());
         self.blocks.check();
@@ -259,11 +293,11 @@ impl Simulation {
         }
     }
 
-    fn cancel(&mut self) {
+    fn cancel(&mut self, which: &Index) {
         let mut all: Vec<SeqId> = self.live.keys().copied().collect();
         all.sort_unstable();
         if !all.is_empty() {
-            let id = all[self.rng.below(all.len())];
+            let id = *which.get(&all);
             self.scheduler.release(&mut self.blocks, id);
             self.blocks.check();
             self.live.remove(&id);
@@ -272,37 +306,55 @@ impl Simulation {
     }
 }
 
+/// Runs a workload to its end.
+fn simulate(workload: &Workload, steps: &mut usize) -> Simulation {
+    let mut simulation = Simulation::new(workload);
+    let mut arrivals = workload.arrivals.iter().peekable();
+    let mut interruptions = workload.interruptions.iter().peekable();
+    let (mut last_arrival, mut last_interruption) = (0, 0);
+    for step in 0.. {
+        while let Some(arrival) = arrivals.next_if(|a| last_arrival + a.wait <= step || simulation.scheduler.is_idle())
+        {
+            simulation.submit(arrival);
+            last_arrival = step;
+        }
+        let mut now = Vec::new();
+        while let Some((_, interruption)) = interruptions.next_if(|(wait, _)| last_interruption + wait <= step) {
+            now.push(*interruption);
+            last_interruption = step;
+        }
+        for interruption in &now {
+            if let Interruption::Cancel(which) = interruption {
+                simulation.cancel(which);
+            }
+        }
+        simulation.run_step(&now);
+        *steps += 1;
+        if arrivals.peek().is_none() && simulation.live.is_empty() {
+            break;
+        }
+        assert!(step < 20_000, "the run does not end");
+    }
+    simulation
+}
+
 #[test]
 fn random_workloads_lose_mix_and_starve_nothing() {
     let runs = if cfg!(debug_assertions) { 1_000 } else { 10_000 };
-    let (mut preemptions, mut hits, mut copies, mut steps) = (0, 0, 0, 0);
-    for seed in 0..runs {
-        let mut simulation = Simulation::new(seed);
-        let requests = 1 + simulation.rng.below(8);
-        let mut came = 0;
-        for turn in 0.. {
-            while came < requests && (simulation.rng.one_in(3) || simulation.scheduler.is_idle()) {
-                simulation.submit();
-                came += 1;
-            }
-            if simulation.rng.one_in(25) {
-                simulation.cancel();
-            }
-            simulation.run_step();
-            steps += 1;
-            if came == requests && simulation.live.is_empty() {
-                break;
-            }
-            assert!(turn < 20_000, "run {seed} does not end");
-        }
+    let totals = Cell::new((0, 0, 0, 0));
+    check(runs, &workloads(), |workload| {
+        let (mut preemptions, mut hits, mut copies, mut steps) = totals.get();
+        let mut simulation = simulate(&workload, &mut steps);
         simulation.scheduler.step(&mut simulation.blocks, simulation.budget);
-        assert!(simulation.scheduler.is_idle(), "run {seed}");
-        assert_eq!(simulation.blocks.free_blocks(), simulation.blocks.count(), "run {seed}");
+        assert!(simulation.scheduler.is_idle());
+        assert_eq!(simulation.blocks.free_blocks(), simulation.blocks.count());
         preemptions += simulation.preemptions;
         hits += simulation.hits;
         copies += simulation.copies;
-    }
+        totals.set((preemptions, hits, copies, steps));
+    });
+    let (preemptions, hits, copies, steps) = totals.get();
     println!("{runs} runs, {steps} steps, {preemptions} preemptions, {hits} tokens hit, {copies} copies");
     // The workloads exercise preemption, the prefix cache and copies.
-    assert!(preemptions > runs as usize / 2 && hits > 10 * runs && copies > runs as usize / 10);
+    assert!(preemptions > runs as usize / 2 && hits > 10 * u64::from(runs) && copies > runs as usize / 10);
 }

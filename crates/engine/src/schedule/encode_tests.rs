@@ -1,4 +1,8 @@
 use super::*;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use sconce_testkit::check;
 use std::collections::BTreeSet;
 
 fn queue(tokens: usize, sequences: usize) -> EncodeQueue {
@@ -124,73 +128,81 @@ fn who_was_busy_saves_nothing_up() {
     assert!(batch.iter().filter(|(id, _)| *id == 1).count() >= 4, "{batch:?}");
 }
 
-/// The high half of a linear congruential generator.
-struct Rng(u64);
+/// What happens before one batch.
+#[derive(Clone, Debug)]
+struct Turn {
+    /// The lengths of each request's texts.
+    arrivals: Vec<Vec<usize>>,
+    removed: Option<Index>,
+    busy: Index,
+}
 
-impl Rng {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
+fn turns() -> impl Strategy<Value = Vec<Turn>> {
+    let lengths = |most: usize| vec(1..=120usize, 0..most);
+    let arrivals = vec(prop_oneof![4 => lengths(3), 1 => lengths(200)], 0..4);
+    let removed = prop::option::weighted(1.0 / 6.0, any::<Index>());
+    let turn =
+        (arrivals, removed, any::<Index>()).prop_map(|(arrivals, removed, busy)| Turn { arrivals, removed, busy });
+    vec(turn, 0..=60)
 }
 
 #[test]
 fn random_crowds_are_served_once_each_within_budgets_or_shed() {
-    for seed in 0..200 {
-        let mut rng = Rng(seed);
-        let (tokens, most) = (rng.below(400) + 1, rng.below(12) + 1);
+    check(200, &(1..=400usize, 1..=12usize, turns()), |(tokens, most, turns)| {
         let mut queue = queue(tokens, most);
         let (mut lengths, mut open, mut over) = (Vec::<Vec<usize>>::new(), BTreeSet::new(), BTreeSet::new());
-        for turn in 0.. {
-            for _ in 0..(if turn < 40 { rng.below(4) } else { 0 }) {
-                let n = if rng.below(5) == 0 { rng.below(200) } else { rng.below(3) };
-                let of: Vec<usize> = (0..n).map(|_| rng.below(120) + 1).collect();
+        for number in 0.. {
+            let turn = turns.get(number);
+            for of in turn.map_or(&[][..], |turn| &turn.arrivals) {
                 let id = lengths.len() as u64;
-                queue.push(id, &of);
+                queue.push(id, of);
                 open.extend((0..of.len()).map(|i| (id, i)));
-                lengths.push(of);
+                lengths.push(of.clone());
             }
-            if rng.below(6) == 0 && !lengths.is_empty() {
-                over.insert(rng.below(lengths.len()) as u64);
+            if let Some(removed) = turn.and_then(|turn| turn.removed).filter(|_| !lengths.is_empty()) {
+                over.insert(removed.index(lengths.len()) as u64);
             }
-            let busy = rng.below(lengths.len() + 1) as u64;
+            // After the last turn, requests are busy in turns until all are served.
+            let busy = turn.map_or(number % (lengths.len() + 1), |turn| turn.busy.index(lengths.len() + 1)) as u64;
             over.iter().for_each(|id| queue.remove(*id));
             let batch = queue.next(|id| id == busy);
             open.retain(|(id, _)| !over.contains(id));
             let sum: usize = batch.iter().map(|(id, i)| lengths[*id as usize][*i]).sum();
-            assert!(batch.len() <= most && (sum <= tokens || batch.len() == 1), "run {seed}: {sum} of {tokens}");
-            assert!(
-                !batch.is_empty() || open.iter().all(|(id, _)| *id == busy),
-                "run {seed}: no batch although texts wait"
-            );
+            assert!(batch.len() <= most && (sum <= tokens || batch.len() == 1), "{sum} of {tokens}");
+            assert!(!batch.is_empty() || open.iter().all(|(id, _)| *id == busy), "no batch although texts wait");
             for work in &batch {
-                assert!(work.0 != busy && open.remove(work), "run {seed}: {work:?} was not waiting");
+                assert!(work.0 != busy && open.remove(work), "{work:?} was not waiting");
             }
             let left: usize = open.iter().map(|(id, i)| lengths[*id as usize][*i]).sum();
-            assert_eq!(queue.tokens(), left, "run {seed}");
-            if turn > 40 && open.is_empty() {
+            assert_eq!(queue.tokens(), left);
+            if number > turns.len() && open.is_empty() {
                 break;
             }
-            assert!(turn < 20_000, "run {seed} does not end");
+            assert!(number < 20_000, "the run does not end");
         }
-        assert!(queue.order.len() <= lengths.len(), "run {seed}");
-    }
+        assert!(queue.order.len() <= lengths.len());
+    });
 }
 
 #[test]
 fn of_two_that_wait_all_the_time_neither_gets_far_ahead() {
-    for seed in 0..100 {
-        let mut rng = Rng(seed);
-        let longest = rng.below(200) + 1;
-        let mut queue = queue(longest + rng.below(2000), usize::MAX);
-        let n = rng.below(6) + 2;
-        let lengths: Vec<Vec<usize>> = (0..n).map(|_| (0..3000).map(|_| rng.below(longest) + 1).collect()).collect();
+    // Each request: the lengths of its texts, which repeat, and how many batches run before the
+    // next request arrives.
+    let inputs = (1..=200usize).prop_flat_map(|longest| {
+        let requests = vec((vec(1..=longest, 1..300), 0..3), 2..8);
+        (Just(longest), 0..2000usize, requests)
+    });
+    check(100, &inputs, |(longest, more, requests)| {
+        let n = requests.len();
+        let mut queue = queue(longest + more, usize::MAX);
+        let lengths: Vec<Vec<usize>> =
+            requests.iter().map(|(lengths, _)| lengths.iter().copied().cycle().take(3000).collect()).collect();
         let mut since = vec![0; n];
         let mut served = vec![0usize; n];
-        for id in 0..n {
+        for (id, (_, batches)) in requests.iter().enumerate() {
             // Requests arrive one after another; shares count from the arrival of the last.
             queue.push(id as u64, &lengths[id]);
-            for _ in 0..rng.below(3) {
+            for _ in 0..*batches {
                 queue.next(ready).iter().for_each(|(id, i)| since[*id as usize] += lengths[*id as usize][*i]);
             }
         }
@@ -202,7 +214,7 @@ fn of_two_that_wait_all_the_time_neither_gets_far_ahead() {
                 break;
             }
             let (least, most) = (served.iter().min().unwrap(), served.iter().max().unwrap());
-            assert!(most - least <= 4 * longest, "run {seed}: {served:?} after {since:?}, texts of up to {longest}");
+            assert!(most - least <= 4 * longest, "{served:?} after {since:?}, texts of up to {longest}");
         }
-    }
+    });
 }

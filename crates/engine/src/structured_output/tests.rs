@@ -1,4 +1,7 @@
 use super::{Constraint, Format, FormatError, TokenMask, Vocab};
+use proptest::collection::vec;
+use proptest::prelude::{Strategy, any};
+use sconce_testkit::{check, mix};
 use sconce_text::stream::TokenBytes;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -11,15 +14,23 @@ fn allows(mask: &TokenMask, id: u32) -> bool {
     mask.words().get(id as usize / 32).is_some_and(|word| word >> (id % 32) & 1 == 1)
 }
 
-struct Rng(u64);
+/// The choices of a test case, and pseudo-random ones after them, so that every text ends.
+#[derive(Clone, Debug)]
+struct Choices {
+    given: Vec<u32>,
+    made: usize,
+}
 
-impl Rng {
+impl Choices {
     fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n as u64) as usize
+        let i = self.made;
+        self.made += 1;
+        self.given.get(i).map_or_else(|| mix(i as u64, 5) as usize, |choice| *choice as usize) % n
     }
+}
+
+fn choices() -> impl Strategy<Value = Choices> {
+    vec(any::<u32>(), 0..250).prop_map(|given| Choices { given, made: 0 })
 }
 
 /// Every byte, some longer tokens, a special token, and two end tokens.
@@ -40,7 +51,7 @@ fn vocab() -> Vocab {
 }
 
 /// A text of random allowed tokens, with a preference for closing brackets.
-fn sample(format: &Format, vocab: &Vocab, rng: &mut Rng) -> String {
+fn sample(format: &Format, vocab: &Vocab, mut choices: Choices) -> String {
     let (tokens, eos) = tokens();
     let mut constraint = Constraint::new(format.clone(), vocab).unwrap();
     let mut text = Vec::new();
@@ -52,11 +63,11 @@ fn sample(format: &Format, vocab: &Vocab, rng: &mut Rng) -> String {
         let ends = allowed.iter().any(|id| eos.contains(id));
         assert_eq!(ends, constraint.can_stop(), "{:?}", String::from_utf8_lossy(&text));
         let closing = b"\"}],:".iter().map(|b| u32::from(*b)).filter(|id| allows(&mask, *id)).collect::<Vec<_>>();
-        let id = match rng.below(3) {
-            _ if ends && (step > 60 || rng.below(4) == 0) => eos[rng.below(2)],
-            0 if !closing.is_empty() => closing[rng.below(closing.len())],
-            _ if step > 60 && !closing.is_empty() => closing[rng.below(closing.len())],
-            _ => allowed[rng.below(allowed.len())],
+        let id = match choices.below(3) {
+            _ if ends && (step > 60 || choices.below(4) == 0) => eos[choices.below(2)],
+            0 if !closing.is_empty() => closing[choices.below(closing.len())],
+            _ if step > 60 && !closing.is_empty() => closing[choices.below(closing.len())],
+            _ => allowed[choices.below(allowed.len())],
         };
         assert!(allows(&mask, id));
         constraint.commit(id).unwrap();
@@ -78,7 +89,6 @@ fn sample(format: &Format, vocab: &Vocab, rng: &mut Rng) -> String {
 #[test]
 fn samples_satisfy_the_schema() {
     let vocab = vocab();
-    let mut rng = Rng(5);
     let schema = json!({
         "type": "object", "additionalProperties": false, "required": ["name", "age", "colour"],
         "properties": {
@@ -91,8 +101,8 @@ fn samples_satisfy_the_schema() {
         "$defs": {"inner": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"],
             "additionalProperties": false}},
     });
-    for _ in 0..60 {
-        let text = sample(&Format::JsonSchema(schema.clone()), &vocab, &mut rng);
+    check(60, &choices(), |choices| {
+        let text = sample(&Format::JsonSchema(schema.clone()), &vocab, choices);
         let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{text:?}: {e}"));
         let map = value.as_object().unwrap();
         assert!(map.keys().all(|k| ["name", "age", "colour", "tags", "inner"].contains(&k.as_str())), "{text}");
@@ -106,21 +116,20 @@ fn samples_satisfy_the_schema() {
         if let Some(inner) = map.get("inner") {
             assert!(inner["x"].is_number() && inner.as_object().unwrap().len() == 1, "{text}");
         }
-    }
+    });
 }
 
 #[test]
 fn samples_of_the_other_formats() {
     let vocab = vocab();
-    let mut rng = Rng(9);
-    for _ in 0..30 {
-        let text = sample(&Format::JsonObject, &vocab, &mut rng);
+    check(30, &(choices(), choices(), choices()), |(object, date, sum)| {
+        let text = sample(&Format::JsonObject, &vocab, object);
         assert!(serde_json::from_str::<Value>(&text).unwrap().is_object(), "{text}");
-        let date = sample(&Format::Regex(r"20[0-9]{2}-(0[1-9]|1[0-2])-[0-3][0-9]".into()), &vocab, &mut rng);
+        let date = sample(&Format::Regex(r"20[0-9]{2}-(0[1-9]|1[0-2])-[0-3][0-9]".into()), &vocab, date);
         assert!(date.len() == 10 && date.starts_with("20"), "{date}");
-        let sum = sample(&Format::Grammar("start: term (\"+\" term)*\nterm: /[0-9]{1,3}/".into()), &vocab, &mut rng);
+        let sum = sample(&Format::Grammar("start: term (\"+\" term)*\nterm: /[0-9]{1,3}/".into()), &vocab, sum);
         assert!(sum.split('+').all(|t| (1..=3).contains(&t.len()) && t.bytes().all(|b| b.is_ascii_digit())), "{sum}");
-    }
+    });
 }
 
 #[test]

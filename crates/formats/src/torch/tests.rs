@@ -3,6 +3,10 @@
 mod legacy;
 
 use super::{Dtype, Entry, index};
+use proptest::prelude::{any, prop_oneof};
+use proptest::sample::Index;
+use sconce_testkit::{check, mutations, mutations_in_place};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -380,35 +384,22 @@ fn pickles() -> Vec<Vec<u8>> {
         .collect()
 }
 
-fn random(state: &mut u64) -> usize {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) as usize
-}
+/// Bytes and opcodes of pickles that mutations use.
+const VALUES: &[u8] = b"\x00\x01\x7f\x80\xff";
+const OPCODES: &[&[u8]] = &[
+    b"(", b")", b"0", b".", b"1", b"N", b"K", b"Q", b"R", b"a", b"b", b"c", b"e", b"h", b"j", b"q", b"s", b"t", b"u",
+    b"}", b"]", b"\x85", b"\x86", b"\x87", b"\x93", b"\x94",
+];
 
-/// Makes one or two changes; insertions and deletions only if `moving`.
-fn mutate(bytes: &mut Vec<u8>, state: &mut u64, moving: bool) {
-    for _ in 0..1 + random(state) % 4 / 2 {
-        let at = random(state) % bytes.len();
-        match random(state) % if moving { 6 } else { 3 } {
-            0 => bytes[at] = random(state) as u8,
-            1 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random(state) % 5],
-            2 => bytes[at] ^= 1 << (random(state) % 8),
-            3 => bytes.insert(at, b"()0.1NKQRabcehjqstu}]\x85\x86\x87\x93\x94"[random(state) % 26]),
-            4 => drop(bytes.remove(at)),
-            _ => {
-                let from = random(state) % bytes.len();
-                let piece = bytes[from..bytes.len().min(from + 1 + random(state) % 24)].to_vec();
-                bytes.splice(at..at, piece);
-            }
-        }
-    }
-}
-
-/// Checks that every tensor is inside the file and has the size of its shape.
-fn sound(bytes: &[u8], found: Vec<(String, Entry)>, round: usize) {
-    for (name, Entry { dtype, dims, bytes: at, .. }) in found {
-        assert!(bytes.get(at.clone()).is_some(), "round {round}: {name} at {at:?} of {}", bytes.len());
-        assert_eq!(at.len(), dims.iter().product::<usize>() * dtype.size(), "round {round}: {name}");
+/// Checks that every tensor is inside the file and has the size of its shape. Counts refused and
+/// read files.
+fn sound(bytes: &[u8], counts: &[Cell<usize>]) {
+    let found = index(bytes);
+    let count = &counts[usize::from(found.is_ok())];
+    count.set(count.get() + 1);
+    for (name, Entry { dtype, dims, bytes: at, .. }) in found.unwrap_or_default() {
+        assert!(bytes.get(at.clone()).is_some(), "{name} at {at:?} of {}", bytes.len());
+        assert_eq!(at.len(), dims.iter().product::<usize>() * dtype.size(), "{name}");
     }
 }
 
@@ -418,28 +409,27 @@ fn sound(bytes: &[u8], found: Vec<(String, Entry)>, round: usize) {
 fn mutated_checkpoints_never_panic() {
     let files: Vec<Vec<u8>> =
         expected().into_keys().filter(|file| file != "many.pt").map(|file| golden(&file)).collect();
-    let (pickles, mut state, mut counts) = (pickles(), 5, [[0; 2]; 2]);
+    let pickles = pickles();
     let storages: Vec<String> = (0..16).map(|i| format!("a/data/{i}")).collect();
     let wrap = |pickle: &[u8]| {
         let all = storages.iter().map(|name| (name.as_str(), [7; 128].as_slice()));
         zip(&[("a/data.pkl", pickle)].into_iter().chain(all).collect::<Vec<_>>())
     };
     pickles.iter().for_each(|pickle| assert!(index(&wrap(pickle)).is_ok()));
-    for round in 0..100_000 {
-        // Most damage to a container is detected there, so half of the rounds damage a pickle and
-        // wrap it in a valid zip.
-        let bytes = if round % 2 == 0 {
-            let mut bytes = files[round / 2 % files.len()].clone();
-            mutate(&mut bytes, &mut state, round % 16 == 0);
-            bytes
-        } else {
-            let mut pickle = pickles[round / 2 % pickles.len()].clone();
-            mutate(&mut pickle, &mut state, true);
-            wrap(&pickle)
-        };
-        let found = index(&bytes);
-        counts[round % 2][usize::from(found.is_ok())] += 1;
-        sound(&bytes, found.unwrap_or_default(), round);
-    }
-    assert!(counts.as_flattened().iter().all(|&n| n > 2_000), "{counts:?}: the mutations say nothing");
+    let counts = [const { Cell::new(0) }; 4];
+    let damage = prop_oneof![7 => mutations_in_place(1..=2, VALUES), 1 => mutations(1..=2, VALUES, OPCODES)];
+    check(25_000, &(any::<Index>(), damage), |(file, damage)| {
+        let mut bytes = file.get(&files).clone();
+        damage.iter().for_each(|mutation| mutation.apply(&mut bytes, usize::MAX));
+        sound(&bytes, &counts[..2]);
+    });
+    // Most damage to a container is detected there, so half of the cases damage a pickle and wrap
+    // it in a valid zip.
+    let damage = prop_oneof![mutations_in_place(1..=2, VALUES), mutations(1..=2, VALUES, OPCODES)];
+    check(25_000, &(any::<Index>(), damage), |(pickle, damage)| {
+        let mut pickle = pickle.get(&pickles).clone();
+        damage.iter().for_each(|mutation| mutation.apply(&mut pickle, usize::MAX));
+        sound(&wrap(&pickle), &counts[2..]);
+    });
+    assert!(counts.iter().all(|n| n.get() > 1_000), "{counts:?}: the mutations say nothing");
 }

@@ -7,12 +7,17 @@ mod short;
 mod wheel;
 mod zips;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use proptest::collection::vec;
+use proptest::prelude::Strategy;
+use proptest::sample::select;
+use sconce_testkit::{DamagedFile, Rng, check, mutations};
 use tempfile::TempDir;
 
 use super::*;
@@ -58,15 +63,7 @@ fn unreachable_endpoint() -> String {
 
 /// Pseudo-random bytes, different for every length and the same on every run.
 fn noise(length: usize) -> Vec<u8> {
-    let mut state = length as u64 + 1;
-    std::iter::repeat_with(|| random(&mut state) as u8).take(length).collect()
-}
-
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
+    Rng::new(length as u64).bytes(length)
 }
 
 const WEIGHTS: usize = 600_000;

@@ -6,7 +6,6 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
@@ -191,9 +190,7 @@ impl State {
     }
 
     fn hang(&self) -> std::io::Result<()> {
-        while !self.closed.load(Ordering::SeqCst) {
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        sconce_testkit::wait_until("the server is closed", || self.closed.load(Ordering::SeqCst));
         Ok(())
     }
 }

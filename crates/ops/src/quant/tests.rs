@@ -3,32 +3,17 @@
 use super::test_matmul::matmul;
 use super::{Packed, Quant, dequantize, make_scales_finite, quantize};
 use crate::Isa;
+use sconce_testkit::Rng;
 use std::borrow::Cow;
 
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    /// Approximately normal, variance 1.
-    fn normals(&mut self, n: usize) -> Vec<f32> {
-        let mut normal = || {
-            let word = self.next();
-            let sum: u64 = (0..4).map(|i| word >> (16 * i) & 0xffff).sum();
-            ((sum as f64 / 65536.0 - 2.0) * 3f64.sqrt()) as f32
-        };
-        (0..n).map(|_| normal()).collect()
-    }
-
-    fn bytes(&mut self, n: usize) -> Vec<u8> {
-        (0..n).map(|_| self.next() as u8).collect()
-    }
+/// Approximately normal, variance 1.
+fn normals(random: &mut Rng, n: usize) -> Vec<f32> {
+    let mut normal = || {
+        let word = random.next_u64();
+        let sum: u64 = (0..4).map(|i| word >> (16 * i) & 0xffff).sum();
+        ((sum as f64 / 65536.0 - 2.0) * 3f64.sqrt()) as f32
+    };
+    (0..n).map(|_| normal()).collect()
 }
 
 /// FNV-1a.
@@ -36,7 +21,7 @@ fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
-fn blocks(quant: Quant, count: usize, random: &mut Random) -> Vec<u8> {
+fn blocks(quant: Quant, count: usize, random: &mut Rng) -> Vec<u8> {
     let mut bytes = random.bytes(count * quant.block().1);
     make_scales_finite(quant, &mut bytes);
     bytes
@@ -104,14 +89,14 @@ fn floats_are_those_of_gguf() {
     assert_eq!(DEQUANTIZED.map(|row| row.0.parse::<Quant>().unwrap()).to_vec(), Quant::all().collect::<Vec<_>>());
     for (name, golden) in DEQUANTIZED {
         let quant = name.parse().unwrap();
-        let floats = floats(quant, &blocks(quant, 256, &mut Random(1)));
+        let floats = floats(quant, &blocks(quant, 256, &mut Rng::new(1)));
         assert_eq!(hash(floats.iter().flat_map(|v| v.to_le_bytes())), golden, "{name}");
     }
 }
 
 #[test]
 fn blocks_are_those_of_gguf() {
-    let x = Random(2).normals(128);
+    let x = normals(&mut Rng::new(2), 128);
     for (name, golden) in QUANTIZED {
         let mut out = Vec::new();
         quantize(name.parse().unwrap(), &x, &mut out).unwrap();
@@ -121,7 +106,7 @@ fn blocks_are_those_of_gguf() {
 
 #[test]
 fn searched_blocks_are_as_good_as_the_reference() {
-    let x = Random(3).normals(16 * 256);
+    let x = normals(&mut Rng::new(3), 16 * 256);
     for (name, reference) in REFERENCE_ERROR {
         let quant = name.parse().unwrap();
         let mut out = Vec::new();
@@ -149,11 +134,11 @@ fn blocks_of_one_value_keep_it() {
 fn products_are_those_of_f64() {
     for quant in Quant::all().filter(|q| q.packs()) {
         let (n, k) = (37, 256 + quant.block().0);
-        let mut random = Random(quant as u64);
+        let mut random = Rng::new(quant as u64);
         let bytes = blocks(quant, n * k / quant.block().0, &mut random);
         let (weights, w) = (floats(quant, &bytes), packed(quant, n, k, &bytes));
         for m in [1, 2, 3, 7, 17, 64, 70] {
-            let x = random.normals(m * k);
+            let x = normals(&mut random, m * k);
             let rounded = in_eight_bits(&x);
             let mut want = Vec::new();
             for row in 0..m {
@@ -195,9 +180,9 @@ fn a_row_is_the_same_in_any_company() {
     for quant in Quant::all().filter(|q| q.packs()) {
         // More steps than a product unpacks at once, and rows that are not whole tiles.
         let (m, n, k) = (83, 50, 5 * 256);
-        let mut random = Random(quant as u64);
+        let mut random = Rng::new(quant as u64);
         let w = packed(quant, n, k, &blocks(quant, n * k / quant.block().0, &mut random));
-        let x = random.normals(m * k);
+        let x = normals(&mut random, m * k);
         for isa in Isa::all() {
             let mut together = vec![0.0; m * n];
             matmul(isa, &w, &x, m, &mut together);
@@ -225,7 +210,7 @@ fn a_row_is_what_the_file_says() {
     for quant in Quant::all().filter(|q| q.packs()) {
         let (n, k) = (19, 3 * quant.block().0);
         // Arbitrary bytes, so that every bit matters.
-        let bytes = Random(7).bytes(n * quant.bytes(k).unwrap());
+        let bytes = Rng::new(7).bytes(n * quant.bytes(k).unwrap());
         let w = packed(quant, n, k, &bytes);
         let mut block = vec![0; quant.block().1];
         for (i, file) in bytes.chunks_exact(block.len()).enumerate() {
@@ -244,18 +229,18 @@ fn a_row_is_what_the_file_says() {
 #[test]
 fn nothing_panics_on_odd_numbers() {
     for quant in Quant::all() {
-        let bytes = Random(9).bytes(20 * quant.bytes(512).unwrap());
+        let bytes = Rng::new(9).bytes(20 * quant.bytes(512).unwrap());
         floats(quant, &bytes);
         if quant.packs() {
             let w = packed(quant, 20, 512, &bytes);
-            let mut x = Random(10).normals(2 * 512);
+            let mut x = normals(&mut Rng::new(10), 2 * 512);
             (x[0], x[100], x[600]) = (f32::INFINITY, f32::NAN, -1e-42);
             let mut y = vec![0.0; 40];
             matmul(Isa::best(), &w, &x, 2, &mut y);
             assert!(y[..20].iter().all(|y| !y.is_finite()), "{quant}: what is no number must not become one");
         }
         if quant.quantizes() {
-            let mut x = Random(11).normals(512);
+            let mut x = normals(&mut Rng::new(11), 512);
             (x[3], x[40], x[300]) = (f32::NAN, f32::INFINITY, f32::MIN_POSITIVE / 8.0);
             let mut out = Vec::new();
             quantize(quant, &x, &mut out).unwrap();

@@ -82,29 +82,41 @@ fn key(logit: f32, id: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::{SizeRange, vec};
+    use proptest::prelude::{Just, Strategy, prop_oneof};
+    use sconce_testkit::check;
+
+    /// Compares all ranks with a sort.
+    fn is_the_order_of_a_sort(logits: &[f32]) {
+        let mut sorted: Vec<u32> =
+            (0..logits.len() as u32).filter(|i| logits[*i as usize] > f32::NEG_INFINITY).collect();
+        sorted.sort_by(|a, b| logits[*b as usize].partial_cmp(&logits[*a as usize]).unwrap().then(a.cmp(b)));
+        for some in [0, 1, 10, 100_000] {
+            let mut ranked = Ranked::new(logits, some);
+            for (i, id) in sorted.iter().enumerate() {
+                assert_eq!(ranked.get(i), Some((logits[*id as usize], *id)), "{i} of {}", logits.len());
+            }
+            assert_eq!(ranked.get(sorted.len()), None);
+            // Reading a far rank first gives the same.
+            let far = sorted.len() / 2;
+            assert_eq!(Ranked::new(logits, some).get(far).map(|r| r.1), sorted.get(far).copied());
+        }
+    }
+
+    /// Few values make many equal logits.
+    fn logits(values: u32, len: impl Into<SizeRange>) -> impl Strategy<Value = Vec<f32>> {
+        let value = (0..values).prop_map(move |v| v as f32 - values as f32 / 2.0);
+        vec(prop_oneof![6 => value, 1 => Just(f32::NEG_INFINITY)], len)
+    }
 
     #[test]
     fn it_is_the_order_of_a_sort() {
-        let mut x = 5u64;
-        for (len, values) in [(1, 5), (63, 3), (64, 1), (65, 1000), (1000, 2), (5000, 40), (20_000, 1_000_000)] {
-            let mut logits: Vec<f32> = Vec::new();
-            for _ in 0..len {
-                x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                let v = ((x >> 33) % values) as f32 - values as f32 / 2.0;
-                logits.push(if x.is_multiple_of(7) { f32::NEG_INFINITY } else { v });
-            }
-            let mut sorted: Vec<u32> = (0..len as u32).filter(|i| logits[*i as usize] > f32::NEG_INFINITY).collect();
-            sorted.sort_by(|a, b| logits[*b as usize].partial_cmp(&logits[*a as usize]).unwrap().then(a.cmp(b)));
-            for some in [0, 1, 10, 100_000] {
-                let mut ranked = Ranked::new(&logits, some);
-                for (i, id) in sorted.iter().enumerate() {
-                    assert_eq!(ranked.get(i), Some((logits[*id as usize], *id)), "{i} of {len}");
-                }
-                assert_eq!(ranked.get(sorted.len()), None);
-                // Reading a far rank first gives the same.
-                let far = sorted.len() / 2;
-                assert_eq!(Ranked::new(&logits, some).get(far).map(|r| r.1), sorted.get(far).copied());
-            }
+        for (values, most) in [(1, 200), (3, 200), (1000, 200), (2, 2000), (40, 5000)] {
+            check(8, &logits(values, 0..=most), |logits| is_the_order_of_a_sort(&logits));
+        }
+        check(1, &logits(1_000_000, 20_000), |logits| is_the_order_of_a_sort(&logits));
+        for len in [63, 64, 65] {
+            check(4, &logits(5, len), |logits| is_the_order_of_a_sort(&logits));
         }
         assert_eq!(Ranked::new(&[], 3).get(0), None);
         assert_eq!(Ranked::new(&[-0.0, 0.0], 3).get(0).map(|r| r.1), Some(0));

@@ -2,6 +2,7 @@
 
 use crate::common::{KEY, Running, TestHost, lives, raw};
 use axum::http::StatusCode;
+use sconce_testkit::wait_until;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -80,11 +81,7 @@ fn a_client_that_reads_nothing_is_given_up_and_hung_up_on() {
     pool.wait("it to be under way", |p| (p.workers()[0]["active"] == 1).then_some(()));
     pool.wait("it to be given up", |p| (p.workers()[0]["active"] == 0).then_some(()));
     // The client still does not read, and finds its connection closed.
-    let until = Instant::now() + Duration::from_secs(30);
-    while stuck.write_all(b"x").is_ok() {
-        assert!(Instant::now() < until, "the connection is still there");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_until("the connection is closed", || stuck.write_all(b"x").is_err());
     // A slow reader gets the whole response.
     let mut slow = TcpStream::connect(pool.address).unwrap();
     slow.write_all(post("/v1/chat/completions", &headers, &chat("large")).as_bytes()).unwrap();
@@ -123,8 +120,10 @@ fn who_comes_beyond_the_most_waits() {
     let mut config = host.config("");
     config.max_connections = 1;
     let pool = Running::new(config);
-    let first = TcpStream::connect(pool.address).unwrap();
-    std::thread::sleep(Duration::from_millis(200));
+    // An answer shows that the first connection is accepted; it stays open.
+    let mut first = TcpStream::connect(pool.address).unwrap();
+    first.write_all(b"GET /ping HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    first.read_exact(&mut [0]).unwrap();
     let mut second = TcpStream::connect(pool.address).unwrap();
     second.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     second.write_all(b"GET /ping HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();

@@ -78,6 +78,7 @@ fn a_worker_that_was_loading_when_its_manager_died_is_waited_for() {
     saved(&pool, |w| w["process"].is_object());
     let config = pool.crash();
     let pool = Running::new(config);
+    // Time for a restart, which must not happen.
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!((&pool.workers()[0]["state"], &pool.workers()[0]["pid"]), (&json!("starting"), &before["pid"]));
     assert_eq!(pool.chat("late", "hi").0, StatusCode::SERVICE_UNAVAILABLE);

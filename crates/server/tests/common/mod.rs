@@ -3,12 +3,12 @@
 
 use sconce_engine::{Device, DeviceChoice, LoadOptions, hub};
 use sconce_server::{App, Bound, Config, Listen, ModelSpec, Server, Stop};
-use sconce_testkit::materialize;
+use sconce_testkit::{materialize, wait_until};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// A server that runs until dropped.
@@ -97,7 +97,7 @@ impl Running {
     }
 
     pub(crate) fn wait_ready(&self) {
-        until("every model is loaded", || self.app.models.ready().is_ok());
+        wait_until("every model is loaded", || self.app.models.ready().is_ok());
     }
 
     pub(crate) fn get(&self, path: &str) -> Reply {
@@ -178,15 +178,6 @@ fn dechunked(body: &str) -> String {
         rest = &after[size + 2..];
     }
     all
-}
-
-/// Waits for a condition, at most a minute.
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let started_at = Instant::now();
-    while !holds() {
-        assert!(started_at.elapsed() < Duration::from_secs(60), "{what}: not within a minute");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 pub(crate) fn numbers(v: &Value) -> Vec<f32> {

@@ -1,8 +1,8 @@
 //! Chats and completions of tiny random models: the request's constraints hold for any output.
 
-use crate::common::{Reply, Running, config, golden, request, start, until};
+use crate::common::{Reply, Running, config, golden, request, start};
 use sconce_server::{Config, ModelSpec};
-use sconce_testkit::plain_words;
+use sconce_testkit::{plain_words, wait_until};
 use serde_json::{Map, Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -332,19 +332,19 @@ fn a_client_who_leaves_frees_its_place_at_once() {
     assert_eq!(error["code"], "rate_limit_exceeded");
     drop(left);
     let started_at = Instant::now();
-    until("a place is free", || server.app.free_permits() == 1);
+    wait_until("a place is free", || server.app.free_permits() == 1);
     assert!(started_at.elapsed() < Duration::from_secs(20), "{:?}", started_at.elapsed());
     server.post("/v1/chat/completions", &chat(json!({}))).ok();
     // Nor does a client that requests a complete answer and disconnects.
     drop(stays);
-    until("both are free", || server.app.free_permits() == 2);
+    wait_until("both are free", || server.app.free_permits() == 2);
     let body = chat(json!({"max_tokens": 1900, "ignore_eos": true})).to_string();
     let mut stream = server.connect();
     let head = [("content-type", "application/json")];
     stream.write_all(request("POST", "/v1/chat/completions", &head, &body).as_bytes()).unwrap();
-    until("it is being answered", || server.app.free_permits() == 1);
+    wait_until("it is being answered", || server.app.free_permits() == 1);
     drop(stream);
-    until("its place is free", || server.app.free_permits() == 2);
+    wait_until("its place is free", || server.app.free_permits() == 2);
 }
 
 #[test]
@@ -354,7 +354,7 @@ fn a_client_who_does_not_read_keeps_nobody_waiting() {
     let mut slow = long_answer(&server);
     server.post("/v1/chat/completions", &chat(json!({}))).ok();
     // The answer is generated to the end although the client does not read.
-    until("the model is done with it", || server.app.free_permits() == free);
+    wait_until("the model is done with it", || server.app.free_permits() == free);
     let mut rest = String::new();
     slow.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("data: [DONE]"));

@@ -1,8 +1,9 @@
 //! Starting, loading, unloading, evicting and draining.
 
-use crate::common::{Running, config, golden, options, parse, reply, request, serve, start, until};
+use crate::common::{Running, config, golden, options, parse, reply, request, serve, start};
 use sconce_engine::Task;
 use sconce_server::{Config, Listen, ModelSpec, ModelStatus, Secret};
+use sconce_testkit::wait_until;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ fn roomy() -> Config {
 fn busy(server: &Running, texts: usize) -> std::net::TcpStream {
     let mut stream = server.connect();
     stream.write_all(request("POST", "/embed", &JSON, &much(texts)).as_bytes()).unwrap();
-    until("it is being worked on", || server.app.free_permits() < server.app.config.max_concurrent);
+    wait_until("it is being worked on", || server.app.free_permits() < server.app.config.max_concurrent);
     stream
 }
 
@@ -64,7 +65,9 @@ fn a_model_that_cannot_be_loaded_leaves_the_others_alone() {
     let mut bad = good.clone();
     (bad.reference, bad.id) = ("/nowhere/at/all".into(), "bad".into());
     let server = start(vec![good, bad], vec![dir], config());
-    until("all have settled", || server.app.models.list().iter().all(|m| !matches!(m.status, ModelStatus::Loading(_))));
+    wait_until("all have settled", || {
+        server.app.models.list().iter().all(|m| !matches!(m.status, ModelStatus::Loading(_)))
+    });
     assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
     let failed = server.post("/embed", &json!({"inputs": "a", "model": "bad"}));
     assert_eq!(failed.status, 503);
@@ -78,7 +81,7 @@ fn draining_finishes_what_runs_and_accepts_nothing_new() {
     let mut server = serve(&["st-prompts"], roomy());
     let mut running = busy(&server, 30_000);
     server.app.stop.drain();
-    until("nobody is accepted", || std::net::TcpStream::connect(server.address()).is_err());
+    wait_until("nobody is accepted", || std::net::TcpStream::connect(server.address()).is_err());
     assert!(!server.has_ended());
     assert_eq!(reply(&mut running).status, 200);
     server.join();
@@ -89,7 +92,7 @@ fn a_second_signal_does_not_wait() {
     let mut server = serve(&["st-prompts"], roomy());
     let _running = busy(&server, 300_000);
     server.app.stop.drain();
-    std::thread::sleep(Duration::from_millis(50));
+    wait_until("nobody is accepted", || std::net::TcpStream::connect(server.address()).is_err());
     assert!(!server.has_ended());
     server.app.stop.now();
     let started_at = Instant::now();
@@ -120,7 +123,7 @@ fn models_come_and_go_at_run_time() {
     let body = json!({"model": spec.reference, "name": "labels"});
     let told = server.post("/v1/models/load", &body);
     assert_eq!((told.status, &told.json()["state"]), (202, &json!("loading")), "{told:?}");
-    until("it is there", || server.post("/predict", &json!({"inputs": "a", "model": "labels"})).status == 200);
+    wait_until("it is there", || server.post("/predict", &json!({"inputs": "a", "model": "labels"})).status == 200);
     assert_eq!(server.get("/v1/models").ok()["data"][1]["id"], "labels");
     let again = server.post("/v1/models/load", &body);
     assert_eq!((again.status, &again.json()["error"]["param"]), (409, &json!("name")));
@@ -173,19 +176,19 @@ fn a_model_that_is_unloaded_finishes_what_it_is_asked() {
     assert_eq!(server.post("/v1/models/unload", &json!({"model": "st-prompts"})).status, 200);
     assert!(server.app.models.planned_bytes() > 0, "its memory is still reserved");
     assert_eq!(reply(&mut running).status, 200);
-    until("its memory is free", || server.app.models.planned_bytes() == 0);
+    wait_until("its memory is free", || server.app.models.planned_bytes() == 0);
 }
 
 #[test]
 fn a_model_that_nobody_uses_rests_until_the_next_request() {
     let server = serve(&["st-prompts"], Config { idle_timeout: Some(Duration::from_millis(150)), ..config() });
-    until("it rests", || server.app.models.list()[0].status == ModelStatus::Unloaded);
-    until("its memory is free", || server.app.models.planned_bytes() == 0);
+    wait_until("it rests", || server.app.models.list()[0].status == ModelStatus::Unloaded);
+    wait_until("its memory is free", || server.app.models.planned_bytes() == 0);
     assert_eq!(server.get("/v1/models").ok()["data"][0]["id"], "st-prompts", "it accepts requests");
     assert_eq!(server.get("/health").status, 200);
     let waking = server.post("/embed", &json!({"inputs": "a"}));
     assert_eq!((waking.status, waking.header("retry-after")), (503, Some("2")));
-    until("it is back", || server.post("/embed", &json!({"inputs": "a"})).status == 200);
+    wait_until("it is back", || server.post("/embed", &json!({"inputs": "a"})).status == 200);
 }
 
 /// Several models of one size with their names, and that size.
@@ -206,12 +209,12 @@ fn where_room_is_short_the_one_unused_the_longest_goes_and_never_one_in_use() {
     let (mut specs, mut dirs, size) = alike(&["first", "second", "third"]);
     let (third, _dir) = (specs.pop().unwrap(), dirs.pop().unwrap());
     let server = start(specs, dirs, Config { memory_budget: Some(2 * size), ..roomy() });
-    until("both are there", || server.app.models.list().iter().all(|m| m.status == ModelStatus::Ready));
+    wait_until("both are there", || server.app.models.list().iter().all(|m| m.status == ModelStatus::Ready));
     // The first is least recently used but leased when the third loads: the second is evicted.
     let mut running = server.connect();
     let long = much(20_000).replacen('{', "{\"model\": \"first\", ", 1);
     running.write_all(request("POST", "/embed", &JSON, &long).as_bytes()).unwrap();
-    until("it is being worked on", || server.app.models.list()[0].leases == 1);
+    wait_until("it is being worked on", || server.app.models.list()[0].leases == 1);
     server.post("/embed", &json!({"inputs": "a", "model": "second"})).ok();
     let load = json!({"model": third.reference, "name": "third", "wait": true});
     assert_eq!(server.post("/v1/models/load", &load).ok()["state"], "ready");
@@ -225,24 +228,24 @@ fn what_has_no_room_now_comes_when_there_is_room() {
     let (specs, dirs, size) = alike(&["a", "b"]);
     let server = start(specs, dirs, Config { memory_budget: Some(size), ..roomy() });
     let settled = |name| !matches!(standing(&server, name), Some(ModelStatus::Loading(_)));
-    until("both have settled", || settled("a") && settled("b"));
+    wait_until("both have settled", || settled("a") && settled("b"));
     assert_eq!(server.get("/health").status, 200, "both accept requests");
     let ask = |name: &str| server.post("/embed", &json!({"inputs": "x", "model": name}));
     for name in ["a", "b", "a"] {
-        until("it comes, and the other goes", || ask(name).status == 200);
+        wait_until("it comes, and the other goes", || ask(name).status == 200);
     }
     let mut running = server.connect();
     let long = much(20_000).replacen('{', "{\"model\": \"a\", ", 1);
     running.write_all(request("POST", "/embed", &JSON, &long).as_bytes()).unwrap();
-    until("it is being worked on", || server.app.models.list()[0].leases == 1);
+    wait_until("it is being worked on", || server.app.models.list()[0].leases == 1);
     let mut said = ask("b");
-    until("it is told why not", || {
+    wait_until("it is told why not", || {
         said = ask("b");
         said.body.contains("--memory-budget")
     });
     assert_eq!((said.status, said.header("retry-after")), (503, Some("2")), "{said:?}");
     assert_eq!(reply(&mut running).status, 200);
-    until("it comes after all", || ask("b").status == 200);
+    wait_until("it comes after all", || ask("b").status == 200);
 }
 
 #[test]
@@ -386,7 +389,7 @@ fn a_language_model_that_reranks_is_held_to_the_budget() {
     let (mut again, dir) = golden("task-rerank-qwen3");
     again.task = Some(Task::Rerank);
     let small = start(vec![again], vec![dir], Config { memory_budget: Some(planned - 1), ..roomy() });
-    until(
+    wait_until(
         "it is refused",
         || matches!(standing(&small, "task-rerank-qwen3"), Some(ModelStatus::Failed(why)) if why.contains("--memory-budget")),
     );

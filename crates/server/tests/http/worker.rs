@@ -1,9 +1,9 @@
 //! A worker of a pool: jobs, cancellation, callback and heartbeat.
 
-use crate::common::{Running, config, options, parse, request, start, until};
+use crate::common::{Running, config, options, parse, request, start};
 use sconce_api::worker::Launch;
 use sconce_server::{Config, Membership, ModelSpec, Secret};
-use sconce_testkit::materialize;
+use sconce_testkit::{materialize, wait_until};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -47,7 +47,7 @@ fn worker(callback: &str, change: impl FnOnce(&mut Config)) -> Running {
 
 fn ready(callback: &str) -> Running {
     let running = worker(callback, |_| {});
-    until("it is healthy", || running.get("/health").status == 200);
+    wait_until("it is healthy", || running.get("/health").status == 200);
     running
 }
 
@@ -174,10 +174,10 @@ fn a_client_that_goes_cancels_its_job() {
     let running = dry();
     let long = json!({"job_id": "gone", "prompt": "the cat", "max_tokens": 2048, "temperature": 0});
     drop(started_at(&running, &long));
-    until("it is cancelled", || metric(&running, "worker_requests_total{outcome=\"cancelled\"} 1"));
+    wait_until("it is cancelled", || metric(&running, "worker_requests_total{outcome=\"cancelled\"} 1"));
     let models = running.app.models.list();
     let sconce_engine::TaskModel::Generate(llm) = &models[0].served.as_ref().unwrap().model else { panic!() };
-    until("the model is idle", || llm.activity().running == 0);
+    wait_until("the model is idle", || llm.activity().running == 0);
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn it_says_what_it_is() {
     let stages = events(&progress.body);
     assert_eq!(stages.last().unwrap()["stage"], "ready", "{progress:?}");
     assert!(stages.last().unwrap()["vram_mb"].is_u64());
-    until("it is healthy", || running.get("/health").status == 200);
+    wait_until("it is healthy", || running.get("/health").status == 200);
     let health = running.get("/health").ok();
     for (key, want) in [
         ("status", json!("healthy")),
@@ -264,7 +264,7 @@ fn refusing(refuse: usize, status: &'static str, said: &'static str) -> (String,
 fn whoever_started_it_is_told_until_they_hear_and_then_again_and_again() {
     let (url, heard) = manager(2);
     let running = ready(&url);
-    until("heartbeats", || heard.lock().unwrap().len() > 5);
+    wait_until("heartbeats", || heard.lock().unwrap().len() > 5);
     let all = heard.lock().unwrap().clone();
     for (head, called) in &all[..3] {
         assert!(head.contains("authorization: bearer k"), "{head}");
@@ -293,6 +293,7 @@ fn a_refused_callback_does_not_keep_it_from_serving_and_a_dry_run_sends_none() {
     );
     let (url, heard) = manager(0);
     let dry = ready(&format!("{url}?localhost:9999"));
+    // Time for a callback that must not come.
     std::thread::sleep(Duration::from_millis(300));
     assert!(heard.lock().unwrap().is_empty());
     drop(dry);
@@ -302,7 +303,7 @@ fn a_refused_callback_does_not_keep_it_from_serving_and_a_dry_run_sends_none() {
 fn nobodys_worker_ends() {
     let (url, heard) = refusing(usize::MAX, "404 Not Found", r#"{"error_code": "WORKER_NOT_FOUND"}"#);
     let mut running = worker(&url, |_| {});
-    until("it has ended", || running.has_ended());
+    wait_until("it has ended", || running.has_ended());
     running.join();
     assert_eq!(heard.lock().unwrap().len(), 3);
 }
@@ -310,7 +311,7 @@ fn nobodys_worker_ends() {
 #[test]
 fn a_key_is_asked_for_in_the_workers_words() {
     let running = worker("http://localhost:9999/dry", |config| config.api_keys = vec![Secret::new("k").unwrap()]);
-    until("it is healthy", || running.get("/health").status == 200);
+    wait_until("it is healthy", || running.get("/health").status == 200);
     let job = json!({"job_id": "j", "prompt": "a", "max_tokens": 2}).to_string();
     let send = |head: &[(&str, &str)]| running.send("POST", "/execute", head, &job);
     let none = send(&[("content-type", "application/json")]);
@@ -347,7 +348,7 @@ fn told_to_shut_down_it_finishes_what_runs() {
         "{}",
         &rest[rest.len().saturating_sub(300)..]
     );
-    until("it has ended", || running.has_ended());
+    wait_until("it has ended", || running.has_ended());
     running.join();
 }
 

@@ -1,17 +1,9 @@
 use super::{Detokenizer, Step, Stops, decoder::TokenBytes, decoder::token_bytes};
+use proptest::collection::vec;
+use proptest::prelude::{Strategy, any};
+use proptest::sample::select;
+use sconce_testkit::check;
 use tokenizers::Tokenizer;
-
-/// A deterministic random number generator.
-pub(crate) struct Rng(pub(crate) u64);
-
-impl Rng {
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n as u64) as usize
-    }
-}
 
 fn tokenizer(vocab: &[&str], decoder: &str, special: &str) -> Tokenizer {
     let vocab: serde_json::Map<_, _> = vocab.iter().zip(0..).map(|(t, i)| (t.to_string(), i.into())).collect();
@@ -27,11 +19,9 @@ fn tokenizer(vocab: &[&str], decoder: &str, special: &str) -> Tokenizer {
     Tokenizer::from_bytes(json.to_string()).unwrap()
 }
 
-/// Streamed pieces of random texts concatenate to what the library decodes at once.
-pub(crate) fn agrees(tokenizer: &Tokenizer, ids: &[u32], texts: usize, rng: &mut Rng) {
-    for round in 0..texts {
-        let len = rng.below(40);
-        let text: Vec<u32> = (0..len).map(|_| ids[rng.below(ids.len())]).collect();
+/// Streamed pieces of texts of `ids` concatenate to what the library decodes at once.
+pub(crate) fn agrees(tokenizer: &Tokenizer, ids: &[u32], texts: u32) {
+    check(texts, &vec(select(ids.to_vec()), 0..40), |text| {
         for skip in [false, true] {
             let mut detok = Detokenizer::new(tokenizer.clone().into(), skip);
             assert!(detok.streams());
@@ -40,9 +30,9 @@ pub(crate) fn agrees(tokenizer: &Tokenizer, ids: &[u32], texts: usize, rng: &mut
                 whole.extend(detok.push(*id));
             }
             whole += &detok.finish().unwrap();
-            assert_eq!(whole, tokenizer.decode(&text, skip).unwrap(), "round {round}, ids {text:?}, skip {skip}");
+            assert_eq!(whole, tokenizer.decode(&text, skip).unwrap(), "ids {text:?}, skip {skip}");
         }
-    }
+    });
 }
 
 const BYTES: [&str; 14] = [
@@ -54,7 +44,6 @@ const SPM: &str = r#"{"type":"Sequence","decoders":[{"type":"Replace","pattern":
 
 #[test]
 fn pieces_make_the_text() {
-    let mut rng = Rng(7);
     let byte_level = ["Ġ", "a", "Ã", "©", "ð", "Ł", "ĺ", "Ģ", "ÿ", "Ċ", "Ġb", "é!", "日", "<s>"];
     let words = ["a", "##b", "c", ".", "'", "##s", "n't", "do not", "<s>", "##", "!"];
     let cases: [(&[&str], &str); 9] = [
@@ -76,9 +65,9 @@ fn pieces_make_the_text() {
         if decoder.contains("\"stop\":2") {
             continue;
         }
-        agrees(&tokenizer, &ids, 400, &mut rng);
+        agrees(&tokenizer, &ids, 400);
     }
-    agrees(&tokenizer(&words, "null", "<s>"), &[0, 1, 2, 3, 8, 99], 100, &mut rng);
+    agrees(&tokenizer(&words, "null", "<s>"), &[0, 1, 2, 3, 8, 99], 100);
 }
 
 /// Continuing a prompt outputs what follows it: the space between words, and the rest of a
@@ -151,16 +140,14 @@ fn trailing_strips_hold_back() {
     let decoder =
         r#"{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Strip","content":"_","start":1,"stop":2}]}"#;
     let tokenizer = tokenizer(&["_", "a", "_b", "c___"], decoder, "");
-    let mut rng = Rng(3);
-    for _ in 0..300 {
-        let mut ids: Vec<u32> = (0..rng.below(9)).map(|_| rng.below(4) as u32).collect();
+    check(300, &vec(0..4u32, 0..9), |mut ids| {
         // The library counts below zero on texts shorter than what it strips.
         ids.extend([1, 0, 0, 0]);
         let mut detok = Detokenizer::new(tokenizer.clone().into(), false);
         let mut whole: String = ids.iter().filter_map(|id| detok.push(*id)).collect();
         whole += &detok.finish().unwrap();
         assert_eq!(whole, tokenizer.decode(&ids, false).unwrap(), "{ids:?}");
-    }
+    });
 }
 
 #[test]
@@ -227,14 +214,10 @@ fn plain(stops: &[&str], text: &str, include: bool) -> (String, Option<usize>) {
 
 #[test]
 fn stops_as_the_plain_form() {
-    let mut rng = Rng(11);
-    let letters = ["a", "b", "é", "日", "ab"];
-    for round in 0..4000 {
-        let word = |rng: &mut Rng, n: usize| (0..1 + rng.below(n)).map(|_| letters[rng.below(5)]).collect::<String>();
-        let stops: Vec<String> = (0..rng.below(4)).map(|_| word(&mut rng, 4)).collect();
+    let word = |most: usize| vec(select(&["a", "b", "é", "日", "ab"]), 1..=most).prop_map(|parts| parts.concat());
+    let inputs = (vec(word(4), 0..4), vec(word(3), 0..8), any::<bool>());
+    check(4000, &inputs, |(stops, pieces, include)| {
         let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
-        let pieces: Vec<String> = (0..rng.below(8)).map(|_| word(&mut rng, 3)).collect();
-        let include = round % 2 == 0;
         let (want, which) = plain(&stops, &pieces.concat(), include);
         let mut machine = Stops::new(&stops, include).unwrap();
         let (mut got, mut read, mut stopped) = (String::new(), String::new(), None);
@@ -258,7 +241,7 @@ fn stops_as_the_plain_form() {
             got += &machine.finish();
         }
         assert_eq!((got, stopped), (want, which), "{stops:?} {pieces:?}");
-    }
+    });
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::*;
 use crate::config::InputSpec;
 use crate::runtime::{Executor, RequestContext};
 use sconce_models::{Limits, Positions};
+use sconce_testkit::wait_until;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -156,13 +157,13 @@ fn who_is_cancelled_late_or_gone_is_never_run() {
     let fixture = fixture();
     let held = fixture.submit(&[&[HOLD]], &RequestContext::default());
     fixture.batch();
-    let (cancelled, late) =
-        (RequestContext::default(), RequestContext::new(Some(Instant::now() + Duration::from_millis(1))));
+    let deadline = Instant::now() + Duration::from_millis(1);
+    let (cancelled, late) = (RequestContext::default(), RequestContext::new(Some(deadline)));
     let streams = [fixture.submit(&[&[50]], &cancelled), fixture.submit(&[&[51], &[52]], &late)];
     drop(fixture.submit(&[&[53]], &RequestContext::default()));
     let other = fixture.submit(&[&[10]], &RequestContext::default());
     cancelled.cancel();
-    std::thread::sleep(Duration::from_millis(5));
+    wait_until("the deadline has passed", || Instant::now() > deadline);
     fixture.go.send(()).unwrap();
     all(held).unwrap();
     assert_eq!(all(other).unwrap(), [10.0]);

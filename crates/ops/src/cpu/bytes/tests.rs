@@ -2,6 +2,7 @@
 
 use super::codes::{MAX_CREST, REMAINDER_STEPS, quantize_remainder};
 use super::*;
+use sconce_testkit::Rng;
 use std::borrow::Cow;
 use std::sync::Mutex;
 
@@ -18,12 +19,8 @@ impl Sink for Plain<'_> {
 
 /// Pseudo-random values in −1..1, and rows of extremes only, where an overflow would show.
 fn values(seed: u64, rows: usize, k: usize) -> Vec<f32> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-    };
-    let mut all: Vec<f32> = (0..rows * k).map(|_| next()).collect();
+    let mut rng = Rng::new(seed);
+    let mut all: Vec<f32> = (0..rows * k).map(|_| rng.unit_f32()).collect();
     for (row, values) in all.chunks_exact_mut(k).enumerate() {
         match row % 4 {
             1 => values.fill(0.75),

@@ -20,6 +20,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures_util::StreamExt;
 use http_body_util::Full;
+use sconce_testkit::wait_until_async;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -134,9 +135,7 @@ async fn serve((id, model, port): (String, String, u16), callback: String, limit
         if mute {
             return;
         }
-        while model == "late" && !file("go").exists() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        wait_until_async("the file go is there", || model != "late" || file("go").exists()).await;
         let body = json!({"worker_id": id, "vram_bytes": 1, "uri": format!("http://127.0.0.1:{port}"), "model_ref": model,
             "capabilities": ["cpu"]});
         let client = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new()).build_http();

@@ -6,11 +6,12 @@ pub(crate) mod fake;
 use axum::http::{Method, StatusCode};
 use sconce_pool::core::{Backoff, Timings};
 use sconce_pool::{Asker, Config, Pool, PoolFile};
+use sconce_testkit::wait_for;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
@@ -182,14 +183,7 @@ impl Running {
 
     #[track_caller]
     pub(crate) fn wait<T>(&self, what: &str, f: impl Fn(&Running) -> Option<T>) -> T {
-        let until = Instant::now() + Duration::from_secs(120);
-        loop {
-            if let Some(value) = f(self) {
-                return value;
-            }
-            assert!(Instant::now() < until, "waited for {what}: {:#}", self.get("/v2/state"));
-            std::thread::sleep(ms(50));
-        }
+        wait_for(what, || f(self).ok_or_else(|| format!("{:#}", self.get("/v2/state"))))
     }
 
     /// A stream of `/execute`.

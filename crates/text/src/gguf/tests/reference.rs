@@ -2,6 +2,10 @@
 
 use super::golden::read;
 use super::*;
+use proptest::collection::vec;
+use proptest::prelude::Strategy;
+use proptest::sample::select;
+use sconce_testkit::check;
 
 /// Repeatedly joins the adjacent pair that makes the token with the best score, the leftmost first.
 fn slow(v: &Vocabulary<'_>, text: &str) -> Vec<u32> {
@@ -27,18 +31,10 @@ fn slow(v: &Vocabulary<'_>, text: &str) -> Vec<u32> {
     parts.iter().flat_map(spell).collect()
 }
 
-/// Deterministic random texts.
-struct Texts(u64);
-
-impl Texts {
-    fn next(&mut self, below: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) as usize % below
-    }
-
-    fn text(&mut self, parts: &[&str], most: usize) -> String {
-        (0..=self.next(most)).map(|_| parts[self.next(parts.len())]).collect()
-    }
+/// Up to `most` of the parts, one after the other.
+fn texts(parts: &[&str], most: usize) -> impl Strategy<Value = String> {
+    let parts: Vec<String> = parts.iter().map(|part| part.to_string()).collect();
+    vec(select(parts), 1..=most).prop_map(|parts| parts.concat())
 }
 
 #[test]
@@ -52,11 +48,9 @@ fn ranked_merges_are_merges_by_score() {
     let (scores, types) = (Some(scores), Some(types));
     let v = Vocabulary { model: "llama", tokens: refs(&tokens), scores, types, ..Default::default() };
     let built = tokenizer(&v, Specials::Text).unwrap();
-    let mut texts = Texts(1);
-    for _ in 0..2000 {
-        let text = texts.text(&["a", "b", "c", " ", "  ", "x", "cc"], 24);
+    check(2000, &texts(&["a", "b", "c", " ", "  ", "x", "cc"], 24), |text| {
         assert_eq!(ids(&built, &text, false), slow(&v, &text), "{text:?}");
-    }
+    });
 }
 
 #[test]
@@ -70,10 +64,8 @@ fn ranked_merges_are_merges_by_score_in_real_vocabularies() {
             v.tokens[259..].iter().filter(|t| !t.contains('|')).map(|t| t.replace(SPACE, " ")).collect();
         let mut parts = refs(&parts);
         parts.retain(|part| part.len() < 24);
-        let mut texts = Texts(2);
-        for _ in 0..500 {
-            let text = texts.text(&parts, 30);
+        check(500, &texts(&parts, 30), |text| {
             assert_eq!(ids(&built, &text, false), slow(&v, &text), "{name}: {text:?}");
-        }
+        });
     }
 }

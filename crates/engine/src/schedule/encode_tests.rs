@@ -189,7 +189,7 @@ fn of_two_that_wait_all_the_time_neither_gets_far_ahead() {
     // Each request: the lengths of its texts, which repeat, and how many batches run before the
     // next request arrives.
     let inputs = (1..=200usize).prop_flat_map(|longest| {
-        let requests = vec((vec(1..=longest, 1..300), 0..3), 2..8);
+        let requests = vec((vec(1..=longest, 1000), 0..3), 2..8);
         (Just(longest), 0..2000usize, requests)
     });
     check(100, &inputs, |(longest, more, requests)| {

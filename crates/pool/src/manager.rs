@@ -284,7 +284,7 @@ fn local_address(address: SocketAddr) -> SocketAddr {
 mod tests {
     use super::*;
     use crate::config::PoolFile;
-    use crate::core::Origin;
+    use crate::core::{Leaving, Origin};
     use sconce_testkit::{wait_until, wait_until_async};
 
     fn manager(address: &str) -> (tempfile::TempDir, Arc<Manager>) {
@@ -360,7 +360,10 @@ mod tests {
             let manager = manager.clone();
             async move { manager.stop_all().await }
         });
-        let is_stopping = || manager.core().worker("m-1", manager.now()).unwrap().state.name() == "draining";
+        let is_stopping = || {
+            let queued = manager.store.queued();
+            queued.as_ref().is_some_and(|state| state.workers.iter().any(|w| w.leaving == Leaving::Stop))
+        };
         wait_until_async("m-1 is being stopped", is_stopping).await;
         assert!(!stopping.is_finished());
         start("m-2");

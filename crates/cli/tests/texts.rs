@@ -8,11 +8,20 @@ use common::{out, sconce};
 use insta::assert_snapshot;
 use sconce_testkit::{golden, materialize};
 
+/// Replaces the command's home, a new temporary directory each time.
+fn without_home(text: &str) -> String {
+    let start = std::env::temp_dir().join(".tmp").display().to_string();
+    let mut parts = text.split(&start);
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |all, part| all + "HOME" + part.trim_start_matches(|c: char| c.is_ascii_alphanumeric()))
+}
+
 /// What a command prints, with paths and free memory replaced.
 fn printed(args: &[&str], replaced: &[(&str, &str)]) -> String {
     let output = sconce(args, b"");
     let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).join("");
     let text = replaced.iter().fold(text, |text, (from, to)| text.replace(from, to));
+    let text = without_home(&text);
     let lines = text.lines().map(|line| match line.split_once(" of ") {
         Some((fits, _)) if line.ends_with(" free") => format!("{fits} of FREE free\n"),
         _ => format!("{}\n", line.trim_end()),
@@ -58,11 +67,11 @@ fn errors() {
     let of = |args: &[&str]| printed(args, &[(dir, "DIR")]);
     assert_snapshot!("error_no_such_model", of(&["embed", "-m", "./absent", "x"]));
     assert_snapshot!("error_offline", of(&["embed", "-m", "org/absent", "x"]));
-    assert_snapshot!("error_wrong_task", of(&["rerank", "-m", dir, "-q", "a", "b"]));
+    assert_snapshot!("error_wrong_task", of(&["rerank", "-m", dir, "-d", "cpu", "--query", "a", "b"]));
     assert_snapshot!("error_device_syntax", of(&["embed", "-m", dir, "-d", "gpu", "x"]));
     assert_snapshot!("error_dtype", of(&["embed", "-m", dir, "--dtype", "q99", "x"]));
     assert_snapshot!("error_no_text", of(&["embed", "-m", dir, "-f", "absent.txt"]));
     assert_snapshot!("error_one_text", of(&["similarity", "-m", dir, "alone"]));
-    assert_snapshot!("error_batch_tokens", of(&["embed", "-m", dir, "--batch-tokens", "9000000000", "x"]));
+    assert_snapshot!("error_batch_tokens", of(&["embed", "-m", dir, "-d", "cpu", "--batch-tokens", "9000000000", "x"]));
     assert_snapshot!("error_unknown_command", of(&["embedd", "x"]));
 }

@@ -208,7 +208,7 @@ fn shapes_must_fit_their_storages() {
     assert_eq!(fits(offset(&[0])) + fits(offset(&[1, 5])) + fits(offset(&[2, 5, 0])), 12);
     said(offset(&[1, 0x80]), "negative");
     said(offset(&[2, 0x80, 0]), "does not fit");
-    said(offset(&[9, 0, 0, 0, 0, 0, 0, 0, 0, 1]), "other things than torch.save writes");
+    said(offset(&[9, 0, 0, 0, 0, 0, 0, 0, 0, 1]), "not built as torch.save builds a tensor");
     let retyped =
         |name: &str| swapped(tensor("0", 6, 0, &[6], &[1]), b"}tR", format!("}}ctorch\n{name}\ntR").as_bytes());
     assert_eq!(fits(retyped("float32")), 24);

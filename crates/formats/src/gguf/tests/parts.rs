@@ -80,13 +80,13 @@ fn parts_that_disagree_are_refused() {
         Gguf::open(&write(dir.path(), &parts)[..1])
     };
     refused(changed(|parts| parts[1] = numbered(Writer::new("llama"), 1, 4)), "is one of 4 parts, the others are of 3");
-    refused(changed(|parts| parts[1] = numbered(Writer::new("llama"), 7, 3)), "part 2 is not there");
+    refused(changed(|parts| parts[1] = numbered(Writer::new("llama"), 7, 3)), "part 2 is missing or given twice");
     refused(changed(|parts| parts[1] = Writer::new("llama")), "is not a part");
     refused(changed(|parts| parts[1] = numbered(Writer::new("llama"), 1, 3)), "hold 4 tensors; they hold 3");
     refused(
         changed(|parts| parts[1].tensors = parts[2].tensors.clone()),
         "the tensor `blk.0.attn_k.weight`, which an earlier part holds too",
     );
-    refused(changed(|parts| parts[0] = numbered(Writer::llama(), 0, u32::MAX)), "is one of 4294967295 parts; 9999");
+    refused(changed(|parts| parts[0] = numbered(Writer::llama(), 0, u32::MAX)), "is one of 4294967295 parts; at most 9999");
     refused(changed(|parts| parts[2] = parts[2].clone().raw("x", 8, &[0xff; 8])), "ends inside the value of `x`");
 }

@@ -87,6 +87,9 @@ fn parts_that_disagree_are_refused() {
         changed(|parts| parts[1].tensors = parts[2].tensors.clone()),
         "the tensor `blk.0.attn_k.weight`, which an earlier part holds too",
     );
-    refused(changed(|parts| parts[0] = numbered(Writer::llama(), 0, u32::MAX)), "is one of 4294967295 parts; at most 9999");
+    refused(
+        changed(|parts| parts[0] = numbered(Writer::llama(), 0, u32::MAX)),
+        "is one of 4294967295 parts; at most 9999",
+    );
     refused(changed(|parts| parts[2] = parts[2].clone().raw("x", 8, &[0xff; 8])), "ends inside the value of `x`");
 }

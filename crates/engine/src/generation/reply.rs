@@ -3,15 +3,15 @@
 use super::{Event, Finish, SampledToken};
 use crate::error::Error;
 use crate::runtime::Reply;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The reply of a request with one or several answers. It ends with the last of them.
 pub(crate) struct GenerationReply {
     reply: Arc<Reply<Event>>,
     answers: usize,
-    /// Answers that have not ended.
-    left: AtomicUsize,
+    /// Answers that have not ended. Locked while an end is delivered: answers end on several
+    /// threads, and the reply accepts nothing after the last.
+    left: Mutex<usize>,
     /// The beginning of every answer.
     echo: Mutex<Option<Echo>>,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Echo {
 impl GenerationReply {
     /// A reply for `answers` answers, which begin with `echo`.
     pub(crate) fn new(reply: &Arc<Reply<Event>>, answers: usize, echo: Option<Echo>) -> Arc<GenerationReply> {
-        let (reply, left, echo) = (reply.clone(), AtomicUsize::new(answers), Mutex::new(echo));
+        let (reply, left, echo) = (reply.clone(), Mutex::new(answers), Mutex::new(echo));
         Arc::new(GenerationReply { reply, answers, left, echo })
     }
 
@@ -56,7 +56,9 @@ impl GenerationReply {
     /// Ends an answer, with its score if a beam search found it.
     pub(crate) fn end(&self, answer: usize, finish: Finish, score: Option<f32>) {
         let event = Event::End { answer, finish, score };
-        if self.left.fetch_sub(1, Relaxed) == 1 { self.reply.finish(event) } else { self.reply.send(event) }
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        *left = left.saturating_sub(1);
+        if *left == 0 { self.reply.finish(event) } else { self.reply.send(event) }
     }
 
     /// Ends all answers with an error.
@@ -72,5 +74,43 @@ impl GenerationReply {
     fn send_echo(&self, echo: Option<Echo>, picks: &[SampledToken]) {
         let Some(echo) = echo else { return };
         (0..self.answers).for_each(|answer| self.text(answer, echo.text.clone(), picks.to_vec()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::RequestContext;
+    use sconce_ops::Device;
+    use std::sync::{Barrier, mpsc};
+
+    #[test]
+    fn every_answer_ends_even_if_several_end_at_the_same_moment() {
+        const ANSWERS: usize = 4;
+        for round in 0..2000 {
+            let (sender, events) = mpsc::channel();
+            let sink = Box::new(move |event| drop(sender.send(event)));
+            let reply = Arc::new(Reply::new(RequestContext::default(), Device::Cpu, sink));
+            let generation = GenerationReply::new(&reply, ANSWERS, None);
+            let start = Barrier::new(ANSWERS);
+            std::thread::scope(|scope| {
+                for answer in 0..ANSWERS {
+                    let (generation, start) = (&generation, &start);
+                    scope.spawn(move || {
+                        start.wait();
+                        generation.end(answer, Finish::Length, None);
+                    });
+                }
+            });
+            let mut ended: Vec<usize> = events
+                .try_iter()
+                .map(|event| match event.unwrap() {
+                    Event::End { answer, .. } => answer,
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            ended.sort_unstable();
+            assert_eq!(ended, [0, 1, 2, 3], "round {round}");
+        }
     }
 }

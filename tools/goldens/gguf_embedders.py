@@ -4,8 +4,8 @@ and any folder.
     python gguf_embedders.py --llama-cpp DIR --out DIR [FOLDER ...]
 
 DIR of llama.cpp is a source tree with `conversion/` and `gguf-py/`. Each output folder has the
-original model and its `model.gguf`; `converted_embedders` of crates/engine/tests/gguf_tasks.rs
-reads them. Committed are the files of `st-prompts`, and with `--outtype MOSTLY_Q8_0` the two of
+original model and its `model.gguf`; `converted_embedders_equal_their_folders` of
+crates/engine/tests/gguf_tasks.rs reads them. Committed are the files of `st-prompts`, and with `--outtype MOSTLY_Q8_0` the two of
 Qwen3: crates/testkit/goldens/gguf-*.
 """
 

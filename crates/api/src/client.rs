@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn want_of_our_own_is_told_from_theirs() {
+    fn local_resource_errors_are_distinguished_from_remote_ones() {
         for (errno, ours) in [
             (Errno::MFILE, true),
             (Errno::NFILE, true),

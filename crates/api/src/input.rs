@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_write_inputs_is_understood() {
+    fn inputs_parse_in_every_format() {
         let text = |t: &str| Item::Text(t.into());
         assert_eq!(read(r#""a""#), Ok(Inputs { items: vec![text("a")], alone: true }));
         assert_eq!(read(r#"["a", "b"]"#), Ok(Inputs { items: vec![text("a"), text("b")], alone: false }));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_input_is_refused_in_words() {
+    fn invalid_inputs_are_refused_with_the_reason() {
         for (json, why) in [
             ("1", "a list of token ids"),
             ("null", "a list of texts"),

@@ -287,7 +287,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_start_needs_a_model_and_nothing_unknown() {
+    fn start_needs_a_model_and_refuses_unknown_fields() {
         let read = |v: Value| serde_json::from_value::<Start>(v);
         let start = read(json!({"model_ref": "smollm"})).unwrap();
         assert_eq!((start.device.as_str(), start.name), ("auto", None));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_look_as_the_contract_says() {
+    fn errors_and_states_have_the_documented_json() {
         let failure = Failure::new(Code::InsufficientVram, "no room");
         let want = json!({"error_code": "INSUFFICIENT_VRAM", "message": "no room", "retriable": true, "details": {}});
         assert_eq!(serde_json::to_value(failure).unwrap(), want);

@@ -32,7 +32,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn rfc3339_dates_match_the_calendar() {
         let at = |seconds: u64| rfc3339(UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(at(0), "1970-01-01T00:00:00.000Z");
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000Z");

@@ -60,34 +60,34 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_word_and_a_field_say_the_same() {
+    fn flag_and_json_field_parse_to_same_constraint() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a:b.json");
         std::fs::write(&path, r#"{"type": "integer"}"#).unwrap();
         let path = path.to_str().unwrap();
-        for (word, field) in [
+        for (flag, field) in [
             ("json".to_string(), json!("json")),
             (format!("schema:{path}"), json!({"schema": {"type": "integer"}})),
             ("regex:a:b".into(), json!({"regex": "a:b"})),
             (format!("grammar:{path}"), json!({"grammar": "{\"type\": \"integer\"}"})),
         ] {
-            let parsed = OutputConstraint::parse(&word).unwrap();
+            let parsed = OutputConstraint::parse(&flag).unwrap();
             assert_eq!(serde_json::to_value(&parsed).unwrap(), field);
             assert_eq!(serde_json::from_value::<OutputConstraint>(field).unwrap(), parsed);
         }
         std::fs::write(path, "{").unwrap();
-        for (word, why) in [
+        for (flag, why) in [
             ("yaml", "`json`, `schema:FILE`"),
             ("schema", "`schema:FILE`"),
             ("schema:absent.json", "absent.json: "),
             (&format!("schema:{path}"), "EOF"),
         ] {
-            let e = OutputConstraint::parse(word).unwrap_err();
+            let e = OutputConstraint::parse(flag).unwrap_err();
             assert!(e.contains(why), "{e}");
         }
         assert!(
             serde_json::from_value::<OutputConstraint>(json!("schema:/etc/hostname")).is_err(),
-            "a line names no files"
+            "a JSON field must not name files"
         );
     }
 }

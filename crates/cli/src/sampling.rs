@@ -199,7 +199,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn set_knows_the_names_and_refuses_the_rest() {
+    fn set_accepts_known_options_and_rejects_others() {
         let mut s = Sampling::default();
         for (name, value) in [
             ("temperature", "0.7"),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_goes_before_the_flags_and_the_flags_before_the_model() {
+    fn jsonl_options_override_flags_and_flags_override_model() {
         let flags: Sampling =
             serde_json::from_value(json!({"temperature": 0.5, "stop": ["a", "b"], "seed": 7})).unwrap();
         let line: Sampling = serde_json::from_value(json!({"temperature": 0.25, "top_k": 3})).unwrap();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_that_nobody_gave_is_another_each_time() {
+    fn default_seed_is_random() {
         let seed = || Sampling::default().request(&GenerationParams::default()).params.unwrap().seed;
         assert_ne!(seed(), seed());
         assert!(seed() < 1 << 53);

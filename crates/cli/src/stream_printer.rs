@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_token_counts_as_the_prompts_work() {
+    fn speed_line_excludes_first_token_from_decode_speed() {
         let line = speed_line(100, 11, Some((Duration::from_secs(2), 1)), Duration::from_secs(7));
         assert_eq!(line, "prompt of 100 tokens at 50.0/s, answer of 11 at 2.0/s");
         assert_eq!(speed_line(5, 0, None, Duration::from_secs(1)), "prompt of 5 tokens, no answer");

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_add_up_and_the_first_text_that_was_cut_is_named() {
+    fn summary_sums_windows_and_names_first_truncated_text() {
         let mut summary = Summary::start();
         let answer = |tokens: &[usize], truncated: &[usize]| Embeddings {
             tokens: tokens.to_vec(),

@@ -277,16 +277,16 @@ mod tests {
     }
 
     #[test]
-    fn answers_come_in_order_whichever_window_is_done_first() {
+    fn results_keep_input_order_when_windows_finish_out_of_order() {
         let (count, report, caller) = (9 * WINDOW + 7, Report::new(true), RequestContext::default());
         let mut handled = Vec::new();
-        let slow_at_first = |window: &[Text]| {
+        let slow_every_third = |window: &[Text]| {
             let number = window[0].text.parse::<usize>()? / WINDOW;
             // Every third window takes longer than those after it.
             thread::sleep(Duration::from_millis(if number.is_multiple_of(3) { 30 } else { 0 }));
             lengths(window)
         };
-        let model_call = ModelCall { context: &caller, run: slow_at_first };
+        let model_call = ModelCall { context: &caller, run: slow_every_third };
         let handle = |answer: Lengths, window: Vec<Text>| {
             assert!(window.iter().zip(&answer.0).all(|(text, length)| text.text.len() == *length));
             handled.extend(window.into_iter().map(|t| t.text));
@@ -298,12 +298,12 @@ mod tests {
     }
 
     #[test]
-    fn the_first_error_in_order_is_told_behind_what_came_before_it() {
+    fn first_error_is_returned_after_all_earlier_windows() {
         let (report, caller) = (Report::new(true), RequestContext::default());
         let refuse = |window: &[Text]| match window.iter().position(|t| t.text == "1600") {
             Some(text) => Err(Error::Text { text, why: "no".into() }.into()),
             None => {
-                // The windows before it take longer.
+                // The windows before the refused one take longer.
                 thread::sleep(Duration::from_millis(50));
                 lengths(window)
             }
@@ -313,9 +313,9 @@ mod tests {
             handled += window.len();
             Ok(())
         };
-        let unread = texts(10 * WINDOW, Some(4 * WINDOW), counter());
-        let failed = unread.run_windows(&report, ModelCall { context: &caller, run: refuse }, handle).err().unwrap();
-        assert_eq!(failed.to_string(), "f:1601: no");
+        let input = texts(10 * WINDOW, Some(4 * WINDOW), counter());
+        let error = input.run_windows(&report, ModelCall { context: &caller, run: refuse }, handle).err().unwrap();
+        assert_eq!(error.to_string(), "f:1601: no");
         assert_eq!(handled, 1600 / WINDOW * WINDOW);
         assert!(caller.is_cancelled());
 
@@ -324,41 +324,41 @@ mod tests {
             handled += window.len();
             Ok(())
         };
-        let unread = texts(10 * WINDOW, Some(4 * WINDOW + 3), counter());
+        let input = texts(10 * WINDOW, Some(4 * WINDOW + 3), counter());
         // The model still runs on earlier windows when the bad line is read.
         let slow = |window: &[Text]| {
             thread::sleep(Duration::from_millis(50));
             lengths(window)
         };
-        let failed = unread
+        let error = input
             .run_windows(&report, ModelCall { context: &RequestContext::default(), run: slow }, handle)
             .err()
             .unwrap();
-        assert_eq!((failed.to_string().as_str(), handled), ("f:2052: bad", 4 * WINDOW));
+        assert_eq!((error.to_string().as_str(), handled), ("f:2052: bad", 4 * WINDOW));
     }
 
     #[test]
-    fn what_cannot_be_written_ends_it() {
+    fn write_error_cancels_the_run() {
         let (report, caller) = (Report::new(true), RequestContext::default());
         let handle = |_: Lengths, _: Vec<Text>| Err("the disk is full".into());
         let model_call = ModelCall { context: &caller, run: lengths };
-        let failed = texts(10 * WINDOW, None, counter()).run_windows(&report, model_call, handle).err().unwrap();
-        assert_eq!((failed.to_string().as_str(), caller.is_cancelled()), ("the disk is full", true));
+        let error = texts(10 * WINDOW, None, counter()).run_windows(&report, model_call, handle).err().unwrap();
+        assert_eq!((error.to_string().as_str(), caller.is_cancelled()), ("the disk is full", true));
     }
 
     #[test]
-    fn no_more_is_read_than_a_few_windows_ahead() {
+    fn reading_stays_a_few_windows_ahead() {
         let (report, caller, read) = (Report::new(true), RequestContext::default(), counter());
-        let (mut handled, mut most) = (0, 0);
+        let (mut handled, mut max_ahead) = (0, 0);
         let handle = |_: Lengths, window: Vec<Text>| {
             handled += window.len();
-            // A slow writer, which reading could get far ahead of.
+            // A slow writer: without a limit, reading would get far ahead.
             thread::sleep(Duration::from_millis(10));
-            most = most.max(read.load(SeqCst).saturating_sub(handled));
+            max_ahead = max_ahead.max(read.load(SeqCst).saturating_sub(handled));
             Ok(())
         };
         let model_call = ModelCall { context: &caller, run: lengths };
         texts(30 * WINDOW, None, read).run_windows(&report, model_call, handle).unwrap();
-        assert!((WINDOW..=(MAX_OPEN_WINDOWS + 1) * WINDOW).contains(&most), "{most} texts were read and not kept");
+        assert!((WINDOW..=(MAX_OPEN_WINDOWS + 1) * WINDOW).contains(&max_ahead), "{max_ahead} texts were read ahead");
     }
 }

@@ -29,7 +29,7 @@ fn dependencies(package: &Value) -> Vec<&str> {
 }
 
 /// The crates of ours that each crate may use. A crate that is missing here fails the test.
-fn plan() -> BTreeMap<&'static str, Vec<&'static str>> {
+fn allowed_dependencies() -> BTreeMap<&'static str, Vec<&'static str>> {
     BTreeMap::from([
         ("sconce-ops", vec![]),
         ("sconce-models", vec!["sconce-ops"]),
@@ -47,10 +47,12 @@ fn plan() -> BTreeMap<&'static str, Vec<&'static str>> {
 }
 
 #[test]
-fn crates_use_only_the_crates_that_the_plan_allows() {
-    let plan = plan();
+fn crates_depend_only_on_allowed_crates() {
+    let all_allowed = allowed_dependencies();
     for package in packages() {
-        let allowed = plan.get(name(&package)).unwrap_or_else(|| panic!("{} is not in the plan", name(&package)));
+        let allowed = all_allowed
+            .get(name(&package))
+            .unwrap_or_else(|| panic!("{} is not in allowed_dependencies()", name(&package)));
         for used in dependencies(&package).into_iter().filter(|d| d.starts_with("sconce-")) {
             assert!(allowed.contains(&used), "{} must not use {used}", name(&package));
         }
@@ -60,7 +62,7 @@ fn crates_use_only_the_crates_that_the_plan_allows() {
 /// A manager must survive whatever a driver or kernel does to a process, so it must not link the
 /// engine, directly or indirectly.
 #[test]
-fn nothing_of_the_engine_is_in_the_pool() {
+fn pool_does_not_link_the_engine() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     for (package, features) in [("sconce-pool", ""), ("sconce-api", "clap,client")] {
         let out = Command::new(env!("CARGO"))
@@ -83,18 +85,18 @@ fn nothing_of_the_engine_is_in_the_pool() {
         let tree = String::from_utf8(out.stdout).expect("text");
         assert!(tree.contains("serde"), "{tree}");
         for beneath in ["sconce-engine", "sconce-models", "sconce-ops", "sconce-server", "candle-core", "tokenizers"] {
-            assert!(!tree.lines().any(|l| l.starts_with(beneath)), "{package} has {beneath} in it");
+            assert!(!tree.lines().any(|l| l.starts_with(beneath)), "{package} depends on {beneath}");
         }
     }
 }
 
 #[test]
-fn candle_is_named_in_ops_alone_and_pinned() {
+fn only_ops_depends_on_candle_at_a_pinned_version() {
     for package in packages() {
         for d in package["dependencies"].as_array().expect("dependencies") {
             let candle = name(d).starts_with("candle") || name(d).starts_with("objc2");
-            assert!(!candle || name(&package) == "sconce-ops", "{} names {}", name(&package), name(d));
-            assert!(name(d) != "candle-transformers", "architectures are ours");
+            assert!(!candle || name(&package) == "sconce-ops", "{} depends on {}", name(&package), name(d));
+            assert!(name(d) != "candle-transformers", "our architectures do not use candle-transformers");
             if name(d).starts_with("candle") {
                 assert_eq!(d["req"], "=0.11.1", "{}", name(d));
             }
@@ -105,7 +107,7 @@ fn candle_is_named_in_ops_alone_and_pinned() {
 /// A device's feature must reach every crate beneath the one it is set on; otherwise only half of
 /// the build supports the device.
 #[test]
-fn a_devices_feature_turns_on_everything_beneath() {
+fn device_features_enable_all_lower_crates() {
     let chain = [
         ("sconce-cli", "sconce-engine/"),
         ("sconce-cli", "sconce-server/"),
@@ -203,7 +205,7 @@ fn re_exports(lib: &str) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn folders_of_a_crate_import_each_other_one_way_only() {
+fn crate_folders_have_no_import_cycles() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     for package in std::fs::read_dir(&crates).expect("crates").map(|entry| entry.expect("an entry").path()) {
         let (name, src) = (package.file_name().unwrap().to_str().unwrap().to_string(), package.join("src"));
@@ -248,7 +250,7 @@ fn folders_of_a_crate_import_each_other_one_way_only() {
 
 /// The engine's `lib.rs` only re-exports, and no module imports through it.
 #[test]
-fn the_engines_lib_only_re_exports() {
+fn engine_lib_only_re_exports() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/src");
     for line in code(&src.join("lib.rs")).lines().filter(|line| !line.starts_with("    ") && !line.trim().is_empty()) {
         assert!(line.starts_with("mod ") || line.starts_with("pub use ") || line == "};", "{line}");

@@ -27,7 +27,7 @@ fn assert_rows(got: &[Vec<f32>], want: &[Vec<f32>]) {
 }
 
 #[test]
-fn embed_takes_arguments_lines_files_and_jsonl() {
+fn embed_reads_arguments_stdin_files_and_jsonl() {
     let (dir, texts, want) = model();
     let text_rows =
         |s: &str| -> Vec<Vec<f32>> { s.lines().map(|l| l.split(' ').map(|v| v.parse().unwrap()).collect()).collect() };
@@ -57,7 +57,7 @@ fn embed_takes_arguments_lines_files_and_jsonl() {
 }
 
 #[test]
-fn embed_writes_npy_and_binary_that_others_read() {
+fn embed_writes_npy_and_binary() {
     let (dir, texts, want) = model();
     let tmp = tempfile::tempdir().unwrap();
     let stdin = texts.join("\n");
@@ -78,14 +78,14 @@ fn embed_writes_npy_and_binary_that_others_read() {
 }
 
 #[test]
-fn no_texts_is_a_valid_empty_answer() {
+fn embed_without_texts_prints_empty_result() {
     let (dir, ..) = model();
     assert_eq!(parse(&out(&["embed", "-m", &dir, "--json"], b""))["embeddings"], serde_json::json!([]));
     assert_eq!(out(&["embed", "-m", &dir], b""), "");
 }
 
 #[test]
-fn bad_input_is_named_and_loses_nothing() {
+fn bad_input_is_named_and_keeps_old_output_file() {
     let (dir, ..) = model();
     let tmp = tempfile::tempdir().unwrap();
     let old = tmp.path().join("old.npy");
@@ -99,8 +99,8 @@ fn bad_input_is_named_and_loses_nothing() {
     let e = err(&["embed", "-m", &dir, "--field", "body"], b"{\"body\": \"x\"}\n{\"text\": \"x\"}\n");
     assert!(e.contains("stdin:2") && e.contains("no field `body`"), "{e}");
     assert!(err(&["embed", "-m", &dir, "--field", "body"], b"[1]\n").contains("not a JSON object"));
-    let taken = err(&["embed", "-m", &dir, "--field", "b", "--format", "jsonl"], b"{\"b\": \"x\", \"tokens\": 3}\n");
-    assert!(taken.contains("stdin:1") && taken.contains("`tokens`"), "{taken}");
+    let e = err(&["embed", "-m", &dir, "--field", "b", "--format", "jsonl"], b"{\"b\": \"x\", \"tokens\": 3}\n");
+    assert!(e.contains("stdin:1") && e.contains("`tokens`"), "{e}");
     assert!(err(&["embed", "-m", &dir, "-f", "absent.txt"], b"").contains("absent.txt"));
     assert!(err(&["embed", "-m", &dir, "-o", "/proc/none/x.npy"], b"x").contains("/proc/none"));
     assert!(err(&["similarity", "-m", &dir, "alone"], b"").contains("two texts"));
@@ -108,7 +108,7 @@ fn bad_input_is_named_and_loses_nothing() {
 }
 
 #[test]
-fn a_long_or_empty_text_is_said_not_hidden() {
+fn truncated_and_blank_texts_are_reported() {
     let (dir, ..) = model();
     let long = "a ".repeat(50_000);
     let o = sconce(&["embed", "-m", &dir, "--json", &long, "", "b"], b"");
@@ -121,12 +121,12 @@ fn a_long_or_empty_text_is_said_not_hidden() {
 }
 
 #[test]
-fn a_device_that_cannot_serve_is_an_error_never_the_cpu() {
+fn unavailable_device_is_an_error_without_cpu_fallback() {
     let (dir, ..) = model();
     for device in ["cuda:63", "metal:63"] {
         let e = err(&["embed", "-m", &dir, "-d", device, "x"], b"");
         assert!(e.contains(device), "{e}");
-        // A plan does not need the device, but says that it is not here.
+        // A plan does not need the device, but reports that it is missing.
         let o = sconce(&["plan", &dir, "-d", device, "--json"], b"");
         let plan = parse(&String::from_utf8(o.stdout).unwrap());
         assert_eq!((plan["runs"].as_bool(), o.status.code()), (Some(false), Some(1)));
@@ -138,7 +138,7 @@ fn a_device_that_cannot_serve_is_an_error_never_the_cpu() {
 }
 
 #[test]
-fn a_plan_says_which_format_was_chosen_why_and_what_it_is_held_to() {
+fn plan_reports_chosen_dtype_reason_and_cosine_bound() {
     let (dir, ..) = model();
     let plan = |rest: &[&str]| out(&[&["plan", &dir, "-d", "cpu"][..], rest].concat(), b"");
     let plan_json = |rest: &[&str]| parse(&plan(&[rest, &["--json"]].concat()));
@@ -148,16 +148,13 @@ fn a_plan_says_which_format_was_chosen_why_and_what_it_is_held_to() {
     let (int8, bf16) = (plan_json(&["--dtype", "int8"]), plan_json(&["--dtype", "bf16"]));
     assert_eq!((&int8["dtype"], &int8["least_cosine"], &int8["chosen"]), (&"int8".into(), &0.995.into(), &Value::Null));
     assert_eq!((&bf16["dtype"], &bf16["least_cosine"]), (&"bf16".into(), &0.9998.into()));
-    let shown = plan(&["--dtype", "auto", "--isa", "scalar"]);
-    assert!(
-        shown.contains("f32, chosen by auto (scalar has nothing faster within a cosine of 0.999 to f32)"),
-        "{shown}"
-    );
+    let text = plan(&["--dtype", "auto", "--isa", "scalar"]);
+    assert!(text.contains("f32, chosen by auto (scalar has nothing faster within a cosine of 0.999 to f32)"), "{text}");
     assert!(plan(&["--dtype", "int8"]).contains("cosine to f32 at least 0.995"));
 }
 
 #[test]
-fn a_plan_names_every_op_its_rung_and_the_memory() {
+fn plan_lists_ops_rungs_and_memory() {
     let (dir, ..) = model();
     let plan = parse(&out(&["plan", &dir, "-d", "cpu", "--json"], b""));
     let steps = plan["steps"].as_array().unwrap();
@@ -166,8 +163,8 @@ fn a_plan_names_every_op_its_rung_and_the_memory() {
         assert!(steps.iter().any(|s| s["op"] == op), "{op}");
     }
     assert!(plan["weights_bytes"].as_u64() > Some(10_000) && plan["workspace_bytes"].as_u64() > Some(0));
-    // A plan can be made for a device that is not here. A step on a lower rung says why the better
-    // ones do not take it.
+    // A plan can be made for a missing device. A step on a lower rung gives the reasons of the
+    // better ones.
     let o = sconce(&["plan", &dir, "-d", "cuda", "--json"], b"");
     let plan = parse(&String::from_utf8(o.stdout).unwrap());
     assert!(plan["steps"].as_array().unwrap().iter().all(|s| s["rung"] == "fused"));
@@ -180,22 +177,22 @@ fn a_plan_names_every_op_its_rung_and_the_memory() {
 }
 
 #[test]
-fn rungs_and_instruction_sets_can_be_forced_and_agree() {
+fn forced_rungs_and_instruction_sets_agree() {
     let (dir, texts, _) = model();
-    let similar = |extra: &[&str]| -> Vec<f32> {
+    let similarities = |extra: &[&str]| -> Vec<f32> {
         let mut args = vec!["similarity", "-m", &dir, "--json", &texts[0], &texts[1]];
         args.extend(extra);
         numbers(&parse(&out(&args, b""))["similarities"][0])
     };
-    let usual = similar(&[]);
+    let default = similarities(&[]);
     for extra in [&["--rung", "composed"][..], &["--isa", "scalar"], &["--rung", "fused"]] {
-        assert!(worst(&similar(extra), &usual) < 1e-5, "{extra:?}");
+        assert!(worst(&similarities(extra), &default) < 1e-5, "{extra:?}");
     }
     assert!(err(&["embed", "-m", &dir, "--rung", "host", "x"], b"").contains("this is the host"));
 }
 
 #[test]
-fn devices_pull_and_bench_speak_json() {
+fn devices_pull_and_bench_print_json() {
     let (dir, ..) = model();
     let devices = parse(&out(&["devices", "--json"], b""));
     assert!(
@@ -223,7 +220,7 @@ fn devices_pull_and_bench_speak_json() {
 }
 
 #[test]
-fn a_special_file_is_written_to_and_an_ordinary_one_gets_ordinary_permissions() {
+fn output_follows_symlinks_and_uses_default_permissions() {
     let (dir, ..) = model();
     let tmp = tempfile::tempdir().unwrap();
     let (link, target, plain) = (tmp.path().join("link.npy"), tmp.path().join("target"), tmp.path().join("plain.npy"));
@@ -242,7 +239,7 @@ fn a_special_file_is_written_to_and_an_ordinary_one_gets_ordinary_permissions() 
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_failure() {
+fn closed_output_pipe_exits_with_success() {
     let (dir, ..) = model();
     let sconce = env!("CARGO_BIN_EXE_sconce");
     let cache = tempfile::tempdir().unwrap();

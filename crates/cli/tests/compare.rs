@@ -7,7 +7,7 @@ use common::{err, out, parse};
 use sconce_testkit::materialize;
 use serde_json::{Value, json};
 
-/// It logs its arguments and keeps the job file.
+/// A peer script that logs its arguments and keeps the job file.
 const SCRIPT: &str = r#"
 for threads in "$OMP_NUM_THREADS" "$MKL_NUM_THREADS" "$OPENBLAS_NUM_THREADS" "$RAYON_NUM_THREADS"; do
     if [ "$threads" != 2 ]; then
@@ -51,7 +51,7 @@ esac
 "#;
 
 /// The median of three.
-fn middle(seconds: &Value) -> f64 {
+fn median_of_three(seconds: &Value) -> f64 {
     let mut all: Vec<f64> = seconds.as_array().unwrap().iter().map(|s| s.as_f64().unwrap()).collect();
     all.sort_by(f64::total_cmp);
     assert_eq!(all.len(), 3, "{seconds}");
@@ -59,7 +59,7 @@ fn middle(seconds: &Value) -> f64 {
 }
 
 #[test]
-fn peers_stand_beside_us_with_ratios_and_those_that_are_not_here_are_named() {
+fn compare_reports_ratios_and_names_missing_peers() {
     let (model, scratch) = (materialize("st-max"), tempfile::tempdir().unwrap());
     let script = scratch.path().join("peers.sh");
     std::fs::write(&script, SCRIPT).unwrap();
@@ -73,8 +73,8 @@ fn peers_stand_beside_us_with_ratios_and_those_that_are_not_here_are_named() {
     assert_eq!(found["threads"], 2);
     let rows = |engine: usize| found["engines"][engine]["rows"].as_array().unwrap();
     assert_eq!((rows(1).len(), rows(1)[4]["texts"].as_u64()), (5, Some(256)));
-    assert!(rows(1).iter().all(|row| middle(&row["rounds"]) == 200.0 && row["median_seconds"] == 200.0));
-    assert!(rows(0).iter().all(|row| row["median_seconds"] == middle(&row["rounds"])));
+    assert!(rows(1).iter().all(|row| median_of_three(&row["rounds"]) == 200.0 && row["median_seconds"] == 200.0));
+    assert!(rows(0).iter().all(|row| row["median_seconds"] == median_of_three(&row["rounds"])));
     // In turns, each round beginning with another engine: the third round begins with the last
     // peer.
     let log = std::fs::read_to_string(format!("{script}.log")).unwrap();
@@ -99,7 +99,7 @@ fn peers_stand_beside_us_with_ratios_and_those_that_are_not_here_are_named() {
         "these vectors must differ from ours: {found}"
     );
     assert!(found["engines"][0]["cosine"].as_f64() > Some(0.9999));
-    let (ours, ratio) = (middle(&rows(0)[3]["rounds"]), &found["ratios"][3]);
+    let (ours, ratio) = (median_of_three(&rows(0)[3]["rounds"]), &found["ratios"][3]);
     for (kind, peer, seconds) in [("f32", f32s, 200.0), ("any", bf16s, 100.0)] {
         assert_eq!((&ratio[kind]["ours"], &ratio[kind]["peer"]), (&"sconce f32".into(), &peer.into()));
         // JSON numbers lose their last digit.
@@ -109,7 +109,8 @@ fn peers_stand_beside_us_with_ratios_and_those_that_are_not_here_are_named() {
     // Processes are started four times, and the first start does not count.
     for engine in found["engines"].as_array().unwrap() {
         assert!(
-            engine["first_vector_seconds"] == middle(&engine["starts"]) && engine["starts"][0].as_f64() > Some(0.0)
+            engine["first_vector_seconds"] == median_of_three(&engine["starts"])
+                && engine["starts"][0].as_f64() > Some(0.0)
         );
     }
     assert_eq!([f32s, bf16s].map(|name| log.matches(&format!("first {name}")).count()), [4, 4]);

@@ -20,7 +20,7 @@ fn model() -> String {
 }
 
 #[test]
-fn doctor_holds_here_and_keeps_its_verdict() {
+fn doctor_passes_and_its_verdict_withdraws_kernels() {
     let home = tempfile::tempdir().unwrap();
     let run = |args: &[&str]| run(home.path(), args);
     let o = run(&["doctor", "--json"]);
@@ -42,13 +42,13 @@ fn doctor_holds_here_and_keeps_its_verdict() {
     );
     assert!(rows.iter().filter(|r| r["rung"] == "fused").all(|r| r["speed"].as_f64() > Some(0.0)));
     let verdict = home.path().join("doctor.json");
-    let mut kept: Value = json(&verdict);
-    assert_eq!(kept["devices"][0]["withdrawn"], serde_json::json!([]));
+    let mut saved: Value = json(&verdict);
+    assert_eq!(saved["devices"][0]["withdrawn"], serde_json::json!([]));
 
     // A kernel withdrawn by a verdict is not used, and a warning says so.
     let failed = serde_json::json!([{"op": "attention", "dtype": "f32", "rung": "fused"}]);
-    kept["devices"][0]["withdrawn"] = failed;
-    std::fs::write(&verdict, kept.to_string()).unwrap();
+    saved["devices"][0]["withdrawn"] = failed;
+    std::fs::write(&verdict, saved.to_string()).unwrap();
     let dir = model();
     let o = run(&["embed", "-m", &dir, "-d", "cpu", "--json", "x"]);
     let all = parse(&o.stdout);
@@ -63,19 +63,19 @@ fn doctor_holds_here_and_keeps_its_verdict() {
 }
 
 /// The rung that ran `op` in a run of the model, and standard error.
-fn embedded(cache: &Path, op: &str) -> (Value, String) {
+fn rung_and_stderr(cache: &Path, op: &str) -> (Value, String) {
     let o = run(cache, &["embed", "-m", &model(), "-d", "cpu", "--json", "x"]);
-    let said = String::from_utf8(o.stderr).unwrap();
-    assert!(o.status.success(), "{said}");
+    let stderr = String::from_utf8(o.stderr).unwrap();
+    assert!(o.status.success(), "{stderr}");
     let all = parse(&o.stdout);
-    let taken = all["ops"].as_array().unwrap().iter().find(|o| o["op"] == op).unwrap()["rung"].clone();
-    (taken, said)
+    let rung = all["ops"].as_array().unwrap().iter().find(|o| o["op"] == op).unwrap()["rung"].clone();
+    (rung, stderr)
 }
 
 #[test]
-fn a_kernel_that_is_wrong_panics_dies_or_hangs_is_withdrawn_and_the_model_still_runs() {
+fn faulty_kernels_are_withdrawn_and_the_model_still_runs() {
     let op = "l2_norm";
-    for (how, patience, why) in [
+    for (fault, patience, why) in [
         ("wrong", "600", "a drill"),
         ("panic", "600", "panicked: a drill"),
         ("abort", "600", "the process died"),
@@ -83,39 +83,48 @@ fn a_kernel_that_is_wrong_panics_dies_or_hangs_is_withdrawn_and_the_model_still_
     ] {
         let home = tempfile::tempdir().unwrap();
         let doctor = ["doctor", "-d", "cpu", "--op", op, "--patience", patience, "--json"];
-        let o = run(home.path(), &[&doctor[..], &["--drill", &format!("{op}={how}")]].concat());
-        let (report, said) = (parse(&o.stdout), String::from_utf8(o.stderr).unwrap());
-        assert_eq!((o.status.code(), &report["holds"]), (Some(1), &false.into()), "{how}: {said}");
+        let o = run(home.path(), &[&doctor[..], &["--drill", &format!("{op}={fault}")]].concat());
+        let (report, stderr) = (parse(&o.stdout), String::from_utf8(o.stderr).unwrap());
+        assert_eq!((o.status.code(), &report["holds"]), (Some(1), &false.into()), "{fault}: {stderr}");
         for dtype in ["f32", "bf16", "f16"] {
-            assert!(said.contains(&format!("warning: {op} in {dtype} on cpu (fused) is withdrawn")), "{how}: {said}");
+            assert!(
+                stderr.contains(&format!("warning: {op} in {dtype} on cpu (fused) is withdrawn")),
+                "{fault}: {stderr}"
+            );
         }
-        assert_eq!(report["withdrawn"].as_array().unwrap().len(), 3, "{how}: {report}");
+        assert_eq!(report["withdrawn"].as_array().unwrap().len(), 3, "{fault}: {report}");
         let rows = report["rows"].as_array().unwrap();
-        let (failed, held): (Vec<&Value>, Vec<&Value>) = rows.iter().partition(|r| r["holds"] == false);
+        let (failed, passed): (Vec<&Value>, Vec<&Value>) = rows.iter().partition(|r| r["holds"] == false);
         assert_eq!(failed.len(), 3);
-        assert!(failed.iter().all(|r| r["failures"][0]["why"].as_str().unwrap().contains(why)), "{how}: {failed:?}");
+        assert!(failed.iter().all(|r| r["failures"][0]["why"].as_str().unwrap().contains(why)), "{fault}: {failed:?}");
         // The other checks ran, whatever the fault was.
-        assert!(held.iter().any(|r| r["rung"] == "composed"));
-        assert!(held.iter().all(|r| r["not_run"] == 0 && r["cases"].as_u64() > Some(0)));
-        let ended = how == "abort" || how == "hang";
-        assert!(failed.iter().all(|r| (r["not_run"].as_u64() > Some(0)) == ended && r["speed"].is_null()), "{how}");
+        assert!(passed.iter().any(|r| r["rung"] == "composed"));
+        assert!(passed.iter().all(|r| r["not_run"] == 0 && r["cases"].as_u64() > Some(0)));
+        let process_ended = fault == "abort" || fault == "hang";
+        assert!(
+            failed.iter().all(|r| (r["not_run"].as_u64() > Some(0)) == process_ended && r["speed"].is_null()),
+            "{fault}"
+        );
 
-        let (rung, said) = embedded(home.path(), op);
-        assert!(rung == "composed" && said.contains("l2_norm in f32 on cpu (fused) failed its cases"), "{how}: {said}");
+        let (rung, stderr) = rung_and_stderr(home.path(), op);
+        assert!(
+            rung == "composed" && stderr.contains("l2_norm in f32 on cpu (fused) failed its cases"),
+            "{fault}: {stderr}"
+        );
         // Checking another op changes nothing; checking this one, now that it passes, reinstates
         // it.
         assert!(run(home.path(), &["doctor", "-d", "cpu", "--op", "softmax", "-q"]).status.success());
-        assert_eq!(embedded(home.path(), op).0, "composed");
+        assert_eq!(rung_and_stderr(home.path(), op).0, "composed");
         assert!(run(home.path(), &doctor).status.success());
-        assert_eq!(embedded(home.path(), op).0, "fused");
+        assert_eq!(rung_and_stderr(home.path(), op).0, "fused");
     }
 }
 
 #[test]
-fn the_table_names_the_machine_and_what_failed() {
+fn doctor_table_names_version_and_failed_checks() {
     let home = tempfile::tempdir().unwrap();
     let o = run(home.path(), &["doctor", "-d", "cpu", "--op", "l2_norm", "--drill", "l2_norm=wrong"]);
-    let shown = String::from_utf8(o.stdout).unwrap();
-    assert!(shown.starts_with(&format!("sconce {}", env!("CARGO_PKG_VERSION"))), "{shown}");
-    assert!(shown.contains("FAILED cpu l2_norm f32 fused") && shown.contains("checks in"), "{shown}");
+    let stdout = String::from_utf8(o.stdout).unwrap();
+    assert!(stdout.starts_with(&format!("sconce {}", env!("CARGO_PKG_VERSION"))), "{stdout}");
+    assert!(stdout.contains("FAILED cpu l2_norm f32 fused") && stdout.contains("checks in"), "{stdout}");
 }

@@ -6,12 +6,12 @@ mod common;
 mod golden;
 
 use common::{err, numbers, out, parse, sconce};
-use golden::{CLOSE, Model, assert_ran, close, list, text};
+use golden::{Model, TOLERANCE, assert_close, assert_ran, list, text};
 use sconce_testkit::worst;
 use serde_json::json;
 
 #[test]
-fn embed_gives_weights_over_the_vocabulary() {
+fn sparse_embeddings_match_reference() {
     let model = Model::new("task-sparse");
     let cases = list(&model.golden["cases"]);
     let mut args = vec!["embed", "-m", model.path(), "--sparse", "--json"];
@@ -23,8 +23,8 @@ fn embed_gives_weights_over_the_vocabulary() {
         let want = case["weights"].as_object().unwrap();
         assert!(list(&got["ids"]).is_sorted_by_key(|id| id.as_u64()));
         let both = list(&got["ids"]).iter().zip(list(&got["weights"]));
-        let near = both.filter(|(_, w)| w.as_f64().unwrap() > CLOSE).map(|(id, w)| {
-            close(w, want[&id.to_string()].as_f64().unwrap());
+        let near = both.filter(|(_, w)| w.as_f64().unwrap() > TOLERANCE).map(|(id, w)| {
+            assert_close(w, want[&id.to_string()].as_f64().unwrap());
         });
         assert!(near.count() >= want.len() - 1, "{case}");
         assert_eq!(list(&got["tokens"]).len(), list(&got["ids"]).len());
@@ -34,7 +34,7 @@ fn embed_gives_weights_over_the_vocabulary() {
 }
 
 #[test]
-fn embed_gives_a_vector_a_token_of_queries_and_documents() {
+fn multi_vector_embeddings_match_reference() {
     for name in ["task-colbert", "task-colbert-pylate"] {
         let model = Model::new(name);
         for (side, extra) in [("queries", &["--query"][..]), ("documents", &[])] {
@@ -56,7 +56,7 @@ fn embed_gives_a_vector_a_token_of_queries_and_documents() {
 }
 
 #[test]
-fn embed_cuts_vectors_and_makes_them_small() {
+fn embed_truncates_and_quantizes_vectors() {
     let model = Model::new("task-outputs-truncate");
     let arrays = model.arrays();
     let mut args = vec!["embed", "-m", model.path(), "--json"];
@@ -99,7 +99,7 @@ fn embed_cuts_vectors_and_makes_them_small() {
 }
 
 #[test]
-fn small_vectors_and_base64_are_read_by_others() {
+fn quantized_and_base64_output_agrees_across_formats() {
     let model = Model::new("task-outputs-truncate");
     let base = ["embed", "-m", model.path(), "hello", "Hello, World!", "A man is eating food."];
     let run = |extra: &[&str]| {
@@ -125,14 +125,14 @@ fn small_vectors_and_base64_are_read_by_others() {
     let coded = parse(&String::from_utf8(run(&["--json", "--base64"])).unwrap());
     for (numbers_of, code) in list(&plain["embeddings"]).iter().zip(list(&coded["embeddings"])) {
         let bytes: Vec<u8> = numbers(numbers_of).iter().flat_map(|v| v.to_le_bytes()).collect();
-        assert_eq!(decoded(text(code)), bytes);
+        assert_eq!(decode_base64(text(code)), bytes);
     }
     let lines = String::from_utf8(run(&["--format", "jsonl", "--base64"])).unwrap();
     assert_eq!(parse(lines.lines().next().unwrap())["embedding"], coded["embeddings"][0]);
 }
 
 /// A base64 decoder of our own, independent of the crate under test.
-fn decoded(code: &str) -> Vec<u8> {
+fn decode_base64(code: &str) -> Vec<u8> {
     let digit = |c: u8| match c {
         b'A'..=b'Z' => c - b'A',
         b'a'..=b'z' => c - b'a' + 26,
@@ -146,7 +146,7 @@ fn decoded(code: &str) -> Vec<u8> {
 }
 
 #[test]
-fn bge_m3_gives_all_three_from_one_pass() {
+fn bge_m3_gives_dense_sparse_and_multi_vector_embeddings() {
     let model = Model::new("task-m3");
     let cases = list(&model.golden["cases"]);
     let texts: Vec<&str> = cases.iter().map(|c| text(&c["text"])).collect();
@@ -161,7 +161,7 @@ fn bge_m3_gives_all_three_from_one_pass() {
         assert_eq!(list(&multi[i]).len() as u64, case["vectors"].as_u64().unwrap());
         let want = case["sparse"].as_object().unwrap();
         for (id, weight) in list(&sparse[i]["ids"]).iter().zip(list(&sparse[i]["weights"])) {
-            close(weight, want[&id.to_string()].as_f64().unwrap());
+            assert_close(weight, want[&id.to_string()].as_f64().unwrap());
         }
         assert_eq!(list(&sparse[i]["ids"]).len(), want.len());
     }

@@ -10,32 +10,32 @@ fn file(name: &str) -> String {
 }
 
 #[test]
-fn embed_reads_a_gguf_as_the_folder_it_was_made_from() {
+fn embed_of_gguf_matches_the_original_folder() {
     let folder = golden("st-prompts");
-    let ask = |model: &str| {
+    let embed = |model: &str| {
         let got = parse(&out(&["embed", "-m", model, "--json", "--prompt", "", "the cat sat", "a dog"], b""));
         got["embeddings"].as_array().unwrap().iter().flat_map(numbers).collect::<Vec<f32>>()
     };
-    let (got, want) = (ask(&file("gguf-bert")), ask(folder.to_str().unwrap()));
+    let (got, want) = (embed(&file("gguf-bert")), embed(folder.to_str().unwrap()));
     assert!(got.len() == 64 && worst(&got, &want) < 1e-6);
     assert!(out(&["plan", &file("gguf-bert")], b"").contains("task        embed"));
-    let said = err(&["tag", "-m", &file("gguf-bert"), "x"], b"");
-    assert!(said.contains("is a GGUF"), "{said}");
+    let stderr = err(&["tag", "-m", &file("gguf-bert"), "x"], b"");
+    assert!(stderr.contains("is a GGUF"), "{stderr}");
 }
 
 #[test]
-fn rerank_asks_a_language_model_and_takes_an_instruction() {
+fn llm_rerank_follows_the_instruction() {
     let model = file("gguf-qwen3-rerank");
-    let ask = |more: &[&str]| {
+    let rerank = |more: &[&str]| {
         let all = [&["rerank", "-m", &model, "--json", "--query", "the cat?", "the cat", "a dog"], more].concat();
         let got = parse(&out(&all, b""));
         let score = |i: usize| got["results"][i]["score"].as_f64().unwrap();
         [score(0), score(1)]
     };
-    let (usual, instructed) = (ask(&[]), ask(&["--instruction", "Find a dog"]));
+    let (usual, instructed) = (rerank(&[]), rerank(&["--instruction", "Find a dog"]));
     assert!(usual[0] >= usual[1] && usual.iter().all(|s| (0.0..=1.0).contains(s)) && usual != instructed);
     let other = materialize("task-rerank");
     let other = other.path().to_str().unwrap();
-    let said = err(&["rerank", "-m", other, "--query", "q", "--instruction", "i", "d"], b"");
-    assert!(said.contains("takes no instruction"), "{said}");
+    let stderr = err(&["rerank", "-m", other, "--query", "q", "--instruction", "i", "d"], b"");
+    assert!(stderr.contains("takes no instruction"), "{stderr}");
 }

@@ -43,7 +43,7 @@ fn results(dir: &TempDir, rest: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn prompts_run_together_give_what_each_gives_alone() {
+fn batched_prompts_give_same_answers_as_single_prompts() {
     let dir = model();
     let prompts = ["the cat sat", "a", "on the mat, where it was warm and the day was long"];
     let together = results(&dir, &[&["generate", "--max-tokens", "9"][..], &prompts].concat());
@@ -70,7 +70,7 @@ fn prompts_run_together_give_what_each_gives_alone() {
 }
 
 #[test]
-fn a_bad_line_fails_alone_and_the_exit_code_says_so() {
+fn bad_jsonl_line_fails_alone_and_sets_exit_code() {
     let dir = model();
     let lines = [
         r#"{"prompt": "the cat", "max_tokens": 3, "id": "first"}"#,
@@ -83,9 +83,9 @@ fn a_bad_line_fails_alone_and_the_exit_code_says_so() {
     ];
     let o = sconce(&args(&dir, &["generate", "--jsonl", "--format", "jsonl"]), lines.join("\n").as_bytes());
     assert_eq!(o.status.code(), Some(1));
-    let (said, shown) = (String::from_utf8(o.stderr).unwrap(), String::from_utf8(o.stdout).unwrap());
-    let all: Vec<Value> = shown.lines().map(parse).collect();
-    assert_eq!(all.len(), 6, "{shown}");
+    let (stderr, stdout) = (String::from_utf8(o.stderr).unwrap(), String::from_utf8(o.stdout).unwrap());
+    let all: Vec<Value> = stdout.lines().map(parse).collect();
+    assert_eq!(all.len(), 6, "{stdout}");
     assert_eq!((&all[0]["id"], all[0]["answers"][0]["tokens"].as_array().unwrap().len()), (&json!("first"), 3));
     assert_eq!((all[2]["answers"].as_array().unwrap().len(), &all[2]["seed"]), (2, &json!(3)));
     assert_ne!(all[2]["answers"][0]["tokens"], all[2]["answers"][1]["tokens"]);
@@ -96,17 +96,17 @@ fn a_bad_line_fails_alone_and_the_exit_code_says_so() {
         (5, "stdin:7: logit_bias names token 9999"),
     ] {
         let error = all[i]["error"].as_str().unwrap();
-        assert!(error.starts_with(why) && said.contains(error), "{error}\n{said}");
+        assert!(error.starts_with(why) && stderr.contains(error), "{error}\n{stderr}");
         assert!(all[i].get("answers").is_none());
     }
-    assert!(said.contains("4 of 6 prompts failed"), "{said}");
+    assert!(stderr.contains("4 of 6 prompts failed"), "{stderr}");
     // Values that no model accepts are refused before one is loaded.
     assert!(err(&["generate", "-m", "./absent", "--top-p", "2", "x"], b"").contains("top_p is 2"));
     assert!(err(&["generate", "-m", "./absent", "-f", "absent.txt"], b"").contains("absent.txt"));
 }
 
 #[test]
-fn options_do_what_they_say() {
+fn generate_options_control_sampling_stops_and_logprobs() {
     let dir = model();
     let first = |rest: &[&str]| results(&dir, &[&["generate", "the cat"][..], rest].concat())[0]["answers"][0].clone();
     let forced = first(&["--logit-bias", "300=100", "--max-tokens", "4"]);
@@ -130,11 +130,11 @@ fn options_do_what_they_say() {
     let beyond = first(&["--logit-bias", "2=100", "--max-tokens", "4", "--ignore-eos"]);
     assert_eq!((&beyond["finish_reason"], &beyond["tokens"]), (&json!("length"), &json!([2, 2, 2, 2])));
     // The same seed gives the same answer; without a seed it differs.
-    let warm = ["--temperature", "1.5", "--max-tokens", "12"];
-    let seeded = |seed: &str| first(&[&warm[..], &["--seed", seed]].concat())["tokens"].clone();
+    let sampled = ["--temperature", "1.5", "--max-tokens", "12"];
+    let seeded = |seed: &str| first(&[&sampled[..], &["--seed", seed]].concat())["tokens"].clone();
     assert_eq!(seeded("7"), seeded("7"));
     assert_ne!(seeded("7"), seeded("8"));
-    assert_ne!(first(&warm)["tokens"], first(&warm)["tokens"]);
+    assert_ne!(first(&sampled)["tokens"], first(&sampled)["tokens"]);
     let with_logprobs = first(&["--max-tokens", "2", "--logprobs", "3"]);
     let logprobs = with_logprobs["logprobs"].as_array().unwrap();
     assert_eq!(logprobs.len(), 2);
@@ -152,19 +152,19 @@ fn options_do_what_they_say() {
 }
 
 #[test]
-fn answers_have_the_form_they_must_have() {
+fn constrained_answers_match_schema_and_regex() {
     let dir = model();
     let schema = dir.path().join("schema.json");
-    let wanted = json!({"type": "object", "properties": {"age": {"type": "integer", "minimum": 1, "maximum": 99}},
+    let object_schema = json!({"type": "object", "properties": {"age": {"type": "integer", "minimum": 1, "maximum": 99}},
         "required": ["age"], "additionalProperties": false});
-    std::fs::write(&schema, wanted.to_string()).unwrap();
-    let form = format!("schema:{}", schema.display());
-    let warm = ["--temperature", "1", "--seed", "5", "the cat"];
+    std::fs::write(&schema, object_schema.to_string()).unwrap();
+    let constraint = format!("schema:{}", schema.display());
+    let sampled = ["--temperature", "1", "--seed", "5", "the cat"];
     for command in ["generate", "chat"] {
-        let shown = out(&args(&dir, &[&[command, "--constrain", &form][..], &warm].concat()), b"");
-        assert!((1..=99).contains(&parse(&shown)["age"].as_i64().unwrap()), "{shown}");
-        let shown = out(&args(&dir, &[&[command, "--constrain", "regex:[ab]{3}"][..], &warm].concat()), b"");
-        assert!(shown.len() == 4 && shown.trim_end().bytes().all(|b| b"ab".contains(&b)), "{shown}");
+        let stdout = out(&args(&dir, &[&[command, "--constrain", &constraint][..], &sampled].concat()), b"");
+        assert!((1..=99).contains(&parse(&stdout)["age"].as_i64().unwrap()), "{stdout}");
+        let stdout = out(&args(&dir, &[&[command, "--constrain", "regex:[ab]{3}"][..], &sampled].concat()), b"");
+        assert!(stdout.len() == 4 && stdout.trim_end().bytes().all(|b| b"ab".contains(&b)), "{stdout}");
     }
     // A line overrides the flag, and a line that fails does not stop the others.
     let lines = [
@@ -172,7 +172,7 @@ fn answers_have_the_form_they_must_have() {
         json!({"prompt": "the cat", "constrain": {"regex": "[cd]{3}"}}),
         json!({"prompt": "the cat", "constrain": {"regex": "("}}),
         json!({"prompt": "the cat", "constrain": {"schema": {"type": "integer", "minimum": 3, "maximum": 2}}}),
-        json!({"prompt": "the cat", "constrain": form}),
+        json!({"prompt": "the cat", "constrain": constraint}),
     ];
     let input = lines.map(|line| line.to_string()).join("\n");
     let generate = ["generate", "--jsonl", "--format", "jsonl", "--temperature", "1", "--constrain", "regex:[ab]{3}"];
@@ -189,14 +189,14 @@ fn answers_have_the_form_they_must_have() {
         assert!(all[i]["error"].as_str().unwrap().starts_with(why), "{}", all[i]);
     }
     // Refused before a model is loaded.
-    for (form, why) in [("yaml", "schema:FILE"), ("schema:absent.json", "absent.json: ")] {
-        let o = sconce(&["generate", "-m", "./absent", "--constrain", form, "x"], b"");
+    for (constraint, why) in [("yaml", "schema:FILE"), ("schema:absent.json", "absent.json: ")] {
+        let o = sconce(&["generate", "-m", "./absent", "--constrain", constraint, "x"], b"");
         assert!(o.status.code() == Some(2) && String::from_utf8_lossy(&o.stderr).contains(why), "{o:?}");
     }
 }
 
 #[test]
-fn a_chat_answers_once_and_tells_what_it_cost() {
+fn chat_answers_once_and_reports_usage() {
     let dir = model();
     let chat = args(&dir, &["chat", "--max-tokens", "6", "--system", "be brief"]);
     let all = parse(&out(&[&chat[..], &["--json", "hi"]].concat(), b""));
@@ -210,8 +210,8 @@ fn a_chat_answers_once_and_tells_what_it_cost() {
     let same = parse(&out(&args(&dir, &["generate", "--jsonl", "--format", "jsonl"]), line.to_string().as_bytes()));
     assert_eq!((&same["answers"][0]["text"], &same["usage"]), (&all["message"]["content"], &all["usage"]));
     let o = sconce(&[&chat[..], &["hi"]].concat(), b"");
-    let said = String::from_utf8(o.stderr).unwrap();
-    assert!(said.contains("answer of 6 at ") && said.contains("cut at the token limit"), "{said}");
+    let stderr = String::from_utf8(o.stderr).unwrap();
+    assert!(stderr.contains("answer of 6 at ") && stderr.contains("cut at the token limit"), "{stderr}");
     assert!(sconce(&[&chat[..], &["-q", "hi"]].concat(), b"").stderr.is_empty());
     // More tokens than fit are limited to those that fit.
     let full =
@@ -228,7 +228,7 @@ fn a_chat_answers_once_and_tells_what_it_cost() {
 }
 
 #[test]
-fn bench_reads_and_writes() {
+fn bench_measures_prompt_processing_and_generation() {
     let dir = model();
     let bench = ["bench", "--prompt-tokens", "16", "--gen-tokens", "4", "--reps", "2"];
     let all = parse(&out(&args(&dir, &[&bench[..], &["--json"]].concat()), b""));
@@ -251,7 +251,7 @@ fn bench_reads_and_writes() {
 }
 
 #[test]
-fn a_plan_tells_what_the_cache_takes() {
+fn plan_reports_kv_cache_size() {
     let dir = model();
     let path = dir.path().to_str().unwrap();
     let plan = |rest: &[&str]| parse(&out(&[&["plan", path, "-d", "cpu", "--json"][..], rest].concat(), b""));
@@ -268,12 +268,12 @@ fn a_plan_tells_what_the_cache_takes() {
     assert!(e.contains("blocks of 32, which do not divide heads of 8") && e.contains("--kv-dtype f16"), "{e}");
     let o = sconce(&["plan", path, "--kv-dtype", "q4_0"], b"");
     assert!(String::from_utf8_lossy(&o.stderr).contains("one of f32, bf16, f16 and q8_0"), "{o:?}");
-    let shown = out(&["plan", path, "-d", "cpu"], b"");
-    assert!(shown.contains("cache       2.00 MiB (8192 tokens at 256 B)"), "{shown}");
+    let stdout = out(&["plan", path, "-d", "cpu"], b"");
+    assert!(stdout.contains("cache       2.00 MiB (8192 tokens at 256 B)"), "{stdout}");
 }
 
 #[test]
-fn weights_in_blocks_are_for_language_models() {
+fn quantized_dtypes_are_for_language_models() {
     let dir = model();
     let path = dir.path().to_str().unwrap();
     let weights = |dtype: &str| {
@@ -293,7 +293,7 @@ fn weights_in_blocks_are_for_language_models() {
 }
 
 #[test]
-fn ctrl_c_ends_the_answer_not_the_output() {
+fn ctrl_c_ends_generation_and_completes_the_output() {
     let dir = model();
     edit(dir.path(), "config.json", |config| config["max_position_embeddings"] = json!(8192));
     let cache = tempfile::tempdir().unwrap();
@@ -304,16 +304,16 @@ fn ctrl_c_ends_the_answer_not_the_output() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut shown = child.stdout.take().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
     // The first byte has arrived, so the answer is being generated.
     let mut first = [0; 1];
-    shown.read_exact(&mut first).unwrap();
+    stdout.read_exact(&mut first).unwrap();
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
     let mut rest = String::new();
-    shown.read_to_string(&mut rest).unwrap();
+    stdout.read_to_string(&mut rest).unwrap();
     let o = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&o.stderr);
-    assert!(o.status.success() && said.contains(", interrupted"), "{said}");
+    let stderr = String::from_utf8_lossy(&o.stderr);
+    assert!(o.status.success() && stderr.contains(", interrupted"), "{stderr}");
     assert!(rest.ends_with('\n'));
 }
 
@@ -325,7 +325,7 @@ fn t5() -> TempDir {
 }
 
 /// The inputs of T5's golden as texts.
-fn texts_of_t5() -> Vec<String> {
+fn t5_input_texts() -> Vec<String> {
     let arrays = Arrays::open(&golden("t5-seq2seq").join("golden.safetensors"));
     let (ids, at) = (arrays.u32("ids").values, arrays.u32("cu_seqlens").values);
     // Every text ends with the end-of-sequence token.
@@ -334,8 +334,8 @@ fn texts_of_t5() -> Vec<String> {
 }
 
 #[test]
-fn a_t5_writes_what_the_reference_writes() {
-    let (dir, texts) = (t5(), texts_of_t5());
+fn t5_matches_reference_greedy_and_beam_search() {
+    let (dir, texts) = (t5(), t5_input_texts());
     let wanted = Arrays::open(&golden("t5-seq2seq").join("golden.safetensors")).u32("decode.ids").values;
     let greedy = ["generate", "--max-tokens", "32", "--ignore-eos", &texts[1]];
     let answer = results(&dir, &greedy)[0]["answers"][0].clone();
@@ -366,7 +366,7 @@ fn a_t5_writes_what_the_reference_writes() {
 }
 
 #[test]
-fn a_t5_takes_what_makes_sense_for_it() {
+fn t5_accepts_seq2seq_options_and_rejects_llm_options() {
     let dir = t5();
     let lines = [
         r#"{"prompt": "w5 w9", "max_tokens": 4, "id": 7}"#,
@@ -389,10 +389,10 @@ fn a_t5_takes_what_makes_sense_for_it() {
     ] {
         assert!(all[i]["error"].as_str().unwrap().starts_with(why), "{}", all[i]);
     }
-    let refused = |rest: &[&str]| err(&args(&dir, &[&["generate", "w5"][..], rest].concat()), b"");
-    assert!(refused(&["--logprobs", "2"]).contains("logprobs is for language models"));
-    assert!(refused(&["--stop", "w9"]).contains("stop is for language models"));
-    assert!(refused(&["--context", "9"]).contains("--context is for language models"));
+    let error = |rest: &[&str]| err(&args(&dir, &[&["generate", "w5"][..], rest].concat()), b"");
+    assert!(error(&["--logprobs", "2"]).contains("logprobs is for language models"));
+    assert!(error(&["--stop", "w9"]).contains("stop is for language models"));
+    assert!(error(&["--context", "9"]).contains("--context is for language models"));
     assert!(err(&args(&model(), &["generate", "--beams", "2", "a"]), b"").contains("such as T5"));
     // A text that is too long is truncated, with a warning.
     let long = "w5 ".repeat(600);
@@ -404,7 +404,7 @@ fn a_t5_takes_what_makes_sense_for_it() {
 }
 
 #[test]
-fn a_t5_is_planned_as_what_it_is() {
+fn t5_plan_distinguishes_seq2seq_from_embedder() {
     let dir = t5();
     let path = dir.path().to_str().unwrap();
     let plan = parse(&out(&["plan", path, "-d", "cpu", "--json"], b""));

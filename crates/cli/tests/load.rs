@@ -122,26 +122,26 @@ impl Reply {
     }
 }
 
-/// A request and its expected answer.
+/// A request, and how to read its answer.
 #[derive(Clone)]
-struct Question {
+struct TestRequest {
     path: &'static str,
     body: Value,
     read: fn(&str) -> Value,
 }
 
-impl Question {
-    fn all() -> Vec<Question> {
+impl TestRequest {
+    fn all() -> Vec<TestRequest> {
         let mut all = Vec::new();
         let numbers = |body: &str| serde_json::from_str::<Value>(body).expect("JSON");
         let vectors = |body: &str| {
             let all: Value = serde_json::from_str(body).expect("JSON");
             all["data"].as_array().expect("vectors").iter().map(|one| one["embedding"].clone()).collect()
         };
-        let said =
+        let content =
             |body: &str| serde_json::from_str::<Value>(body).expect("JSON")["choices"][0]["message"]["content"].clone();
         let streamed = |body: &str| {
-            assert!(body.trim_end().ends_with("data: [DONE]"), "a stream without its end: {body}");
+            assert!(body.trim_end().ends_with("data: [DONE]"), "the stream has no [DONE]: {body}");
             let of = |line: &str| {
                 Some(
                     serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok()?["choices"][0]["delta"]["content"]
@@ -154,17 +154,17 @@ impl Question {
         for i in 0..12 {
             let words = ["river", "engine", "violin", "harbour", "winter", "bread"];
             let text = |n: usize| format!("number {n} of the {}s by the {}", words[n % 6], words[(n / 6 + i) % 6]);
-            all.push(Question { path: "/embed", body: json!({"inputs": text(i)}), read: numbers });
+            all.push(TestRequest { path: "/embed", body: json!({"inputs": text(i)}), read: numbers });
             let texts: Vec<String> = (0..3 * i + 1).map(text).collect();
-            all.push(Question {
+            all.push(TestRequest {
                 path: "/v1/embeddings",
                 body: json!({"model": "minilm", "input": texts}),
                 read: vectors,
             });
-            all.push(Question { path: "/tokenize", body: json!({"inputs": text(i)}), read: numbers });
+            all.push(TestRequest { path: "/tokenize", body: json!({"inputs": text(i)}), read: numbers });
             let chat = |stream: bool| json!({"model": "smollm", "messages": [{"role": "user", "content": text(i)}], "max_tokens": 4 + i, "temperature": 0.7, "seed": i, "stream": stream});
-            all.push(Question { path: "/v1/chat/completions", body: chat(false), read: said });
-            all.push(Question { path: "/v1/chat/completions", body: chat(true), read: streamed });
+            all.push(TestRequest { path: "/v1/chat/completions", body: chat(false), read: content });
+            all.push(TestRequest { path: "/v1/chat/completions", body: chat(true), read: streamed });
         }
         all
     }
@@ -179,21 +179,21 @@ impl Question {
         [head.into_bytes(), body.into_bytes()].concat()
     }
 
-    async fn ask(&self, address: &str) -> Result<Reply, String> {
-        let asked = async {
+    async fn send(&self, address: &str) -> Result<Reply, String> {
+        let exchange = async {
             let mut stream = TcpStream::connect(address).await?;
             stream.write_all(&self.bytes()).await?;
             let mut all = Vec::new();
             stream.read_to_end(&mut all).await?;
             Ok::<_, std::io::Error>(all)
         };
-        let all = tokio::time::timeout(TIMEOUT, asked).await.map_err(|_| "no answer".to_string())?;
+        let all = tokio::time::timeout(TIMEOUT, exchange).await.map_err(|_| "no answer".to_string())?;
         let all = all.map_err(|e| e.to_string())?;
-        Reply::of(&all).ok_or_else(|| format!("a torn answer: {}", String::from_utf8_lossy(&all)))
+        Reply::of(&all).ok_or_else(|| format!("an incomplete answer: {}", String::from_utf8_lossy(&all)))
     }
 
     /// Sends the request and disconnects after a while.
-    async fn leave(&self, address: &str, after: Duration) {
+    async fn send_and_disconnect(&self, address: &str, after: Duration) {
         if let Ok(mut stream) = TcpStream::connect(address).await {
             let _ = stream.write_all(&self.bytes()).await;
             tokio::time::sleep(after).await;
@@ -202,74 +202,74 @@ impl Question {
 }
 
 /// Numbers match up to the rounding of another batch, texts exactly.
-fn alike(a: &Value, b: &Value) -> bool {
+fn nearly_equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| alike(a, b)),
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| nearly_equal(a, b)),
         (Value::Number(a), Value::Number(b)) => (a.as_f64().unwrap_or(0.0) - b.as_f64().unwrap_or(1.0)).abs() < 1e-5,
         (a, b) => a == b,
     }
 }
 
 #[derive(Default)]
-struct Seen {
+struct Results {
     outcomes: BTreeMap<String, u64>,
     wrong: Vec<String>,
 }
 
-fn crowd(clients: usize, time: Duration, health: Duration) {
+fn run_load(clients: usize, time: Duration, health: Duration) {
     let server = Server::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let questions = Rc::new(Question::all());
-    let alone = |q: &Question| {
-        let reply = runtime.block_on(q.ask(&server.address)).expect("an answer");
+    let requests = Rc::new(TestRequest::all());
+    let answer_alone = |q: &TestRequest| {
+        let reply = runtime.block_on(q.send(&server.address)).expect("an answer");
         assert_eq!(reply.status, 200, "{}: {}", q.path, reply.body);
         (q.read)(&reply.body)
     };
-    let expected: Rc<Vec<Value>> = Rc::new(questions.iter().map(alone).collect());
+    let expected: Rc<Vec<Value>> = Rc::new(requests.iter().map(answer_alone).collect());
 
-    let over = Arc::new(AtomicBool::new(false));
-    let waits = Arc::new(Mutex::new(Vec::new()));
+    let stop = Arc::new(AtomicBool::new(false));
+    let latencies = Arc::new(Mutex::new(Vec::new()));
     // How much longer than requested the prober slept: the delay that other load on the machine
     // adds to every wait.
-    let lates = Arc::new(Mutex::new(Vec::new()));
+    let delays = Arc::new(Mutex::new(Vec::new()));
     let prober = {
-        let (over, waits, address) = (over.clone(), waits.clone(), server.address.clone());
-        let lates = lates.clone();
+        let (stop, latencies, address) = (stop.clone(), latencies.clone(), server.address.clone());
+        let delays = delays.clone();
         std::thread::spawn(move || {
             let mut stream = std::net::TcpStream::connect(address).expect("a connection");
             stream.set_nodelay(true).expect("no delay");
             let mut answer = [0; 4096];
-            while !over.load(Ordering::Relaxed) {
+            while !stop.load(Ordering::Relaxed) {
                 let begun = Instant::now();
                 stream.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").expect("a request");
                 let n = stream.read(&mut answer).expect("an answer");
                 assert!(answer[..n].starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer[..n]));
-                waits.lock().expect("waits").push(begun.elapsed());
+                latencies.lock().expect("latencies").push(begun.elapsed());
                 let (begun, pause) = (Instant::now(), Duration::from_millis(20));
                 std::thread::sleep(pause);
-                lates.lock().expect("lates").push(begun.elapsed() - pause);
+                delays.lock().expect("delays").push(begun.elapsed() - pause);
             }
         })
     };
 
-    let seen = Rc::new(RefCell::new(Seen::default()));
+    let results = Rc::new(RefCell::new(Results::default()));
     let mut memory = Vec::new();
     let begun = Instant::now();
     let local = tokio::task::LocalSet::new();
     for client in 0..clients {
-        let (questions, expected, seen) = (questions.clone(), expected.clone(), seen.clone());
+        let (requests, expected, results) = (requests.clone(), expected.clone(), results.clone());
         let address = server.address.clone();
         local.spawn_local(async move {
             let mut rng = Rng::new(client as u64);
             while begun.elapsed() < time {
-                let i = rng.below(questions.len());
-                let q = &questions[i];
+                let i = rng.below(requests.len());
+                let q = &requests[i];
                 if rng.below(4) == 0 {
-                    q.leave(&address, Duration::from_millis(rng.below(400) as u64)).await;
-                    *seen.borrow_mut().outcomes.entry("left".into()).or_default() += 1;
+                    q.send_and_disconnect(&address, Duration::from_millis(rng.below(400) as u64)).await;
+                    *results.borrow_mut().outcomes.entry("disconnected".into()).or_default() += 1;
                     continue;
                 }
-                let outcome = match q.ask(&address).await {
+                let outcome = match q.send(&address).await {
                     Err(why) => Err(format!("{}: {why}", q.path)),
                     Ok(r) if r.status == 429 || r.status == 503 => {
                         let has_retry_after = r.head.contains("retry-after: ");
@@ -281,15 +281,15 @@ fn crowd(clients: usize, time: Duration, health: Duration) {
                         }
                     }
                     Ok(r) if r.status != 200 => Err(format!("{}: {} {}", q.path, r.status, r.body)),
-                    Ok(r) if !alike(&(q.read)(&r.body), &expected[i]) => {
-                        Err(format!("{} {}: {} in company, {} alone", q.path, q.body, r.body, expected[i]))
+                    Ok(r) if !nearly_equal(&(q.read)(&r.body), &expected[i]) => {
+                        Err(format!("{} {}: {} under load, {} alone", q.path, q.body, r.body, expected[i]))
                     }
                     Ok(_) => Ok("answered"),
                 };
-                let mut seen = seen.borrow_mut();
+                let mut results = results.borrow_mut();
                 match outcome {
-                    Ok(what) => *seen.outcomes.entry(what.into()).or_default() += 1,
-                    Err(why) => seen.wrong.push(why),
+                    Ok(what) => *results.outcomes.entry(what.into()).or_default() += 1,
+                    Err(why) => results.wrong.push(why),
                 }
             }
         });
@@ -301,31 +301,31 @@ fn crowd(clients: usize, time: Duration, health: Duration) {
         }
     }));
     runtime.block_on(local);
-    over.store(true, Ordering::Relaxed);
+    stop.store(true, Ordering::Relaxed);
     prober.join().expect("every /health was answered");
 
-    let [mut waits, mut lates] = [waits, lates].map(|all| all.lock().expect("times").clone());
-    waits.sort_unstable();
-    lates.sort_unstable();
-    let [p99, late] = [&waits, &lates].map(|all| all[all.len() * 99 / 100]);
+    let [mut latencies, mut delays] = [latencies, delays].map(|all| all.lock().expect("times").clone());
+    latencies.sort_unstable();
+    delays.sort_unstable();
+    let [p99, delay] = [&latencies, &delays].map(|all| all[all.len() * 99 / 100]);
     let half = &memory[memory.len() / 2..];
     let (least, most) = (half.iter().min().expect("memory"), half.iter().max().expect("memory"));
-    let Seen { outcomes, wrong } = seen.take();
+    let Results { outcomes, wrong } = results.take();
     println!(
-        "{outcomes:?}; /health p50 {:?}, p99 {p99:?} (of a pause {late:?} too late), worst {:?} of {}",
-        waits[waits.len() / 2],
-        waits[waits.len() - 1],
-        waits.len()
+        "{outcomes:?}; /health p50 {:?}, p99 {p99:?} (sleeps overran by {delay:?}), worst {:?} of {}",
+        latencies[latencies.len() / 2],
+        latencies[latencies.len() - 1],
+        latencies.len()
     );
     println!("memory in the second half {least} to {most} KiB; after {:?}", begun.elapsed());
     assert!(wrong.is_empty(), "{} requests failed, such as {}", wrong.len(), wrong[0]);
-    assert!(outcomes["answered"] > 0 && outcomes["left"] > 0);
-    assert!(p99 < health + 4 * late, "/health took {p99:?}; sleeps overran by {late:?}");
+    assert!(outcomes["answered"] > 0 && outcomes["disconnected"] > 0);
+    assert!(p99 < health + 4 * delay, "/health took {p99:?}; sleeps overran by {delay:?}");
     // Caches fill at first.
     assert!(time < Duration::from_secs(60) || (most - least) * 20 <= *least, "memory grew");
     // Requests of disconnected clients are dropped soon and leave nothing behind.
     let busy = ["te_queue_size", "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"];
-    wait_for_within(Duration::from_secs(20), "nothing is left", || {
+    wait_for_within(Duration::from_secs(20), "no request or KV cache block is in use", || {
         let left = busy.map(|name| (name, server.metric(name)));
         if left.iter().all(|(_, value)| *value <= 0.0) { Ok(()) } else { Err(format!("{left:?}")) }
     });
@@ -336,14 +336,14 @@ fn crowd(clients: usize, time: Duration, health: Duration) {
 }
 
 #[test]
-fn a_crowd_is_served_and_leaves_nothing() {
+fn concurrent_clients_are_served_without_leaks() {
     // With so few samples the 99th percentile is a matter of luck on a shared machine; the long run
     // checks the promised limit.
-    crowd(200, Duration::from_secs(6), Duration::from_millis(40));
+    run_load(200, Duration::from_secs(6), Duration::from_millis(40));
 }
 
 #[test]
 #[ignore = "two minutes; run it by name"]
-fn a_thousand_for_two_minutes() {
-    crowd(1000, Duration::from_secs(120), Duration::from_millis(10));
+fn thousand_clients_are_served_for_two_minutes() {
+    run_load(1000, Duration::from_secs(120), Duration::from_millis(10));
 }

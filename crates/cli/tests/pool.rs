@@ -63,17 +63,17 @@ fn serve(home: &Path, port: u16, models: Models) -> (Child, u16) {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn().unwrap();
         let port = wait_for("its first line", || {
             let has_ended = child.try_wait().unwrap().is_some();
-            let said = std::fs::read_to_string(&log).unwrap_or_default();
-            let at = said.split_once("listening at http://127.0.0.1:").map(|(_, rest)| rest);
+            let log_text = std::fs::read_to_string(&log).unwrap_or_default();
+            let at = log_text.split_once("listening at http://127.0.0.1:").map(|(_, rest)| rest);
             let digits = at.map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
             // The line may be incomplete.
             if let Some(port) = digits.filter(|d| at.is_some_and(|rest| rest.len() > d.len())) {
                 return Ok(Some(port.parse().unwrap()));
             }
-            assert!(!has_ended || said.contains("cannot listen"), "{said}");
-            if has_ended { Ok(None) } else { Err(said) }
+            assert!(!has_ended || log_text.contains("cannot listen"), "{log_text}");
+            if has_ended { Ok(None) } else { Err(log_text) }
         });
-        // Without a port, another program has it for now.
+        // Without a port, another program uses it for now.
         port.map(|port| (child, port)).ok_or("")
     })
 }
@@ -107,10 +107,10 @@ impl Manager {
 
     /// Waits until a condition holds for a worker.
     #[track_caller]
-    fn until(&self, id: &str, what: impl Fn(&Value) -> bool) -> Value {
+    fn wait_for_worker(&self, id: &str, condition: impl Fn(&Value) -> bool) -> Value {
         wait_for("the state of a worker", || {
             let all = self.workers();
-            all.iter().find(|w| w["id"] == id).filter(|w| what(w)).cloned().ok_or_else(|| format!("{all:?}"))
+            all.iter().find(|w| w["id"] == id).filter(|w| condition(w)).cloned().ok_or_else(|| format!("{all:?}"))
         })
     }
 
@@ -127,13 +127,13 @@ impl Manager {
     }
 
     fn workers(&self) -> Vec<Value> {
-        let (well, out, _) = self.sconce(&["status", "--json"]);
-        let state: Value = if well { serde_json::from_str(&out).unwrap() } else { json!({"workers": []}) };
+        let (ok, out, _) = self.sconce(&["status", "--json"]);
+        let state: Value = if ok { serde_json::from_str(&out).unwrap() } else { json!({"workers": []}) };
         state["workers"].as_array().unwrap().clone()
     }
 
     #[track_caller]
-    fn ready(&self, n: usize) -> Vec<Value> {
+    fn wait_for_ready(&self, n: usize) -> Vec<Value> {
         wait_for("workers are ready", || {
             let all = self.workers();
             if all.iter().filter(|w| w["state"] == "ready").count() >= n {
@@ -159,7 +159,7 @@ impl Drop for Manager {
         let pids: Vec<u64> = self.workers().iter().filter_map(|w| w["pid"].as_u64()).collect();
         let _ = self.child.kill();
         let _ = self.child.wait();
-        for pid in pids.into_iter().filter(|pid| lives(*pid)) {
+        for pid in pids.into_iter().filter(|pid| is_running(*pid)) {
             let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
         }
     }
@@ -188,20 +188,20 @@ impl Chat {
     fn begin(manager: &Manager, text: &str, tokens: u64) -> Chat {
         let mut socket = manager.socket();
         let messages = json!([{"role": "user", "content": text}]);
-        // It generates exactly so many tokens, even past the end-of-sequence token.
+        // Generates exactly this many tokens, even past the end-of-sequence token.
         let body = json!({"model": "chat", "messages": messages, "max_tokens": tokens, "temperature": 0, "stream": true,
             "ignore_eos": true});
         post(&mut socket, "/v1/chat/completions", &body);
         Chat { socket, seen: String::new() }
     }
 
-    /// Reads until so many events have arrived.
+    /// Reads until `n` events have arrived.
     #[track_caller]
     fn events(&mut self, n: usize) {
         let mut buffer = [0; 4096];
         while self.seen.matches("data: ").count() < n {
             let read = self.socket.read(&mut buffer).unwrap();
-            assert!(read > 0, "it ended: {}", self.seen);
+            assert!(read > 0, "the stream ended: {}", self.seen);
             self.seen.push_str(&String::from_utf8_lossy(&buffer[..read]));
         }
     }
@@ -219,16 +219,16 @@ impl Chat {
     }
 }
 
-fn lives(pid: u64) -> bool {
+fn is_running(pid: u64) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
 }
 
 #[test]
-fn real_workers_serve_outlive_their_manager_and_end_with_the_next() {
+fn workers_outlive_a_killed_manager_and_stop_with_the_next() {
     let model = model();
     let mut manager = Manager::new(model.path());
-    let before = manager.ready(2);
+    let before = manager.wait_for_ready(2);
     assert!(
         before.iter().all(|w| w["model"] == "chat" && w["task"] == "generate" && w["vram_bytes"].as_u64() > Some(0))
     );
@@ -241,34 +241,34 @@ fn real_workers_serve_outlive_their_manager_and_end_with_the_next() {
     let pids = |all: &[Value]| all.iter().map(|w| w["pid"].as_u64().unwrap()).collect::<Vec<u64>>();
     // The manager is killed; its workers keep running, and the next manager adopts them.
     manager.replace();
-    assert!(pids(&before).into_iter().all(lives));
-    let after = manager.ready(2);
+    assert!(pids(&before).into_iter().all(is_running));
+    let after = manager.wait_for_ready(2);
     assert_eq!(pids(&after), pids(&before));
     assert!(manager.execute(&job).contains("MAX_TOKENS"));
     // A worker is killed, and restarted.
     manager.signal(pids(&after)[0], "-9");
     wait_for("a new process is ready", || {
         let all = manager.workers();
-        let is_back = all.first().is_some_and(|w| w["state"] == "ready" && w["pid"] != after[0]["pid"]);
-        if is_back { Ok(()) } else { Err(format!("{all:?}")) }
+        let is_restarted = all.first().is_some_and(|w| w["state"] == "ready" && w["pid"] != after[0]["pid"]);
+        if is_restarted { Ok(()) } else { Err(format!("{all:?}")) }
     });
     // The status table; a third worker started and stopped by hand; errors for impossible requests.
-    let (well, table, _) = manager.sconce(&["status"]);
-    assert!(well && table.contains("chat-") && table.contains("ready") && table.contains("cpu"), "{table}");
-    let (well, out, err) =
+    let (ok, table, _) = manager.sconce(&["status"]);
+    assert!(ok && table.contains("chat-") && table.contains("ready") && table.contains("cpu"), "{table}");
+    let (ok, out, err) =
         manager.sconce(&["start", model.path().to_str().unwrap(), "--device", "cpu", "--name", "more"]);
-    assert!(well && out.contains("is ready on cpu"), "{out}{err}");
+    assert!(ok && out.contains("is ready on cpu"), "{out}{err}");
     let third = out.split(' ').next().unwrap().to_string();
-    let (well, out, err) = manager.sconce(&["stop", &third]);
-    assert!(well && out.contains("draining"), "{out}{err}");
-    let (well, _, err) = manager.sconce(&["start", "/no/such/model"]);
-    assert!(!well && err.contains("MODEL_NOT_FOUND"), "{err}");
-    let (well, _, err) = manager.sconce(&["start", model.path().to_str().unwrap(), "--device", "cuda:7"]);
-    assert!(!well && err.contains("GPU_UNAVAILABLE"), "{err}");
+    let (ok, out, err) = manager.sconce(&["stop", &third]);
+    assert!(ok && out.contains("draining"), "{out}{err}");
+    let (ok, _, err) = manager.sconce(&["start", "/no/such/model"]);
+    assert!(!ok && err.contains("MODEL_NOT_FOUND"), "{err}");
+    let (ok, _, err) = manager.sconce(&["start", model.path().to_str().unwrap(), "--device", "cuda:7"]);
+    assert!(!ok && err.contains("GPU_UNAVAILABLE"), "{err}");
     // On SIGTERM the manager stops its workers first.
-    let last = pids(&manager.ready(2));
+    let last = pids(&manager.wait_for_ready(2));
     assert!(manager.end().success());
-    assert!(!last.into_iter().any(lives));
+    assert!(!last.into_iter().any(is_running));
 }
 
 /// Two workers of SmolLM2: slow enough for something to happen in the middle of an answer.
@@ -277,16 +277,16 @@ fn smollm() -> Manager {
 }
 
 #[test]
-fn a_real_worker_killed_in_the_middle_of_a_stream_ends_it_cleanly_and_comes_back() {
+fn killed_worker_ends_its_stream_with_an_error_and_restarts() {
     let manager = smollm();
-    manager.ready(2);
+    manager.wait_for_ready(2);
     let (mut first, mut second) =
         (Chat::begin(&manager, "Count to a thousand.", 300), Chat::begin(&manager, "Tell me a tale.", 60));
     first.events(4);
     second.events(4);
     let (victim, other) = (first.worker(), second.worker());
-    assert_ne!(victim, other, "the idler one");
-    let before = manager.until(&victim, |_| true);
+    assert_ne!(victim, other, "the second stream goes to the idle worker");
+    let before = manager.wait_for_worker(&victim, |_| true);
     manager.signal(before["pid"].as_u64().unwrap(), "-9");
     // All events are complete, and the last one is the error.
     let text = first.rest();
@@ -297,41 +297,41 @@ fn a_real_worker_killed_in_the_middle_of_a_stream_ends_it_cleanly_and_comes_back
     // The other stream runs to its end.
     let text = second.rest();
     assert!(text.contains("\"finish_reason\":\"") && text.contains("data: [DONE]"), "{text}");
-    let after = manager.until(&victim, |w| w["state"] == "ready" && w["pid"] != before["pid"]);
+    let after = manager.wait_for_worker(&victim, |w| w["state"] == "ready" && w["pid"] != before["pid"]);
     assert_eq!(after["restarts"], 1);
-    assert_eq!(manager.until(&other, |_| true)["restarts"], 0);
+    assert_eq!(manager.wait_for_worker(&other, |_| true)["restarts"], 0);
 }
 
 #[test]
-fn a_real_worker_that_is_stopped_is_replaced_and_its_request_answered_by_the_other() {
+fn frozen_worker_is_replaced_and_its_requests_are_retried() {
     let manager = smollm();
-    let all = manager.ready(2);
+    let all = manager.wait_for_ready(2);
     let frozen = all[0].clone();
     manager.signal(frozen["pid"].as_u64().unwrap(), "-STOP");
     // Some requests go to the stopped worker. It has sent nothing of their answers, so the other
     // worker gets them once it fails its probes.
-    let asked: Vec<_> = (0..4).map(|n| Chat::begin(&manager, &format!("Number {n}."), 4)).collect();
-    for chat in asked {
+    let chats: Vec<_> = (0..4).map(|n| Chat::begin(&manager, &format!("Number {n}."), 4)).collect();
+    for chat in chats {
         let text = chat.rest();
         assert!(text.starts_with("HTTP/1.1 200") && text.contains("data: [DONE]"), "{text}");
     }
     let id = frozen["id"].as_str().unwrap();
-    let after = manager.until(id, |w| w["state"] == "ready" && w["pid"] != frozen["pid"]);
+    let after = manager.wait_for_worker(id, |w| w["state"] == "ready" && w["pid"] != frozen["pid"]);
     assert!(after["why"].as_str().unwrap().contains("probes"), "{after}");
-    assert!(!lives(frozen["pid"].as_u64().unwrap()));
+    assert!(!is_running(frozen["pid"].as_u64().unwrap()));
 }
 
 #[test]
-fn a_manager_restarted_under_load_has_all_real_workers_and_fails_only_while_it_is_not_there() {
+fn manager_restart_under_load_fails_requests_only_while_down() {
     let model = model();
     let mut manager = Manager::new(model.path());
-    let before = manager.ready(2);
+    let before = manager.wait_for_ready(2);
     let (port, over) = (manager.port, Arc::new(AtomicBool::new(false)));
     // Number of requests of each client.
-    let made: [Arc<AtomicUsize>; 4] = Default::default();
+    let request_counts: [Arc<AtomicUsize>; 4] = Default::default();
     let load: Vec<_> = (0..4)
         .map(|n| {
-            let (over, made) = (over.clone(), made[n].clone());
+            let (over, request_counts) = (over.clone(), request_counts[n].clone());
             std::thread::spawn(move || {
                 let mut all = Vec::new();
                 while !over.load(Ordering::Relaxed) {
@@ -344,9 +344,9 @@ fn a_manager_restarted_under_load_has_all_real_workers_and_fails_only_while_it_i
                         let _ = socket.read_to_end(&mut text);
                         String::from_utf8_lossy(&text).into_owned()
                     });
-                    let well = answer.as_ref().is_some_and(|text| text.contains("\"type\":\"end\""));
-                    all.push((began, Instant::now(), well, answer));
-                    made.fetch_add(1, Ordering::Relaxed);
+                    let ok = answer.as_ref().is_some_and(|text| text.contains("\"type\":\"end\""));
+                    all.push((began, Instant::now(), ok, answer));
+                    request_counts.fetch_add(1, Ordering::Relaxed);
                     std::thread::sleep(Duration::from_millis(10));
                 }
                 all
@@ -354,31 +354,31 @@ fn a_manager_restarted_under_load_has_all_real_workers_and_fails_only_while_it_i
         })
         .collect();
     // Waits until each client has made `more` further requests.
-    let busy = |more: usize| {
-        let before: Vec<usize> = made.iter().map(|n| n.load(Ordering::Relaxed)).collect();
+    let wait_for_requests = |more: usize| {
+        let before: Vec<usize> = request_counts.iter().map(|n| n.load(Ordering::Relaxed)).collect();
         let has_more = |(n, before): (&Arc<AtomicUsize>, &usize)| n.load(Ordering::Relaxed) >= before + more;
-        wait_until("each client has made more requests", || made.iter().zip(&before).all(has_more));
+        wait_until("each client has made more requests", || request_counts.iter().zip(&before).all(has_more));
     };
-    busy(2);
-    let killed = Instant::now();
+    wait_for_requests(2);
+    let killed_at = Instant::now();
     manager.replace();
-    let after = manager.ready(2);
-    let back = Instant::now();
+    let after = manager.wait_for_ready(2);
+    let ready_at = Instant::now();
     let pids = |all: &[Value]| all.iter().map(|w| w["pid"].as_u64().unwrap()).collect::<Vec<u64>>();
     assert_eq!(pids(&after), pids(&before), "the same processes");
-    busy(2);
+    wait_for_requests(2);
     over.store(true, Ordering::Relaxed);
     for thread in load {
         let all = thread.join().unwrap();
         let wrong: Vec<_> =
-            all.iter().filter(|(began, ended, well, _)| !well && (*ended < killed || *began > back)).collect();
+            all.iter().filter(|(began, ended, ok, _)| !ok && (*ended < killed_at || *began > ready_at)).collect();
         assert!(wrong.is_empty(), "requests failed while a manager ran: {wrong:?}");
-        assert!(all.iter().any(|(began, ..)| *began > back) && all.iter().any(|(_, ended, ..)| *ended < killed));
+        assert!(all.iter().any(|(began, ..)| *began > ready_at) && all.iter().any(|(_, ended, ..)| *ended < killed_at));
     }
 }
 
 #[test]
-fn a_worker_whose_port_is_taken_says_so_by_its_exit_code() {
+fn worker_with_a_taken_port_exits_with_code_98() {
     let (model, home) = (model(), tempfile::tempdir().unwrap());
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
@@ -393,7 +393,7 @@ fn a_worker_whose_port_is_taken_says_so_by_its_exit_code() {
 }
 
 #[test]
-fn a_full_disk_under_its_log_is_nothing_to_a_worker() {
+fn worker_keeps_serving_when_its_log_disk_is_full() {
     let (model, home) = (model(), tempfile::tempdir().unwrap());
     let path = model.path().to_str().unwrap();
     let start = || {
@@ -411,12 +411,12 @@ fn a_full_disk_under_its_log_is_nothing_to_a_worker() {
         if child.try_wait().unwrap().is_some_and(|status| status.code() == Some(98)) {
             (child, port) = start();
         }
-        let said = TcpStream::connect(("127.0.0.1", port)).map(|socket| execute(socket, &job)).unwrap_or_default();
-        if said.contains("[DONE]") {
-            return Ok(said);
+        let reply = TcpStream::connect(("127.0.0.1", port)).map(|socket| execute(socket, &job)).unwrap_or_default();
+        if reply.contains("[DONE]") {
+            return Ok(reply);
         }
-        assert!(child.try_wait().unwrap().is_none_or(|s| s.code() == Some(98)), "{said}");
-        Err(said)
+        assert!(child.try_wait().unwrap().is_none_or(|s| s.code() == Some(98)), "{reply}");
+        Err(reply)
     });
     assert!(answer.contains("MAX_TOKENS"), "{answer}");
     child.kill().unwrap();

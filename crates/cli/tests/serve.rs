@@ -71,7 +71,7 @@ impl Server {
         answer
     }
 
-    /// A stream of so many tokens, some of which have arrived.
+    /// A stream of this many tokens, some of which have arrived.
     fn stream(&self, tokens: usize) -> TcpStream {
         let body = json!({"prompt": "the cat", "max_tokens": tokens, "ignore_eos": true, "stream": true});
         let mut stream = self.open("POST", "/v1/completions", &body.to_string());
@@ -90,7 +90,7 @@ impl Server {
         assert!(status.success());
     }
 
-    fn ended(&mut self, within: Duration) -> ExitStatus {
+    fn wait_for_exit(&mut self, within: Duration) -> ExitStatus {
         wait_for_within(within, "the server exits", || self.child.try_wait().unwrap().ok_or(""))
     }
 }
@@ -103,14 +103,14 @@ impl Drop for Server {
 }
 
 #[test]
-fn one_signal_finishes_what_runs_and_two_do_not_wait() {
+fn first_sigterm_finishes_running_streams_and_second_exits_at_once() {
     let mut server = Server::start();
     let mut running = server.stream(600);
     server.signal();
     let mut rest = String::new();
     running.read_to_string(&mut rest).unwrap();
     assert!(rest.trim_end().ends_with("0") && rest.contains("data: [DONE]"), "{}", &rest[rest.len().min(200)..]);
-    assert!(server.ended(Duration::from_secs(20)).success());
+    assert!(server.wait_for_exit(Duration::from_secs(20)).success());
 
     let mut server = Server::start();
     let running = server.stream(8_000);
@@ -118,24 +118,24 @@ fn one_signal_finishes_what_runs_and_two_do_not_wait() {
     wait_until("no connection is accepted", || TcpStream::connect(&server.address).is_err());
     assert!(server.child.try_wait().unwrap().is_none(), "the server waits for the stream");
     server.signal();
-    server.ended(Duration::from_secs(5));
+    server.wait_for_exit(Duration::from_secs(5));
     drop(running);
 }
 
 #[test]
-fn a_port_that_is_taken_is_told() {
+fn taken_port_is_an_error() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let (home, model) = (tempfile::tempdir().unwrap(), model());
-    let said = command(&home, &["serve", "-m", model.path().to_str().unwrap(), "--port", &port]).output().unwrap();
-    let said = (said.status.success(), String::from_utf8_lossy(&said.stderr).into_owned());
-    assert!(!said.0 && said.1.contains(&format!("cannot listen at 127.0.0.1:{port}")), "{said:?}");
+    let output = command(&home, &["serve", "-m", model.path().to_str().unwrap(), "--port", &port]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && stderr.contains(&format!("cannot listen at 127.0.0.1:{port}")), "{stderr}");
 }
 
-/// Wherever a request may nest, it may nest a hundred thousand levels deep, and gets a response
-/// instead of a crash.
+/// A field with a hundred thousand nested levels gets an error response and does not crash the
+/// server, whatever the field.
 #[test]
-fn depth_is_refused_wherever_it_may_be() {
+fn deeply_nested_requests_get_4xx() {
     let mut server = Server::start();
     let deep = [format!("{}{}", "[".repeat(100_000), "]".repeat(100_000)), {
         let (open, close) = ("{\"a\":".repeat(50_000), "}".repeat(50_000));
@@ -163,14 +163,14 @@ fn depth_is_refused_wherever_it_may_be() {
             assert!(answer.starts_with("HTTP/1.1 4"), "{path}: {}", &answer[..answer.len().min(300)]);
         }
     }
-    assert!(server.child.try_wait().unwrap().is_none(), "it lives");
+    assert!(server.child.try_wait().unwrap().is_none(), "the server exited");
     assert!(server.send("GET", "/health", "").starts_with("HTTP/1.1 200"));
 }
 
 /// A client that sends many large requests and reads nothing: its responses must not pile up in
 /// memory.
 #[test]
-fn what_nobody_reads_does_not_pile_up() {
+fn unread_responses_do_not_accumulate_in_memory() {
     let server = Server::start();
     let body = json!({"prompt": "the cat", "max_tokens": 8_000, "n": 16, "logprobs": 20, "ignore_eos": true,
         "stream": true});

@@ -6,12 +6,12 @@ mod common;
 mod golden;
 
 use common::{err, numbers, out, parse, sconce};
-use golden::{CLOSE, Model, assert_ran, close, list, text};
+use golden::{Model, TOLERANCE, assert_close, assert_ran, list, text};
 use sconce_testkit::worst;
 use serde_json::{Value, json};
 
 #[test]
-fn rerank_orders_documents_as_the_reference_does() {
+fn rerank_matches_reference_order_and_scores() {
     let model = Model::new("task-rerank");
     let (queries, documents) = (list(&model.golden["queries"]), list(&model.golden["documents"]));
     let stdin: String = documents.iter().map(|d| text(d).to_string() + "\n").collect();
@@ -35,7 +35,7 @@ fn rerank_orders_documents_as_the_reference_does() {
             assert_eq!(results.len(), documents.len());
             for r in results {
                 let d = r["index"].as_u64().unwrap() as usize;
-                assert!((r["score"].as_f64().unwrap() - f64::from(want[q * documents.len() + d])).abs() < CLOSE);
+                assert!((r["score"].as_f64().unwrap() - f64::from(want[q * documents.len() + d])).abs() < TOLERANCE);
                 assert_eq!(r["text"], documents[d]);
             }
             assert!(list(&all["truncated"]).contains(&json!(4)) && all["tokens"].as_u64() > Some(50), "{all}");
@@ -45,21 +45,21 @@ fn rerank_orders_documents_as_the_reference_does() {
 }
 
 #[test]
-fn rerank_shows_a_table_of_the_best_and_says_what_was_cut() {
+fn rerank_table_shows_top_n_and_reports_truncation() {
     let model = Model::new("task-rerank");
     let documents: Vec<&str> = list(&model.golden["documents"]).iter().map(text).collect();
     let mut args = vec!["rerank", "-m", model.path(), "--query", text(&model.golden["queries"][0]), "--top-n", "2"];
     args.extend(&documents);
     let o = sconce(&args, b"");
-    let (shown, said) = (String::from_utf8(o.stdout).unwrap(), String::from_utf8(o.stderr).unwrap());
-    let lines: Vec<Vec<&str>> = shown.lines().map(|l| l.split_whitespace().collect()).collect();
-    assert_eq!(lines.len(), 3, "{shown}");
+    let (stdout, stderr) = (String::from_utf8(o.stdout).unwrap(), String::from_utf8(o.stderr).unwrap());
+    let lines: Vec<Vec<&str>> = stdout.lines().map(|l| l.split_whitespace().collect()).collect();
+    assert_eq!(lines.len(), 3, "{stdout}");
     assert_eq!(lines[0], ["score", "index", "text"]);
     let first = model.golden["ranking"][0][0].as_u64().unwrap() as usize;
     assert_eq!(lines[1][1], first.to_string());
-    assert!(shown.contains(documents[first]));
-    assert!(said.contains("of 7 texts are longer than 24 tokens") && said.contains("7 texts, "), "{said}");
-    assert!(said.contains("1 of 7 texts are blank"), "{said}");
+    assert!(stdout.contains(documents[first]));
+    assert!(stderr.contains("of 7 texts are longer than 24 tokens") && stderr.contains("7 texts, "), "{stderr}");
+    assert!(stderr.contains("1 of 7 texts are blank"), "{stderr}");
 
     // More than one window, and equal documents, which stay in the given order.
     let many = "the cat\n".repeat(1200);
@@ -70,13 +70,13 @@ fn rerank_shows_a_table_of_the_best_and_says_what_was_cut() {
 }
 
 #[test]
-fn classify_scores_texts_and_pairs_as_the_reference_does() {
+fn classify_matches_reference_on_texts_and_pairs() {
     let model = Model::new("task-classify");
     let cases = list(&model.golden["cases"]);
     let assert_labels = |got: &Value, case: &Value| {
         for (g, w) in list(got).iter().zip(list(&case["scores"])) {
             assert_eq!(g["label"], w["label"]);
-            close(&g["score"], w["score"].as_f64().unwrap());
+            assert_close(&g["score"], w["score"].as_f64().unwrap());
         }
         assert_eq!(list(got).len(), list(&case["scores"]).len());
     };
@@ -106,7 +106,7 @@ fn classify_scores_texts_and_pairs_as_the_reference_does() {
 }
 
 #[test]
-fn classify_can_be_raw_and_brief() {
+fn classify_supports_raw_top_k_and_threshold() {
     let model = Model::new("task-classify");
     let logits = model.arrays().f32("logits").values;
     let base = ["classify", "-m", model.path(), "hello world"];
@@ -129,22 +129,26 @@ fn classify_can_be_raw_and_brief() {
 }
 
 #[test]
-fn tag_finds_what_the_reference_finds() {
+fn tag_finds_the_entities_of_the_reference() {
     let model = Model::new("task-tag");
     let cases = list(&model.golden["cases"]);
-    for how in ["none", "simple", "first", "average", "max"] {
-        let mut args = vec!["tag", "-m", model.path(), "--json", "--aggregation", how];
+    for aggregation in ["none", "simple", "first", "average", "max"] {
+        let mut args = vec!["tag", "-m", model.path(), "--json", "--aggregation", aggregation];
         args.extend(cases.iter().map(|c| text(&c["text"])));
         let all = parse(&out(&args, b""));
         assert_eq!(list(&all["results"]).len(), cases.len());
         for (found, case) in list(&all["results"]).iter().zip(cases) {
-            let want = list(&case[how]);
-            assert_eq!(list(found).len(), want.len(), "{how}: {case}");
+            let want = list(&case[aggregation]);
+            assert_eq!(list(found).len(), want.len(), "{aggregation}: {case}");
             for (g, w) in list(found).iter().zip(want) {
                 let label = w.get("entity_group").unwrap_or(&w["entity"]);
-                assert_eq!((&g["label"], &g["start"], &g["end"]), (label, &w["start"], &w["end"]), "{how}: {case}");
-                assert_eq!(g["word"], w["word"], "{how}: {case}");
-                close(&g["score"], w["score"].as_f64().unwrap());
+                assert_eq!(
+                    (&g["label"], &g["start"], &g["end"]),
+                    (label, &w["start"], &w["end"]),
+                    "{aggregation}: {case}"
+                );
+                assert_eq!(g["word"], w["word"], "{aggregation}: {case}");
+                assert_close(&g["score"], w["score"].as_f64().unwrap());
                 let (start, end) = (w["start"].as_u64().unwrap() as usize, w["end"].as_u64().unwrap() as usize);
                 let own: String = text(&case["text"]).chars().skip(start).take(end - start).collect();
                 assert_eq!(g["text"], own);
@@ -159,50 +163,50 @@ fn tag_finds_what_the_reference_finds() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_a_model_is_loaded() {
-    let usage = |args: &[&str]| {
+fn invalid_options_are_rejected() {
+    let assert_usage_error = |args: &[&str]| {
         let o = sconce(args, b"");
         assert_eq!(o.status.code(), Some(2), "{args:?}: {}", String::from_utf8_lossy(&o.stderr));
     };
     for other in [&["--query"][..], &["--dimensions", "8"], &["--precision", "int8"], &["--base64"], &["--prompt", "p"]]
     {
-        usage(&[&["embed", "x", "--sparse"], other].concat());
+        assert_usage_error(&[&["embed", "x", "--sparse"], other].concat());
     }
     for other in [&["--dimensions", "8"][..], &["--precision", "int8"], &["--base64"], &["--prompt-name", "p"]] {
-        usage(&[&["embed", "x", "--multi"], other].concat());
+        assert_usage_error(&[&["embed", "x", "--multi"], other].concat());
     }
-    usage(&["embed", "x", "--query"]);
-    usage(&["embed", "x", "--base64", "--precision", "int8"]);
-    usage(&["embed", "x", "--precision", "int4"]);
-    usage(&["classify", "-m", "x", "--pair-field", "two", "x"]);
-    usage(&["rerank", "-m", "x", "document"]);
-    usage(&["clip", "-m", "x"]);
-    usage(&["clip", "-m", "x", "a.png", "--cosine"]);
+    assert_usage_error(&["embed", "x", "--query"]);
+    assert_usage_error(&["embed", "x", "--base64", "--precision", "int8"]);
+    assert_usage_error(&["embed", "x", "--precision", "int4"]);
+    assert_usage_error(&["classify", "-m", "x", "--pair-field", "two", "x"]);
+    assert_usage_error(&["rerank", "-m", "x", "document"]);
+    assert_usage_error(&["clip", "-m", "x"]);
+    assert_usage_error(&["clip", "-m", "x", "a.png", "--cosine"]);
     // These are refused before the model, which does not exist, is loaded.
-    let refused = |args: &[&str], why: &str| {
+    let assert_refused = |args: &[&str], why: &str| {
         let e = err(&[&["embed", "-m", "./absent", "x"], args].concat(), b"");
         assert!(e.contains(why), "{args:?}: {e}");
     };
-    refused(&["--sparse", "--format", "npy"], "npy");
-    refused(&["--multi", "-o", "v.bin"], "bin");
-    refused(&["--base64"], "--format json");
-    refused(&["--ranges", "r.json"], "int8 and uint8");
-    refused(&["--ranges", "r.json", "--precision", "int8"], "r.json");
+    assert_refused(&["--sparse", "--format", "npy"], "npy");
+    assert_refused(&["--multi", "-o", "v.bin"], "bin");
+    assert_refused(&["--base64"], "--format json");
+    assert_refused(&["--ranges", "r.json"], "int8 and uint8");
+    assert_refused(&["--ranges", "r.json", "--precision", "int8"], "r.json");
 
     let model = Model::new("task-outputs-truncate");
-    let fails = |args: &[&str]| err(&[&["embed", "-m", model.path(), "x"], args].concat(), b"");
-    assert!(fails(&["--dimensions", "33"]).contains("33 cannot be chosen: use 1 to 32"));
-    assert!(fails(&["--precision", "int8"]).contains("a single vector has none"));
+    let error = |args: &[&str]| err(&[&["embed", "-m", model.path(), "x"], args].concat(), b"");
+    assert!(error(&["--dimensions", "33"]).contains("33 cannot be chosen: use 1 to 32"));
+    assert!(error(&["--precision", "int8"]).contains("a single vector has none"));
     let ranges = model.dir.path().join("ranges.json");
     std::fs::write(&ranges, "{\"low\": [0.0], \"high\": [1.0]}").unwrap();
-    let e = fails(&["--precision", "int8", "--ranges", ranges.to_str().unwrap()]);
+    let e = error(&["--precision", "int8", "--ranges", ranges.to_str().unwrap()]);
     assert!(e.contains("ranges of 1 dimensions for vectors of 32"), "{e}");
     std::fs::write(&ranges, "{\"low\": [0.0], \"hi\": [1.0]}").unwrap();
-    assert!(fails(&["--precision", "int8", "--ranges", ranges.to_str().unwrap()]).contains("low and high"));
+    assert!(error(&["--precision", "int8", "--ranges", ranges.to_str().unwrap()]).contains("low and high"));
 }
 
 #[test]
-fn plans_tell_the_task_and_compare_devices() {
+fn plan_names_the_task_and_compares_devices() {
     for (name, task) in
         [("task-rerank", "rerank"), ("task-tag", "tag"), ("task-sparse", "sparse"), ("task-colbert", "multi")]
     {
@@ -218,10 +222,10 @@ fn plans_tell_the_task_and_compare_devices() {
             assert!(device["fused"].as_u64() > Some(0));
         }
         assert_eq!(all["devices"][0]["runs"], true);
-        let shown = out(&["plan", model.path(), "--all-devices"], b"");
-        assert!(shown.starts_with(&format!("task {task}, f32")) && shown.lines().count() == 6, "{shown}");
+        let stdout = out(&["plan", model.path(), "--all-devices"], b"");
+        assert!(stdout.starts_with(&format!("task {task}, f32")) && stdout.lines().count() == 6, "{stdout}");
         // A rung that does not exist on some device is refused there, as the host rung on the CPU,
-        // and the exit code says so.
+        // and the exit code is 1.
         let o = sconce(&["plan", model.path(), "--all-devices", "--rung", "host"], b"");
         assert_eq!(o.status.code(), Some(1));
     }
@@ -231,13 +235,13 @@ fn plans_tell_the_task_and_compare_devices() {
 }
 
 #[test]
-fn a_fallback_is_taken_only_where_it_is_allowed_and_is_told() {
+fn fallback_needs_permission_and_is_reported() {
     let model = Model::new("task-classify");
     let args = ["classify", "-m", model.path(), "-d", "cuda:63", "--json", "hello"];
     assert!(err(&args, b"").contains("cuda:63"));
     let o = sconce(&[&args[..], &["--fallback"]].concat(), b"");
-    let said = String::from_utf8(o.stderr).unwrap();
-    assert!(o.status.success() && said.contains("cuda:63: ") && said.contains("falling back to"), "{said}");
+    let stderr = String::from_utf8(o.stderr).unwrap();
+    assert!(o.status.success() && stderr.contains("cuda:63: ") && stderr.contains("falling back to"), "{stderr}");
     let all = parse(&String::from_utf8(o.stdout).unwrap());
     assert_ne!(all["device"], "cuda:63");
     let plan = sconce(&["plan", model.path(), "-d", "cuda:63", "--fallback"], b"");
@@ -245,7 +249,7 @@ fn a_fallback_is_taken_only_where_it_is_allowed_and_is_told() {
 }
 
 #[test]
-fn clip_scores_texts_for_images_as_the_reference_does() {
+fn clip_matches_reference_scores_and_embeddings() {
     let images = sconce_testkit::golden("task-images");
     for name in ["task-clip", "task-siglip"] {
         let model = Model::new(name);
@@ -255,8 +259,8 @@ fn clip_scores_texts_for_images_as_the_reference_does() {
         let texts: Vec<&str> = list(&model.golden["texts"]).iter().map(|t| text(&t["text"])).collect();
         let mut args = vec!["clip", "-m", model.path()];
         args.extend(files.iter().map(String::as_str));
-        let described: Vec<&str> = texts.iter().flat_map(|t| ["--text", t]).collect();
-        let run = |extra: &[&str]| parse(&out(&[&args[..], &described, extra].concat(), b""));
+        let text_args: Vec<&str> = texts.iter().flat_map(|t| ["--text", t]).collect();
+        let run = |extra: &[&str]| parse(&out(&[&args[..], &text_args, extra].concat(), b""));
 
         let all = run(&["--json"]);
         let want = arrays.f32("probabilities");
@@ -298,24 +302,24 @@ fn clip_scores_texts_for_images_as_the_reference_does() {
 }
 
 #[test]
-fn clip_says_what_it_cut_and_takes_an_image_from_standard_input() {
+fn clip_reports_truncation_and_reads_image_from_stdin() {
     let model = Model::new("task-clip");
     let image = sconce_testkit::golden("task-images").join("odd.png");
     let long = text(&model.golden["texts"][4]["text"]);
     let from_file =
         sconce(&["clip", "-m", model.path(), image.to_str().unwrap(), "--text", "a cat", "--text", long], b"");
-    let said = String::from_utf8(from_file.stderr).unwrap();
-    assert!(said.contains("1 of 2 texts are longer than 16 tokens") && said.contains("a text of many"), "{said}");
-    assert!(said.contains("1 image, 2 texts in "), "{said}");
+    let stderr = String::from_utf8(from_file.stderr).unwrap();
+    assert!(stderr.contains("1 of 2 texts are longer than 16 tokens") && stderr.contains("a text of many"), "{stderr}");
+    assert!(stderr.contains("1 image, 2 texts in "), "{stderr}");
     let bytes = std::fs::read(&image).unwrap();
     let from_stdin = out(&["clip", "-m", model.path(), "-", "--text", "a cat", "--text", long], &bytes);
-    let shown = String::from_utf8(from_file.stdout).unwrap();
-    assert_eq!(shown.split('|').next(), from_stdin.split('|').next());
+    let stdout = String::from_utf8(from_file.stdout).unwrap();
+    assert_eq!(stdout.split('|').next(), from_stdin.split('|').next());
     assert!(from_stdin.ends_with("| stdin\n"), "{from_stdin}");
 }
 
 #[test]
-fn clip_names_the_image_that_cannot_be_read() {
+fn clip_names_the_unreadable_image() {
     let model = Model::new("task-classify");
     let broken = model.dir.path().join("broken.png");
     std::fs::write(&broken, b"\x89PNG\r\n\x1a\nnot a picture").unwrap();

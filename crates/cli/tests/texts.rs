@@ -1,4 +1,4 @@
-//! What people read: help, plans and errors. After a change, `cargo insta review`, or
+//! Snapshots of help, plans and errors. After a change, `cargo insta review`, or
 //! `INSTA_UPDATE=always cargo test -p sconce-cli --test texts` and a look at the diff.
 
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -17,7 +17,7 @@ fn without_home(text: &str) -> String {
 }
 
 /// What a command prints, with paths and free memory replaced.
-fn printed(args: &[&str], replaced: &[(&str, &str)]) -> String {
+fn command_output(args: &[&str], replaced: &[(&str, &str)]) -> String {
     let output = sconce(args, b"");
     let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).join("");
     let text = replaced.iter().fold(text, |text, (from, to)| text.replace(from, to));
@@ -30,7 +30,7 @@ fn printed(args: &[&str], replaced: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn help_of_every_command() {
+fn help_matches_snapshots() {
     let all = out(&["--help"], b"");
     assert_snapshot!("help", all);
     let commands = all.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
@@ -38,7 +38,7 @@ fn help_of_every_command() {
     let names: Vec<&str> = names.filter(|name| *name != "help").collect();
     assert!(names.len() > 15, "{names:?}");
     for name in names {
-        assert_snapshot!(format!("help_{name}"), printed(&[name, "--help"], &[]));
+        assert_snapshot!(format!("help_{name}"), command_output(&[name, "--help"], &[]));
     }
     for name in ["serve", "status", "start", "stop", "drain"] {
         assert_snapshot!(format!("help_pool_{name}"), out(&["pool", name, "--help"], b""));
@@ -46,12 +46,12 @@ fn help_of_every_command() {
 }
 
 #[test]
-fn plans() {
+fn plans_match_snapshots() {
     let embedder = golden("st-cls-dense");
     let (llama, t5) = (materialize("llama-2"), materialize("t5-whole"));
     let plan = |dir: &std::path::Path, rest: &[&str]| {
         let dir = dir.to_str().unwrap();
-        printed(&[&["plan", dir, "--isa", "scalar"], rest].concat(), &[(dir, "DIR")])
+        command_output(&[&["plan", dir, "--isa", "scalar"], rest].concat(), &[(dir, "DIR")])
     };
     assert_snapshot!("plan_embedder", plan(&embedder, &["-d", "cpu"]));
     assert_snapshot!("plan_embedder_auto", plan(&embedder, &["-d", "cpu", "--dtype", "auto"]));
@@ -61,17 +61,20 @@ fn plans() {
 }
 
 #[test]
-fn errors() {
+fn errors_match_snapshots() {
     let embedder = golden("st-cls-dense");
     let dir = embedder.to_str().unwrap();
-    let of = |args: &[&str]| printed(args, &[(dir, "DIR")]);
-    assert_snapshot!("error_no_such_model", of(&["embed", "-m", "./absent", "x"]));
-    assert_snapshot!("error_offline", of(&["embed", "-m", "org/absent", "x"]));
-    assert_snapshot!("error_wrong_task", of(&["rerank", "-m", dir, "-d", "cpu", "--query", "a", "b"]));
-    assert_snapshot!("error_device_syntax", of(&["embed", "-m", dir, "-d", "gpu", "x"]));
-    assert_snapshot!("error_dtype", of(&["embed", "-m", dir, "--dtype", "q99", "x"]));
-    assert_snapshot!("error_no_text", of(&["embed", "-m", dir, "-f", "absent.txt"]));
-    assert_snapshot!("error_one_text", of(&["similarity", "-m", dir, "alone"]));
-    assert_snapshot!("error_batch_tokens", of(&["embed", "-m", dir, "-d", "cpu", "--batch-tokens", "9000000000", "x"]));
-    assert_snapshot!("error_unknown_command", of(&["embedd", "x"]));
+    let output = |args: &[&str]| command_output(args, &[(dir, "DIR")]);
+    assert_snapshot!("error_no_such_model", output(&["embed", "-m", "./absent", "x"]));
+    assert_snapshot!("error_offline", output(&["embed", "-m", "org/absent", "x"]));
+    assert_snapshot!("error_wrong_task", output(&["rerank", "-m", dir, "-d", "cpu", "--query", "a", "b"]));
+    assert_snapshot!("error_device_syntax", output(&["embed", "-m", dir, "-d", "gpu", "x"]));
+    assert_snapshot!("error_dtype", output(&["embed", "-m", dir, "--dtype", "q99", "x"]));
+    assert_snapshot!("error_no_text", output(&["embed", "-m", dir, "-f", "absent.txt"]));
+    assert_snapshot!("error_one_text", output(&["similarity", "-m", dir, "alone"]));
+    assert_snapshot!(
+        "error_batch_tokens",
+        output(&["embed", "-m", dir, "-d", "cpu", "--batch-tokens", "9000000000", "x"])
+    );
+    assert_snapshot!("error_unknown_command", output(&["embedd", "x"]));
 }

@@ -34,26 +34,26 @@ impl Embed {
             .args(flags)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            // There is no doctor's verdict either.
+            // A home without a doctor's verdict.
             .env("HOME", model)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let (tell, vectors) = channel();
-        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| tell.send(line)));
+        let (sender, vectors) = channel();
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
         Embed { texts: child.stdin.take(), child, vectors }
     }
 
-    fn give(&mut self, texts: usize) {
+    fn write_texts(&mut self, texts: usize) {
         let mut to = self.texts.as_ref().unwrap();
         (0..texts).for_each(|i| writeln!(to, "text {i}").unwrap());
         to.flush().unwrap();
     }
 
-    /// Waits for so many vectors.
-    fn expect(&self, vectors: usize) {
+    /// Waits for this many vectors.
+    fn expect_vectors(&self, vectors: usize) {
         for i in 0..vectors {
             assert!(self.vectors.recv_timeout(TIMEOUT).is_ok(), "vector {i} of {vectors} did not arrive");
         }
@@ -72,10 +72,10 @@ impl Embed {
     }
 
     /// Waits until the threads match; a thread takes its name and its core when it first runs.
-    fn until(&self, right: impl Fn(&[(String, String)]) -> bool) {
+    fn wait_for_threads(&self, matches: impl Fn(&[(String, String)]) -> bool) {
         wait_for("the threads match", || {
             let threads = self.threads();
-            if right(&threads) { Ok(()) } else { Err(format!("{threads:?}")) }
+            if matches(&threads) { Ok(()) } else { Err(format!("{threads:?}")) }
         });
     }
 
@@ -91,40 +91,43 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Number of threads whose names begin so.
-fn named(threads: &[(String, String)], name: &str) -> usize {
+/// Number of threads whose names begin with `name`.
+fn count_named(threads: &[(String, String)], name: &str) -> usize {
     threads.iter().filter(|(n, _)| n.starts_with(name)).count()
 }
 
 #[test]
-fn a_window_is_answered_by_as_many_threads_as_were_asked_for_before_the_next_has_come() {
+fn full_window_is_embedded_at_once_by_requested_threads() {
     // Different from the default.
-    let (model, asked) = (materialize("st-max"), cores() + 1);
-    let mut embed = Embed::start(model.path(), &["--threads", &asked.to_string()]);
-    embed.give(WINDOW);
+    let (model, thread_count) = (materialize("st-max"), cores() + 1);
+    let mut embed = Embed::start(model.path(), &["--threads", &thread_count.to_string()]);
+    embed.write_texts(WINDOW);
     // The pipe stays open: texts that were read must not wait for further ones.
-    embed.expect(WINDOW);
+    embed.expect_vectors(WINDOW);
     // The device thread belongs to the team, under another name.
-    embed.until(|all| (named(all, "sconce-cpu-"), named(all, "sconce cpu")) == (asked - 1, 1));
+    embed.wait_for_threads(|all| {
+        (count_named(all, "sconce-cpu-"), count_named(all, "sconce cpu")) == (thread_count - 1, 1)
+    });
     // The last window is short.
-    embed.give(1);
+    embed.write_texts(1);
     drop(embed.texts.take());
-    embed.expect(1);
+    embed.expect_vectors(1);
     embed.end();
 }
 
 #[test]
-fn threads_that_compute_are_bound_and_no_others() {
+fn pin_binds_only_compute_threads() {
     let cores = cores();
     let model = materialize("st-max");
     let mut embed = Embed::start(model.path(), &["--pin", "--threads", &cores.to_string()]);
-    embed.give(WINDOW);
-    embed.expect(WINDOW);
+    embed.write_texts(WINDOW);
+    embed.expect_vectors(WINDOW);
     // The team, which includes the device thread.
-    embed.until(|all| {
+    embed.wait_for_threads(|all| {
         let bound: Vec<_> = all.iter().filter(|(_, cores)| cores.parse::<usize>().is_ok()).cloned().collect();
-        let apart: HashSet<&String> = bound.iter().map(|(_, core)| core).collect();
-        let counts = (named(&bound, "sconce-cpu-"), named(&bound, "sconce cpu"), bound.len(), apart.len());
+        let distinct: HashSet<&String> = bound.iter().map(|(_, core)| core).collect();
+        let counts =
+            (count_named(&bound, "sconce-cpu-"), count_named(&bound, "sconce cpu"), bound.len(), distinct.len());
         // With a single core every thread is allowed on it.
         cores == 1 || counts == (cores - 1, 1, cores, cores)
     });
@@ -132,7 +135,7 @@ fn threads_that_compute_are_bound_and_no_others() {
 }
 
 #[test]
-fn the_number_of_threads_is_told_and_checked() {
+fn devices_reports_and_validates_thread_count() {
     let devices = parse(&out(&["devices", "--json", "--threads", "7"], b""));
     assert!(devices["devices"][0]["description"].as_str().unwrap().ends_with("7 threads"), "{devices}");
     assert!(out(&["devices", "--threads", "1"], b"").contains("1 thread"));

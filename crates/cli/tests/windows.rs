@@ -52,23 +52,24 @@ fn write(dir: &Path, name: &str, content: &[u8]) -> String {
 }
 
 /// Their results in small calls, each in its own process.
-fn one_by_one(model: &str, texts: &[String]) -> Vec<Value> {
+fn embed_in_small_calls(model: &str, texts: &[String]) -> Vec<Value> {
     let few = |few: &[String]| out(&["embed", "-q", "-m", model, "--format", "jsonl"], as_lines(few).as_bytes());
     texts.chunks(FEW).flat_map(|c| few(c).lines().map(parse).collect::<Vec<_>>()).collect()
 }
 
 #[test]
-fn a_long_file_has_the_vectors_of_its_texts_row_for_row() {
+fn long_file_gives_same_vectors_as_small_calls() {
     let (model, dir) = (materialize("st-max"), tempfile::tempdir().unwrap());
     let (model, texts) = (model.path().to_str().unwrap(), texts());
-    let want = one_by_one(model, &texts);
+    let want = embed_in_small_calls(model, &texts);
     assert_eq!(want.len(), TEXTS);
     let vectors: Vec<Vec<f32>> = want.iter().map(|answer| numbers(&answer["embedding"])).collect();
     // Otherwise rows in another order would look the same.
-    let unlike = |apart: usize| (apart..TEXTS).filter(|i| worst(&vectors[*i], &vectors[i - apart]) > 1e-2).count();
-    assert!([1, FEW, WINDOW, 2 * WINDOW].iter().all(|apart| unlike(*apart) > (TEXTS - apart) * 9 / 10));
+    let count_different =
+        |apart: usize| (apart..TEXTS).filter(|i| worst(&vectors[*i], &vectors[i - apart]) > 1e-2).count();
+    assert!([1, FEW, WINDOW, 2 * WINDOW].iter().all(|apart| count_different(*apart) > (TEXTS - apart) * 9 / 10));
     let cut = want.iter().filter(|answer| answer["truncated"] == true).count();
-    assert!((20..TEXTS / 4).contains(&cut), "{cut} texts were cut");
+    assert!((20..TEXTS / 4).contains(&cut), "{cut} texts were truncated");
 
     let (plain, npy) = (write(dir.path(), "texts.txt", as_lines(&texts).as_bytes()), dir.path().join("x.npy"));
     out(&["embed", "-q", "-m", model, "-f", &plain, "-o", npy.to_str().unwrap()], b"");
@@ -83,8 +84,8 @@ fn a_long_file_has_the_vectors_of_its_texts_row_for_row() {
     }
 
     let objects = write(dir.path(), "texts.jsonl", as_jsonl(&texts).as_bytes());
-    let asked = ["embed", "-q", "-m", model, "-f", &objects, "--field", "text", "--format", "jsonl"];
-    let got: Vec<Value> = out(&asked, b"").lines().map(parse).collect();
+    let embed_args = ["embed", "-q", "-m", model, "-f", &objects, "--field", "text", "--format", "jsonl"];
+    let got: Vec<Value> = out(&embed_args, b"").lines().map(parse).collect();
     assert_eq!(got.len(), TEXTS);
     for (i, (got, want)) in got.iter().zip(&want).enumerate() {
         assert_eq!((&got["id"], &got["text"]), (&json!(i), &json!(texts[i])));
@@ -92,7 +93,8 @@ fn a_long_file_has_the_vectors_of_its_texts_row_for_row() {
         assert!(worst(&numbers(&got["embedding"]), &vectors[i]) < 1e-5, "row {i}: {}", texts[i]);
     }
     // These are written at the end, when all vectors are known.
-    let small: Vec<Value> = out(&[&asked[..], &["--precision", "int8"]].concat(), b"").lines().map(parse).collect();
+    let small: Vec<Value> =
+        out(&[&embed_args[..], &["--precision", "int8"]].concat(), b"").lines().map(parse).collect();
     assert_eq!(small.len(), TEXTS);
     for (i, (got, want)) in small.iter().zip(&want).enumerate() {
         assert_eq!((&got["id"], &got["tokens"], &got["truncated"]), (&json!(i), &want["tokens"], &want["truncated"]));
@@ -100,7 +102,7 @@ fn a_long_file_has_the_vectors_of_its_texts_row_for_row() {
 }
 
 #[test]
-fn a_bad_line_in_a_late_window_is_named_and_loses_nothing_that_came_before() {
+fn bad_line_in_late_window_is_named_and_keeps_earlier_output() {
     let (model, dir) = (materialize("st-max"), tempfile::tempdir().unwrap());
     let (model, texts) = (model.path().to_str().unwrap(), texts());
     // The bad line is in the second file, in the fourth window of five.
@@ -112,34 +114,35 @@ fn a_bad_line_in_a_late_window_is_named_and_loses_nothing_that_came_before() {
     let bad = write(dir.path(), "bad.jsonl", lines.join("\n").as_bytes());
     let outputs = dir.path().join("outputs");
     std::fs::create_dir(&outputs).unwrap();
-    let asked = |second: &str, more: &[&str]| -> Vec<String> {
+    let embed_args = |second: &str, more: &[&str]| -> Vec<String> {
         let all = ["embed", "-q", "-m", model, "-f", &first, "-f", second, "--field", "text"];
         all.iter().chain(more).map(|arg| arg.to_string()).collect()
     };
     let run = |args: &[String]| sconce(&args.iter().map(String::as_str).collect::<Vec<_>>(), b"");
 
     // Streamed output: every window before the bad one, complete lines, then the error.
-    let (good, cut) = (run(&asked(&whole, &["--format", "jsonl"])), run(&asked(&bad, &["--format", "jsonl"])));
-    let complaint = String::from_utf8_lossy(&cut.stderr).into_owned();
-    assert_eq!((good.status.code(), cut.status.code()), (Some(0), Some(1)), "{complaint}");
-    assert!(complaint.contains("bad.jsonl:41: no field `text`"), "{complaint}");
+    let (good, cut) =
+        (run(&embed_args(&whole, &["--format", "jsonl"])), run(&embed_args(&bad, &["--format", "jsonl"])));
+    let stderr = String::from_utf8_lossy(&cut.stderr).into_owned();
+    assert_eq!((good.status.code(), cut.status.code()), (Some(0), Some(1)), "{stderr}");
+    assert!(stderr.contains("bad.jsonl:41: no field `text`"), "{stderr}");
     let (good, cut) = (String::from_utf8(good.stdout).unwrap(), String::from_utf8(cut.stdout).unwrap());
     assert_eq!((good.lines().count(), cut.lines().count()), (TEXTS, 3 * WINDOW));
     assert!(good.starts_with(&cut) && cut.ends_with('\n'));
 
     // A file is replaced completely or not at all, and no temporary file is left.
     let old = write(&outputs, "old.npy", b"precious");
-    let failed = run(&asked(&bad, &["-o", &old]));
+    let failed = run(&embed_args(&bad, &["-o", &old]));
     assert_eq!(failed.status.code(), Some(1));
     assert_eq!(std::fs::read(&old).unwrap(), b"precious");
     assert_eq!(std::fs::read_dir(&outputs).unwrap().count(), 1);
 
     // Output that is written at the end is not started.
-    let failed = run(&asked(&bad, &["--format", "jsonl", "--precision", "int8"]));
+    let failed = run(&embed_args(&bad, &["--format", "jsonl", "--precision", "int8"]));
     assert_eq!((failed.status.code(), failed.stdout.len()), (Some(1), 0));
 
     // A missing file is an error before the first text is embedded.
-    let absent = run(&asked("absent.jsonl", &["--format", "jsonl"]));
+    let absent = run(&embed_args("absent.jsonl", &["--format", "jsonl"]));
     assert_eq!((absent.status.code(), absent.stdout.len()), (Some(1), 0));
     assert!(err(&["embed", "-m", model, "-f", &first, "-f", "absent.jsonl"], b"").contains("absent.jsonl"));
 }

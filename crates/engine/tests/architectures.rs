@@ -73,7 +73,7 @@ fn t5(kind: &str) {
 
 /// Settings that change the result and are not supported are refused with an explanation before
 /// anything runs.
-fn what_is_not_supported_is_refused() {
+fn unsupported_settings_are_refused() {
     let cases = [
         ("distilbert-tiny", "activation", json!("telu"), "telu"),
         ("roberta-tiny", "position_embedding_type", json!("relative_key"), "relative_key"),
@@ -118,6 +118,6 @@ fn main() {
         .on_each("gte", gte)
         .on_each("modernbert", modernbert)
         .on_each("t5", t5)
-        .test("what_is_not_supported_is_refused", what_is_not_supported_is_refused)
+        .test("unsupported_settings_are_refused", unsupported_settings_are_refused)
         .run()
 }

@@ -64,7 +64,7 @@ fn both_rungs_equal_the_reference() {
 /// Half formats round every activation: 8 bits of precision over three layers leave a few
 /// hundredths on values of size four, but the direction of each token's vector stays.
 #[test]
-fn half_formats_point_the_same_way() {
+fn half_formats_keep_the_direction_of_hidden_states() {
     for name in MODELS {
         let arrays = Arrays::open(&golden(name).join("golden.safetensors"));
         let sequences = sequences(&arrays);
@@ -80,7 +80,7 @@ fn half_formats_point_the_same_way() {
 }
 
 #[test]
-fn a_sequence_does_not_see_its_neighbours() {
+fn batch_does_not_change_a_sequence() {
     let arrays = Arrays::open(&golden("bert-gelu").join("golden.safetensors"));
     let sequences = sequences(&arrays);
     let together = layers("bert-gelu", DType::F32, &sequences).pop().unwrap();
@@ -92,7 +92,7 @@ fn a_sequence_does_not_see_its_neighbours() {
 }
 
 #[test]
-fn the_pooler_and_the_classifier_are_linears_on_the_first_token() {
+fn pooler_and_classifier_are_linear_on_the_first_token() {
     let dir = golden("bert-classifier");
     let arrays = Arrays::open(&dir.join("golden.safetensors"));
     let hidden = layers("bert-classifier", DType::F32, &sequences(&arrays)).pop().unwrap();
@@ -110,7 +110,7 @@ fn the_pooler_and_the_classifier_are_linears_on_the_first_token() {
 }
 
 #[test]
-fn the_host_rung_is_refused_behind_a_gpu_and_named() {
+fn forced_rung_with_withdrawn_kernel_is_refused() {
     let dir = golden("bert-gelu");
     let attention = Withdrawn { op: "attention".into(), kind: "cuda".into(), dtype: DType::F16, rung: Rung::Fused };
     let policy = Policy::default().with_force(Some(Rung::Fused)).with_withdrawn(vec![attention]);

@@ -36,7 +36,7 @@ fn start(llm: &Llm, request: &Request, caller: &RequestContext) -> Receiver<Resu
 }
 
 /// Waits until nothing runs.
-fn idle(llm: &Llm) -> sconce_engine::Activity {
+fn wait_until_idle(llm: &Llm) -> sconce_engine::Activity {
     wait_for("nothing runs", || {
         let now = llm.activity();
         if (now.running, now.waiting) == (0, 0) { Ok(now) } else { Err(format!("{now:?}")) }
@@ -44,7 +44,7 @@ fn idle(llm: &Llm) -> sconce_engine::Activity {
 }
 
 #[test]
-fn a_sink_hears_of_the_beginning_once_and_of_every_answer_to_its_end() {
+fn sink_gets_one_begin_event_and_every_answers_end() {
     let llm = load(8);
     let caller = RequestContext::default();
     let (events, inbox) = channel();
@@ -66,13 +66,13 @@ fn a_sink_hears_of_the_beginning_once_and_of_every_answer_to_its_end() {
     let again = start(&llm, &Request { echo: false, ..request }, &caller);
     assert_eq!(again.recv().expect("an event").expect("a beginning"), Event::Begun { cached_tokens: 32 });
     again.iter().for_each(|event| drop(event.expect("an event")));
-    let now = idle(&llm);
+    let now = wait_until_idle(&llm);
     assert_eq!((now.prompt_tokens, now.generated_tokens), (80, 60), "{now:?}");
     assert_eq!((now.prefix_queries, now.prefix_hits, now.cache_used), (80, 32, 0.0), "{now:?}");
 }
 
 #[test]
-fn who_is_cancelled_or_late_is_told_so_running_or_waiting_and_gives_room() {
+fn cancelled_and_late_requests_get_an_error_and_free_capacity() {
     let llm = load(1);
     let (first, second) = (RequestContext::default(), RequestContext::default());
     // One runs, one waits for a free sequence; the sink of the first blocks, so that both are still
@@ -93,47 +93,47 @@ fn who_is_cancelled_or_late_is_told_so_running_or_waiting_and_gives_room() {
     wait_until("the deadline has passed", || Instant::now() > deadline);
     (0..3).for_each(|_| go.send(()).expect("a sink"));
     assert!(matches!(waiting.recv(), Ok(Err(Error::Cancelled))), "the second request must not begin");
-    assert!(waiting.recv().is_err(), "the sink is gone");
-    let said = late.recv().expect("an event").unwrap_err();
-    assert!(matches!(said, Error::Late { .. }) && said.to_string().contains("0.0 s"), "{said}");
+    assert!(waiting.recv().is_err(), "the sink is dropped after the error");
+    let error = late.recv().expect("an event").unwrap_err();
+    assert!(matches!(error, Error::Late { .. }) && error.to_string().contains("0.0 s"), "{error}");
     first.cancel();
     drop(go);
     let rest: Vec<Result<Event>> = running.iter().collect();
     assert!(matches!(rest.last(), Some(Err(Error::Cancelled))), "{:?}", rest.last());
     assert!(rest.len() < 20, "{} events after the cancellation", rest.len());
-    let now = idle(&llm);
+    let now = wait_until_idle(&llm);
     assert_eq!(now.cache_used, 0.0);
     assert!(now.generated_tokens < 20, "{now:?}");
     // A request that is cancelled from the start is not even tokenized.
-    let mut heard = 0;
-    let told = llm.start(&request(20, 100, 1), &first, move |_| {
-        heard += 1;
-        panic!("heard {heard}");
+    let mut received = 0;
+    let result = llm.start(&request(20, 100, 1), &first, move |_| {
+        received += 1;
+        panic!("event {received} of a cancelled request");
     });
-    assert!(matches!(told, Err(Error::Cancelled)));
+    assert!(matches!(result, Err(Error::Cancelled)));
     assert_eq!(start(&llm, &request(20, 5, 1), &RequestContext::default()).iter().filter(Result::is_err).count(), 0);
 }
 
 #[test]
-fn a_sink_that_panics_ends_its_own_answer_alone() {
+fn panicking_sink_ends_only_its_own_answer() {
     let llm = load(4);
     let other = start(&llm, &request(30, 60, 1), &RequestContext::default());
     let (dropped, seen) = channel::<()>();
-    let mut heard = 0;
+    let mut received = 0;
     let poisoned = move |_: Result<Event>| {
         let _alive = &dropped;
-        heard += 1;
-        assert!(heard < 3, "this sink has had enough");
+        received += 1;
+        assert!(received < 3, "this sink panics at its third event");
     };
     llm.start(&request(30, 90, 2), &RequestContext::default(), poisoned).expect("a start");
-    assert!(seen.recv_timeout(Duration::from_secs(60)).is_err(), "nothing is ever sent");
+    assert!(seen.recv_timeout(Duration::from_secs(60)).is_err(), "the sink is dropped after its panic");
     let events: Vec<Result<Event>> = other.iter().collect();
     assert!(matches!(events.last(), Some(Ok(Event::End { .. }))), "{:?}", events.last());
-    assert_eq!(idle(&llm).cache_used, 0.0);
+    assert_eq!(wait_until_idle(&llm).cache_used, 0.0);
 }
 
 #[test]
-fn a_sink_may_hold_the_last_handle_of_the_model() {
+fn sink_may_hold_the_last_handle_of_the_model() {
     let llm = std::sync::Arc::new(load(4));
     let (events, inbox) = channel();
     let held = llm.clone();

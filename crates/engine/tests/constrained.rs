@@ -33,7 +33,7 @@ fn schema() -> Value {
     })
 }
 
-fn follows_schema(text: &str) {
+fn assert_follows_schema(text: &str) {
     let value: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{text:?}: {e}"));
     let map = value.as_object().expect("an object");
     assert_eq!(map.keys().map(String::as_str).collect::<BTreeSet<_>>(), ["age", "name", "tags"].into(), "{text}");
@@ -44,7 +44,7 @@ fn follows_schema(text: &str) {
     assert!((1..=2).contains(&tags.len()) && tags.iter().all(|tag| colours.contains(tag)), "{text}");
 }
 
-fn sampled(seed: u64) -> GenerationParams {
+fn sampling(seed: u64) -> GenerationParams {
     GenerationParams::default().with_temperature(1.0).with_seed(seed)
 }
 
@@ -58,29 +58,29 @@ fn run(llm: &Llm, request: &Request) -> Generation {
 
 /// The number of answers that reached their end: the context is short, and random weights repeat
 /// whitespace.
-fn whole_ones(generation: &Generation) -> usize {
+fn count_complete(generation: &Generation) -> usize {
     generation.answers.iter().filter(|a| a.finish == Some(Finish::End)).count()
 }
 
 #[test]
-fn whatever_is_drawn_satisfies_the_schema() {
+fn sampled_answers_satisfy_the_schema() {
     let llm = load(&LlmOptions::default());
-    let mut whole = 0;
+    let mut complete = 0;
     let mut texts = BTreeSet::new();
-    let ways = [
-        |seed| sampled(seed),
-        |seed| sampled(seed).with_top_k(Some(8)).with_top_p(0.9),
-        |seed| sampled(seed).with_repetition_penalty(1.3).with_frequency_penalty(0.5).with_presence_penalty(0.5),
-        |seed| sampled(seed).with_n(3).with_min_p(0.05),
+    let variants = [
+        |seed| sampling(seed),
+        |seed| sampling(seed).with_top_k(Some(8)).with_top_p(0.9),
+        |seed| sampling(seed).with_repetition_penalty(1.3).with_frequency_penalty(0.5).with_presence_penalty(0.5),
+        |seed| sampling(seed).with_n(3).with_min_p(0.05),
     ];
     let requests: Vec<Request> =
-        (0..80).map(|seed| request(Format::JsonSchema(schema()), ways[seed as usize % 4](seed))).collect();
+        (0..80).map(|seed| request(Format::JsonSchema(schema()), variants[seed as usize % 4](seed))).collect();
     for generation in llm.generate(&requests) {
         let generation = generation.expect("an answer");
-        whole += whole_ones(&generation);
+        complete += count_complete(&generation);
         for answer in &generation.answers {
             match answer.finish {
-                Some(Finish::End) => follows_schema(&answer.text),
+                Some(Finish::End) => assert_follows_schema(&answer.text),
                 _ => assert_eq!(answer.finish, Some(Finish::Length)),
             }
             texts.insert(answer.text.clone());
@@ -88,15 +88,15 @@ fn whatever_is_drawn_satisfies_the_schema() {
         let own: BTreeSet<&str> = generation.answers.iter().map(|a| &*a.text).collect();
         assert_eq!(own.len(), generation.answers.len(), "the answers of one request differ");
     }
-    assert!(whole >= 60 && texts.len() > 100, "{whole} whole, {} different", texts.len());
+    assert!(complete >= 60 && texts.len() > 100, "{complete} complete, {} different", texts.len());
 }
 
 #[test]
-fn expressions_grammars_and_objects() {
+fn answers_follow_regex_grammar_and_json_object() {
     let llm = load(&LlmOptions::default());
     for seed in 0..12 {
         let text = |format: Format| {
-            let generation = run(&llm, &request(format, sampled(seed)));
+            let generation = run(&llm, &request(format, sampling(seed)));
             assert_eq!(generation.answers[0].finish, Some(Finish::End), "{:?}", generation.answers[0].text);
             generation.answers.into_iter().next().expect("an answer").text
         };
@@ -108,13 +108,13 @@ fn expressions_grammars_and_objects() {
         let sum = text(Format::Grammar("start: term (\"+\" term){1,3}\nterm: /[0-9]{1,3}/".into()));
         let terms: Vec<&str> = sum.split('+').collect();
         assert!((2..=4).contains(&terms.len()) && terms.iter().all(|t| t.parse::<u32>().is_ok()), "{sum}");
-        let any = run(&llm, &request(Format::JsonObject, sampled(seed)));
+        let any = run(&llm, &request(Format::JsonObject, sampling(seed)));
         assert!(any.answers[0].text.starts_with('{'));
-        if whole_ones(&any) == 1 {
+        if count_complete(&any) == 1 {
             assert!(serde_json::from_str::<Value>(&any.answers[0].text).expect("JSON").is_object());
         }
         // A text that may end or continue ends by the model's end token.
-        let end = sampled(seed).with_logit_bias([(2, 100.0)].into());
+        let end = sampling(seed).with_logit_bias([(2, 100.0)].into());
         let least = run(&llm, &request(Format::Regex("[a-z]{3,40}".into()), end));
         let (text, picks) = (&least.answers[0].text, &least.answers[0].picks);
         let before: Vec<u32> = picks[..picks.len() - 1].iter().map(|p| p.id).collect();
@@ -126,31 +126,31 @@ fn expressions_grammars_and_objects() {
 }
 
 #[test]
-fn a_form_ends_where_it_is_cut() {
+fn limits_and_stop_strings_end_constrained_answers() {
     let llm = load(&LlmOptions::default());
-    let cut = Request { max_tokens: Some(3), ..request(Format::JsonSchema(schema()), sampled(1)) };
+    let cut = Request { max_tokens: Some(3), ..request(Format::JsonSchema(schema()), sampling(1)) };
     let answer = &run(&llm, &cut).answers[0];
     assert_eq!((answer.picks.len(), &answer.finish), (3, &Some(Finish::Length)));
     // The last allowed token is the last needed one.
-    let exact = Request { max_tokens: Some(1), ..request(Format::Regex("a".into()), sampled(1)) };
+    let exact = Request { max_tokens: Some(1), ..request(Format::Regex("a".into()), sampling(1)) };
     assert_eq!(run(&llm, &exact).answers[0].finish, Some(Finish::End));
-    let stop = Request { stop: vec!["b".into()], ..request(Format::Regex("aaabbb".into()), sampled(1)) };
+    let stop = Request { stop: vec!["b".into()], ..request(Format::Regex("aaabbb".into()), sampling(1)) };
     let answer = &run(&llm, &stop).answers[0];
     assert_eq!((&*answer.text, &answer.finish), ("aaa", &Some(Finish::Stop("b".into()))));
-    let on = Request { ignore_end: true, ..request(Format::JsonObject, sampled(1)) };
+    let on = Request { ignore_end: true, ..request(Format::JsonObject, sampling(1)) };
     assert!(llm.stream(&on).err().expect("refused").to_string().contains("cannot ignore the model's end token"));
 }
 
-fn company() -> Vec<Request> {
+fn mixed_requests() -> Vec<Request> {
     let free = |seed, n| Request {
         start: Start::Text("on the mat".into()),
-        params: Some(sampled(seed).with_n(n)),
+        params: Some(sampling(seed).with_n(n)),
         max_tokens: Some(90),
         ignore_end: true,
         ..Request::default()
     };
-    let long = |seed, n| request(Format::Regex("([a-e]{2} ){40}".into()), sampled(seed).with_n(n));
-    vec![free(1, 1), long(2, 1), request(Format::JsonSchema(schema()), sampled(3)), long(4, 3), free(5, 2), long(6, 1)]
+    let long = |seed, n| request(Format::Regex("([a-e]{2} ){40}".into()), sampling(seed).with_n(n));
+    vec![free(1, 1), long(2, 1), request(Format::JsonSchema(schema()), sampling(3)), long(4, 3), free(5, 2), long(6, 1)]
 }
 
 fn ids(generation: &Generation) -> Vec<Vec<u32>> {
@@ -158,24 +158,24 @@ fn ids(generation: &Generation) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn in_company_as_alone_also_where_the_cache_is_too_small_for_all() {
+fn constrained_answers_equal_alone_batched_and_preempted() {
     let roomy = load(&LlmOptions::default().with_cache_tokens(Some(2048)));
-    let alone: Vec<_> = company().iter().map(|request| ids(&run(&roomy, request))).collect();
+    let alone: Vec<_> = mixed_requests().iter().map(|request| ids(&run(&roomy, request))).collect();
     // A KV cache of two sequences: of the nine that begin together most are preempted, some several
     // times.
     let tight = load(&LlmOptions::default().with_cache_tokens(Some(256)));
     for llm in [&roomy, &tight] {
-        for (generation, alone) in llm.generate(&company()).into_iter().zip(&alone) {
+        for (generation, alone) in llm.generate(&mixed_requests()).into_iter().zip(&alone) {
             assert_eq!(&ids(&generation.expect("an answer")), alone);
         }
     }
 }
 
 #[test]
-fn what_no_text_can_be_is_said_to_who_asked_and_others_go_on() {
+fn invalid_formats_fail_only_their_own_request() {
     let llm = load(&LlmOptions::default());
     let free =
-        Request { format: None, max_tokens: Some(100), ignore_end: true, ..request(Format::JsonObject, sampled(7)) };
+        Request { format: None, max_tokens: Some(100), ignore_end: true, ..request(Format::JsonObject, sampling(7)) };
     let want = run(&llm, &free);
     let mut other = llm.stream(&free).expect("a stream");
     assert!(matches!(other.next(), Some(Ok(Event::Begun { .. }))));
@@ -190,10 +190,10 @@ fn what_no_text_can_be_is_said_to_who_asked_and_others_go_on() {
         (Format::Grammar(format!("start: {}", "(".repeat(10_000))), "brackets"),
     ];
     for (format, word) in bad {
-        let begun = Instant::now();
-        let said = llm.stream(&request(format.clone(), sampled(0))).err().map(|e| e.to_string());
-        assert!(said.as_ref().is_some_and(|said| said.contains(word)), "{word}: {said:?}");
-        assert!(begun.elapsed() < Duration::from_secs(20), "{word} took {:?}", begun.elapsed());
+        let started = Instant::now();
+        let error = llm.stream(&request(format.clone(), sampling(0))).err().map(|e| e.to_string());
+        assert!(error.as_ref().is_some_and(|error| error.contains(word)), "{word}: {error:?}");
+        assert!(started.elapsed() < Duration::from_secs(20), "{word} took {:?}", started.elapsed());
     }
     // Formats that compile may still be costly during generation: they end soon in any case.
     for pattern in [
@@ -202,12 +202,12 @@ fn what_no_text_can_be_is_said_to_who_asked_and_others_go_on() {
         "[a-z]{0,100000}[b-y]{0,100000}z",
         ".*(a|b).{25}",
     ] {
-        let begun = Instant::now();
-        let costly = llm.stream(&request(Format::Regex(pattern.into()), sampled(0)));
-        let said = costly.and_then(sconce_engine::Stream::wait).err().map(|e| e.to_string());
-        eprintln!("{pattern}: {said:?} in {:?}", begun.elapsed());
-        assert!(said.is_none_or(|said| said.contains("regular expression")), "{pattern}");
-        assert!(begun.elapsed() < Duration::from_secs(20), "{pattern} took {:?}", begun.elapsed());
+        let started = Instant::now();
+        let costly = llm.stream(&request(Format::Regex(pattern.into()), sampling(0)));
+        let error = costly.and_then(sconce_engine::Stream::wait).err().map(|e| e.to_string());
+        eprintln!("{pattern}: {error:?} in {:?}", started.elapsed());
+        assert!(error.is_none_or(|error| error.contains("regular expression")), "{pattern}");
+        assert!(started.elapsed() < Duration::from_secs(20), "{pattern} took {:?}", started.elapsed());
     }
     let mut text = String::new();
     let mut finish = None;
@@ -219,5 +219,5 @@ fn what_no_text_can_be_is_said_to_who_asked_and_others_go_on() {
         }
     }
     assert_eq!((&text, &finish), (&want.answers[0].text, &want.answers[0].finish));
-    assert!(other.all(|event| event.is_ok()), "the other request continued");
+    assert!(other.all(|event| event.is_ok()), "the other request continues");
 }

@@ -74,7 +74,7 @@ fn relative(got: &[f32], want: &[f32]) -> f32 {
     worst(got, want) / want.iter().fold(0.0, |m, v| v.abs().max(m))
 }
 
-fn every_layer_and_every_head_equal_the_reference_in_every_place(kind: &str) {
+fn every_layer_and_head_equals_the_reference(kind: &str) {
     for name in MODELS {
         let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
         for (place, force) in places(kind) {
@@ -103,13 +103,13 @@ fn every_layer_and_every_head_equal_the_reference_in_every_place(kind: &str) {
                 println!("{name} on {on} logits: {off:.2e}");
                 assert!(off <= F32, "{name} on {on} logits: off by {off:.2e}");
             }
-            let asked = |rung| force.map_or(rung != Rung::Host, |force| rung == force);
-            assert!(ladder.counts().iter().all(|(c, n)| asked(c.rung) && *n > 0), "{name} on {on}");
+            let is_expected = |rung| force.map_or(rung != Rung::Host, |force| rung == force);
+            assert!(ladder.counts().iter().all(|(c, n)| is_expected(c.rung) && *n > 0), "{name} on {on}");
         }
     }
 }
 
-fn nothing_of_the_encoder_is_left_unread() {
+fn every_encoder_weight_is_read() {
     for name in MODELS {
         let files = Files::of(name);
         let weights = files.weights(DType::F32, &Place::cpu());
@@ -119,7 +119,7 @@ fn nothing_of_the_encoder_is_left_unread() {
     }
 }
 
-fn a_sequence_does_not_see_its_neighbours() {
+fn batch_does_not_change_a_sequence() {
     for name in ["deberta-tiny", "deberta-v2-conv", "deberta-v2-unusual"] {
         let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
         let (model, sequences) = (files.encoder(DType::F32, &Place::cpu()), sequences(&arrays));
@@ -136,7 +136,7 @@ fn a_sequence_does_not_see_its_neighbours() {
 /// roundings of a value of the layer's size; a lost term or a wrong row is off by the size itself.
 const ROUNDINGS: f32 = 8.0;
 
-fn half_formats_stay_near_our_own_f32(kind: &str) {
+fn half_formats_stay_near_f32(kind: &str) {
     let lengths = [1, 2, 17, 512];
     for name in ["deberta-tiny", "deberta-v2-tiny", "deberta-v2-conv"] {
         let files = Files::of(name);
@@ -159,26 +159,26 @@ fn half_formats_stay_near_our_own_f32(kind: &str) {
     }
 }
 
-fn what_would_change_the_result_is_refused() {
+fn unsupported_settings_are_refused() {
     let error = |name: &str, field: &str, value: Value| {
         let files = Files::of(name);
         let mut config = files.config();
         config[field] = value;
         encoder(&config, &files.weights(DType::F32, &Place::cpu())).err().map(|e| e.to_string()).unwrap_or_default()
     };
-    let refused = |name: &str, field: &str, value: Value| {
+    let assert_refused = |name: &str, field: &str, value: Value| {
         let error = error(name, field, value);
         assert!(error.contains(field), "{name} {field}: {error:?}");
     };
-    refused("deberta-tiny", "pos_att_type", json!("c2p|p2p"));
-    refused("deberta-tiny", "pos_att_type", json!(["c2p", "c2p"]));
-    refused("deberta-tiny", "talking_head", json!(true));
-    refused("deberta-v2-tiny", "z_steps", json!(2));
-    refused("deberta-v2-tiny", "position_buckets", json!(3));
-    refused("deberta-v2-tiny", "norm_rel_ebd", json!("batch_norm"));
-    refused("deberta-v2-conv", "conv_groups", json!(2));
-    refused("deberta-v2-conv", "conv_kernel_size", json!(4));
-    refused("deberta-v2-conv", "attention_head_size", json!(24));
+    assert_refused("deberta-tiny", "pos_att_type", json!("c2p|p2p"));
+    assert_refused("deberta-tiny", "pos_att_type", json!(["c2p", "c2p"]));
+    assert_refused("deberta-tiny", "talking_head", json!(true));
+    assert_refused("deberta-v2-tiny", "z_steps", json!(2));
+    assert_refused("deberta-v2-tiny", "position_buckets", json!(3));
+    assert_refused("deberta-v2-tiny", "norm_rel_ebd", json!("batch_norm"));
+    assert_refused("deberta-v2-conv", "conv_groups", json!(2));
+    assert_refused("deberta-v2-conv", "conv_kernel_size", json!(4));
+    assert_refused("deberta-v2-conv", "attention_head_size", json!(24));
     // Sizes whose product overflows.
     assert!(error("deberta-v2-conv", "conv_kernel_size", json!(u64::MAX)).contains("conv.weight"));
     assert!(error("deberta-tiny", "max_relative_positions", json!(i64::MAX)).contains("rel_embeddings"));
@@ -187,13 +187,10 @@ fn what_would_change_the_result_is_refused() {
 
 fn main() {
     Suite::new(devices())
-        .on_each(
-            "every_layer_and_every_head_equal_the_reference_in_every_place",
-            every_layer_and_every_head_equal_the_reference_in_every_place,
-        )
-        .test("nothing_of_the_encoder_is_left_unread", nothing_of_the_encoder_is_left_unread)
-        .test("a_sequence_does_not_see_its_neighbours", a_sequence_does_not_see_its_neighbours)
-        .on_each("half_formats_stay_near_our_own_f32", half_formats_stay_near_our_own_f32)
-        .test("what_would_change_the_result_is_refused", what_would_change_the_result_is_refused)
+        .on_each("every_layer_and_head_equals_the_reference", every_layer_and_head_equals_the_reference)
+        .test("every_encoder_weight_is_read", every_encoder_weight_is_read)
+        .test("batch_does_not_change_a_sequence", batch_does_not_change_a_sequence)
+        .on_each("half_formats_stay_near_f32", half_formats_stay_near_f32)
+        .test("unsupported_settings_are_refused", unsupported_settings_are_refused)
         .run()
 }

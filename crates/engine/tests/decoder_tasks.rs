@@ -61,19 +61,19 @@ impl Model {
     }
 
     /// Compares every layer of one sequence with the golden's `hidden`.
-    fn layers_equal(&self, name: &str, ids: Vec<u32>) {
+    fn assert_layers_equal(&self, name: &str, ids: Vec<u32>) {
         let (arrays, mut seen) = (arrays(name), 0);
-        let mut hold = |i: usize, x: &Tensor| {
+        let mut check = |i: usize, x: &Tensor| {
             let off = worst(&x.to_f32().unwrap(), &arrays.f32(&format!("hidden.{i}")).values);
             assert!(off <= F32, "{name} layer {i}: off by {off:.1e}");
             seen += 1;
         };
-        self.encoder.forward(&self.batch(&[ids]), &mut hold).unwrap();
-        assert!(!arrays.has(&format!("hidden.{seen}")), "{name}: a layer too few");
+        self.encoder.forward(&self.batch(&[ids]), &mut check).unwrap();
+        assert!(!arrays.has(&format!("hidden.{seen}")), "{name}: fewer layers than the golden");
     }
 }
 
-fn everywhere(kind: &str, mut f: impl FnMut(&Place)) {
+fn for_each_place(kind: &str, mut f: impl FnMut(&Place)) {
     for (place, rung) in places(kind) {
         let _here = Ladder::new(Policy::default().with_force(rung)).enter();
         f(&place);
@@ -87,7 +87,7 @@ fn embedders_equal_sentence_transformers(kind: &str) {
         let (dir, answers, want) = (materialize(name), answers(name), arrays(name).f32("embeddings"));
         let cases = answers["cases"].as_array().unwrap();
         let shown = &cases[answers["hidden_of"].as_u64().unwrap() as usize];
-        everywhere(kind, |place| Model::load(dir.path(), place).layers_equal(name, ids(&shown["ids"])));
+        for_each_place(kind, |place| Model::load(dir.path(), place).assert_layers_equal(name, ids(&shown["ids"])));
 
         let embedder = Embedder::load(&reference(dir.path()), &options(), &()).unwrap();
         let mut seen = 0;
@@ -114,15 +114,15 @@ fn embedders_equal_sentence_transformers(kind: &str) {
 }
 
 /// A classifier reads the last token that is not padding, if there is a padding id; else the last.
-fn classifiers_read_the_last_token_that_is_no_padding(kind: &str) {
+fn classifiers_read_the_last_non_padding_token(kind: &str) {
     for name in ["llama-sequence", "mistral-sequence", "qwen2-sequence", "qwen3-sequence"] {
         let (dir, arrays) = (materialize(name), arrays(name));
         let (all, ends) = (arrays.u32("ids").values, arrays.u32("cu_seqlens").values);
         let sequences: Vec<Vec<u32>> = ends.windows(2).map(|w| all[w[0] as usize..w[1] as usize].to_vec()).collect();
         let want = arrays.f32("logits");
-        everywhere(kind, |place| {
+        for_each_place(kind, |place| {
             let model = Model::load(dir.path(), place);
-            model.layers_equal(name, sequences[1].clone());
+            model.assert_layers_equal(name, sequences[1].clone());
             let head = head(Task::Classify, &model.config, &model.weights).unwrap();
             let logits = |sequences: &[Vec<u32>]| {
                 let batch = model.batch(sequences);
@@ -141,7 +141,7 @@ fn classifiers_read_the_last_token_that_is_no_padding(kind: &str) {
 }
 
 /// `name`'s embedder with a classifier of `labels` labels, and the classifier's rows.
-fn classifying(name: &str, class: &str, labels: usize) -> (TempDir, Vec<Vec<f32>>) {
+fn write_classifier(name: &str, class: &str, labels: usize) -> (TempDir, Vec<Vec<f32>>) {
     let dir = materialize(name);
     let path = dir.path().join("config.json");
     let mut config = json(&path);
@@ -155,9 +155,9 @@ fn classifying(name: &str, class: &str, labels: usize) -> (TempDir, Vec<Vec<f32>
     let bytes: Vec<u8> = rows.iter().flatten().flat_map(|v| v.to_le_bytes()).collect();
     let path = dir.path().join("model.safetensors");
     let file = std::fs::read(&path).unwrap();
-    let held = safetensors::SafeTensors::deserialize(&file).unwrap();
+    let stored = safetensors::SafeTensors::deserialize(&file).unwrap();
     let score = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![labels, width], &bytes).unwrap();
-    let all = held.tensors().into_iter().chain([("score.weight".to_string(), score)]);
+    let all = stored.tensors().into_iter().chain([("score.weight".to_string(), score)]);
     let written = safetensors::serialize(all, None).unwrap();
     std::fs::write(path, written).unwrap();
     (dir, rows)
@@ -165,7 +165,7 @@ fn classifying(name: &str, class: &str, labels: usize) -> (TempDir, Vec<Vec<f32>
 
 /// From a text to its labels, through the tokenizer and the session. The reference's last hidden
 /// state is a golden's.
-fn a_decoder_classifies_and_reranks() {
+fn decoder_with_a_head_classifies_and_reranks() {
     let name = "task-embed-mistral";
     let answers = answers(name);
     let case = &answers["cases"][answers["hidden_of"].as_u64().unwrap() as usize];
@@ -174,7 +174,7 @@ fn a_decoder_classifies_and_reranks() {
     let logit = |row: &[f32]| row.iter().zip(last).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32;
     let text = case["text"].as_str().unwrap();
 
-    let (dir, rows) = classifying(name, "MistralForSequenceClassification", 3);
+    let (dir, rows) = write_classifier(name, "MistralForSequenceClassification", 3);
     let classifier = Classifier::load(&reference(dir.path()), &options(), &()).unwrap();
     let got = classifier.classify(&[TextOrPair::from(text)], true).unwrap();
     for (label, row) in rows.iter().enumerate() {
@@ -184,7 +184,7 @@ fn a_decoder_classifies_and_reranks() {
     let error = Reranker::load(&reference(dir.path()), &options(), &()).err().unwrap().to_string();
     assert!(error.contains("3 labels"), "{error}");
 
-    let (dir, _) = classifying(name, "MistralForSequenceClassification", 1);
+    let (dir, _) = write_classifier(name, "MistralForSequenceClassification", 1);
     let reranker = Reranker::load(&reference(dir.path()), &options(), &()).unwrap();
     let raw = RankOptions::default().with_raw(true);
     let ranked = reranker.rerank("the cat", &["sat on the mat.", "ate.", ""], raw).unwrap().ranked;
@@ -195,7 +195,7 @@ fn a_decoder_classifies_and_reranks() {
 }
 
 /// The golden's scores, all documents of a query and task in one batch; and the token counts.
-fn a_language_model_that_is_asked_reranks(kind: &str) {
+fn llm_reranker_equals_the_reference(kind: &str) {
     let name = "task-rerank-qwen3";
     let (dir, answers, arrays) = (materialize(name), answers(name), arrays(name));
     // The reference truncates at 200 tokens and computes rotary positions without a limit.
@@ -209,36 +209,36 @@ fn a_language_model_that_is_asked_reranks(kind: &str) {
     change("tokenizer_config.json", "model_max_length", answers["max_length"].as_u64().unwrap());
     let pairs = answers["pairs"].as_array().unwrap();
     let shown = ids(&pairs[answers["hidden_of"].as_u64().unwrap() as usize]["ids"]);
-    everywhere(kind, |place| Model::load(dir.path(), place).layers_equal(name, shown.clone()));
+    for_each_place(kind, |place| Model::load(dir.path(), place).assert_layers_equal(name, shown.clone()));
 
     let strings = |key: &str| -> Vec<String> { serde_json::from_value(answers[key].clone()).unwrap() };
     let (queries, documents) = (strings("queries"), strings("documents"));
     let (logits, scores) = (arrays.f32("logits").values, arrays.f32("scores").values);
     let mut seen = 0;
-    for asked in pairs.chunk_by(|a, b| (&a["task"], &a["query"]) == (&b["task"], &b["query"])) {
+    for group in pairs.chunk_by(|a, b| (&a["task"], &a["query"]) == (&b["task"], &b["query"])) {
         let mut reranker = Reranker::load(&reference(dir.path()), &options(), &()).unwrap();
-        if let Some(task) = asked[0]["task"].as_str() {
+        if let Some(task) = group[0]["task"].as_str() {
             reranker = reranker.with_instruction(task).unwrap();
         }
         let of = |pair: &Value| &documents[pair["document"].as_u64().unwrap() as usize];
-        let own: Vec<&String> = asked.iter().map(of).collect();
-        let query = &queries[asked[0]["query"].as_u64().unwrap() as usize];
+        let own: Vec<&String> = group.iter().map(of).collect();
+        let query = &queries[group[0]["query"].as_u64().unwrap() as usize];
         for raw in [false, true] {
             let got = reranker.rerank(query, &own, RankOptions::default().with_raw(raw)).unwrap();
-            assert_eq!(got.tokens, asked.iter().map(|pair| ids(&pair["ids"]).len()).sum::<usize>());
+            assert_eq!(got.tokens, group.iter().map(|pair| ids(&pair["ids"]).len()).sum::<usize>());
             for ranked in &got.ranked {
                 let i = seen + ranked.index;
                 let want = if raw { logits[2 * i + 1] - logits[2 * i] } else { scores[i] };
                 let off = (ranked.score - want).abs();
                 assert!(off <= 2.0 * F32, "pair {i}, raw {raw}: {} for {want}", ranked.score);
             }
-            let cut: Vec<usize> = (0..own.len()).filter(|i| ids(&asked[*i]["ids"]).len() == 200).collect();
+            let cut: Vec<usize> = (0..own.len()).filter(|i| ids(&group[*i]["ids"]).len() == 200).collect();
             assert_eq!(got.truncated, cut);
         }
-        seen += asked.len();
+        seen += group.len();
     }
     assert_eq!(seen, scores.len());
-    let (other, _) = classifying("task-embed-mistral", "MistralForSequenceClassification", 1);
+    let (other, _) = write_classifier("task-embed-mistral", "MistralForSequenceClassification", 1);
     let other = Reranker::load(&reference(other.path()), &options(), &()).unwrap();
     assert!(other.with_instruction("look").err().unwrap().to_string().contains("no instruction"));
 }
@@ -246,11 +246,8 @@ fn a_language_model_that_is_asked_reranks(kind: &str) {
 fn main() {
     Suite::new(devices())
         .on_each("embedders_equal_sentence_transformers", embedders_equal_sentence_transformers)
-        .on_each(
-            "classifiers_read_the_last_token_that_is_no_padding",
-            classifiers_read_the_last_token_that_is_no_padding,
-        )
-        .test("a_decoder_classifies_and_reranks", a_decoder_classifies_and_reranks)
-        .on_each("a_language_model_that_is_asked_reranks", a_language_model_that_is_asked_reranks)
+        .on_each("classifiers_read_the_last_non_padding_token", classifiers_read_the_last_non_padding_token)
+        .test("decoder_with_a_head_classifies_and_reranks", decoder_with_a_head_classifies_and_reranks)
+        .on_each("llm_reranker_equals_the_reference", llm_reranker_equals_the_reference)
         .run()
 }

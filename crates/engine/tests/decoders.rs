@@ -53,13 +53,13 @@ struct Model {
 
 /// One sequence in the KV cache.
 #[derive(Clone)]
-struct Growing {
+struct CachedSequence {
     ids: Vec<u32>,
     table: Arc<[u32]>,
 }
 
 /// The contents of a golden.
-struct Known<'a> {
+struct Expected<'a> {
     prompts: Vec<&'a [u32]>,
     /// Logits of every token of the prompts.
     logits: Vec<f32>,
@@ -70,29 +70,29 @@ struct Known<'a> {
 }
 
 /// Sequences in pages from the last to the first, so that no table is in order.
-fn spread(prompts: &[&[u32]]) -> Vec<Growing> {
+fn scatter_pages(prompts: &[&[u32]]) -> Vec<CachedSequence> {
     let mut free = (0..32u32).rev();
     let mut table = |ids: &[u32]| free.by_ref().take(ids.len().div_ceil(PAGE)).collect();
-    prompts.iter().map(|ids| Growing { ids: ids.to_vec(), table: table(ids) }).collect()
+    prompts.iter().map(|ids| CachedSequence { ids: ids.to_vec(), table: table(ids) }).collect()
 }
 
 impl Model {
     fn load(dir: &std::path::Path, context: Option<usize>, place: &Place) -> Model {
-        Model::rounded(dir, context, place, (DType::F32, WeightFormat::default()))
+        Model::load_as(dir, context, place, (DType::F32, WeightFormat::default()))
     }
 
-    fn rounded(
+    fn load_as(
         dir: &std::path::Path,
         context: Option<usize>,
         place: &Place,
-        (dtype, keep): (DType, WeightFormat),
+        (dtype, weight_format): (DType, WeightFormat),
     ) -> Model {
         let mut config: Value = json(&dir.join("config.json"));
         if let Some(context) = context {
             config[CONTEXT] = context.into();
         }
         let store = Checkpoint::open(dir).expect("weights");
-        let weights = Weights::new(Arc::new(store), dtype, place.clone()).with_format(keep);
+        let weights = Weights::new(Arc::new(store), dtype, place.clone()).with_format(weight_format);
         let encoder = encoder(&config, &weights).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
         let head = lm_head(&config, &weights).expect("a head");
         let vocabulary = encoder.limits().vocabulary;
@@ -125,8 +125,8 @@ impl Model {
     }
 
     /// Logits of the next tokens of several sequences: (sequence, first new token, wanted).
-    fn decode(&self, cache: &KvCache, chunks: &[(&Growing, usize, usize)]) -> Vec<f32> {
-        let chunk = |(s, start, wanted): &(&Growing, usize, usize)| TokenChunk {
+    fn decode(&self, cache: &KvCache, chunks: &[(&CachedSequence, usize, usize)]) -> Vec<f32> {
+        let chunk = |(s, start, wanted): &(&CachedSequence, usize, usize)| TokenChunk {
             ids: s.ids[*start..].to_vec(),
             start: *start,
             table: s.table.clone(),
@@ -140,7 +140,7 @@ impl Model {
 }
 
 /// Relative to the largest distance of the reference from its mean, which is about its spread.
-fn close(what: &str, got: &[f32], want: &[f32], allowed: f64) {
+fn assert_close(what: &str, got: &[f32], want: &[f32], allowed: f64) {
     assert_eq!(got.len(), want.len(), "{what}");
     let mean = want.iter().map(|v| f64::from(*v)).sum::<f64>() / want.len() as f64;
     let spread = (want.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / want.len() as f64).sqrt();
@@ -157,7 +157,7 @@ fn check(part: &Part, kind: &str) {
     let all_logits = arrays.f32("logits").values;
     let v = all_logits.len() / ids.len();
     let states = (0..).map(|i| format!("hidden.{i}")).take_while(|name| arrays.has(name));
-    let known = Known {
+    let expected = Expected {
         prompts: part.prompts.iter().map(|i| &ids[range(*i)]).collect(),
         logits: part.prompts.iter().flat_map(|i| all_logits[range(*i).start * v..range(*i).end * v].to_vec()).collect(),
         // Of the second prompt.
@@ -172,89 +172,95 @@ fn check(part: &Part, kind: &str) {
         assert_eq!(v, model.vocabulary, "{what}");
 
         // Packed, without a KV cache.
-        let got = model.packed(&known.prompts, &mut Vec::new());
-        close(&format!("{what}, packed"), &got, &known.logits, WORST);
+        let got = model.packed(&expected.prompts, &mut Vec::new());
+        assert_close(&format!("{what}, packed"), &got, &expected.logits, WORST);
         // Layer by layer.
-        if let Some((which, wanted)) = &known.layers {
+        if let Some((which, wanted)) = &expected.layers {
             let mut layers = Vec::new();
-            model.packed(&known.prompts[*which..=*which], &mut layers);
+            model.packed(&expected.prompts[*which..=*which], &mut layers);
             assert_eq!(layers.len(), wanted.len(), "{what}: layers");
             for (i, (layer, want)) in layers.iter().zip(wanted).enumerate() {
                 let off = worst(layer, want);
                 assert!(off <= 1e-4, "{what}, layer {i}: {off:.2e} of the largest");
             }
             if part.steps > 0 {
-                decoded(&model, &what, known.prompts[*which], &arrays, part.steps);
+                check_greedy_decode(&model, &what, expected.prompts[*which], &arrays, part.steps);
             }
         }
-        cached(&model, &what, &known.prompts, &known.logits);
+        check_kv_cache(&model, &what, &expected.prompts, &expected.logits);
         for dtype in half_formats() {
-            let model = Model::rounded(dir.path(), part.context, &place, (dtype, WeightFormat::default()));
-            rounded(&model, &format!("{what} in {dtype}"), &known);
+            let model = Model::load_as(dir.path(), part.context, &place, (dtype, WeightFormat::default()));
+            check_half_format(&model, &format!("{what} in {dtype}"), &expected);
         }
     }
 }
 
 /// The same in a half format: layers and logits packed, and with a KV cache the logits of the last
 /// tokens, computed alone and batched. The likeliest token may differ from f32's if two are close.
-fn rounded(model: &Model, what: &str, known: &Known) {
+fn check_half_format(model: &Model, what: &str, expected: &Expected) {
     let (v, width) = (model.vocabulary, model.encoder.hidden_size());
     let half =
-        |layers: usize| Half { unit: model.dtype.unit_roundoff(), layers, roundings: HALF, strays: known.strays };
+        |layers: usize| Half { unit: model.dtype.unit_roundoff(), layers, roundings: HALF, strays: expected.strays };
     let mut seen = Vec::new();
-    let got = model.packed(&known.prompts, &mut seen);
-    half(seen.len() + 1).hold(&format!("{what}, packed"), &got, &known.logits, v);
-    if let Some((which, layers)) = &known.layers {
-        let from = known.prompts[..*which].concat().len() * width;
+    let got = model.packed(&expected.prompts, &mut seen);
+    half(seen.len() + 1).assert_close(&format!("{what}, packed"), &got, &expected.logits, v);
+    if let Some((which, layers)) = &expected.layers {
+        let from = expected.prompts[..*which].concat().len() * width;
         for (i, (got, want)) in seen.iter().zip(layers).enumerate() {
-            half(i + 1).hold(&format!("{what}, layer {i}"), &got[from..][..want.len()], want, width);
+            half(i + 1).assert_close(&format!("{what}, layer {i}"), &got[from..][..want.len()], want, width);
         }
     }
-    let (cache, sequences) = (model.cache(32), spread(&known.prompts));
-    let but_last = |s: &Growing| Growing { ids: s.ids[..s.ids.len() - 1].to_vec(), ..s.clone() };
+    let (cache, sequences) = (model.cache(32), scatter_pages(&expected.prompts));
+    let but_last = |s: &CachedSequence| CachedSequence { ids: s.ids[..s.ids.len() - 1].to_vec(), ..s.clone() };
     let begun: Vec<_> = sequences.iter().filter(|s| s.ids.len() > 1).map(but_last).collect();
     model.decode(&cache, &begun.iter().map(|s| (s, 0, 1)).collect::<Vec<_>>());
     let last: Vec<_> = sequences.iter().map(|s| (s, s.ids.len() - 1, 1)).collect();
     let got = [model.decode(&cache, &last), model.decode(&cache, &last[..1])].concat();
-    let ends = known.prompts.iter().scan(0, |end, ids| {
+    let ends = expected.prompts.iter().scan(0, |end, ids| {
         *end += ids.len();
         Some(*end)
     });
-    let rows: Vec<_> = ends.map(|end| &known.logits[(end - 1) * v..end * v]).collect();
-    half(seen.len() + 1).hold(&format!("{what}, last tokens"), &got, &[&rows[..], &rows[..1]].concat().concat(), v);
+    let rows: Vec<_> = ends.map(|end| &expected.logits[(end - 1) * v..end * v]).collect();
+    half(seen.len() + 1).assert_close(
+        &format!("{what}, last tokens"),
+        &got,
+        &[&rows[..], &rows[..1]].concat().concat(),
+        v,
+    );
 }
 
 /// With a KV cache: at once, in chunks, and after a prefix that another sequence wrote.
-fn cached(model: &Model, what: &str, prompts: &[&[u32]], wanted: &[f32]) {
-    let (cache, sequences) = (model.cache(32), spread(prompts));
+fn check_kv_cache(model: &Model, what: &str, prompts: &[&[u32]], wanted: &[f32]) {
+    let (cache, sequences) = (model.cache(32), scatter_pages(prompts));
     let whole: Vec<_> = sequences.iter().map(|s| (s, 0, s.ids.len())).collect();
-    close(&format!("{what}, cached"), &model.decode(&cache, &whole), wanted, WORST);
+    assert_close(&format!("{what}, cached"), &model.decode(&cache, &whole), wanted, WORST);
     // In chunks of three, each with all sequences that still have tokens.
     let cache = model.cache(32);
     let mut got: Vec<Vec<f32>> = vec![Vec::new(); sequences.len()];
     for start in (0..sequences.iter().map(|s| s.ids.len()).max().unwrap_or(0)).step_by(3) {
-        let cut = |s: &Growing| Growing { ids: s.ids[..(start + 3).min(s.ids.len())].to_vec(), ..s.clone() };
-        let live: Vec<(usize, Growing)> =
+        let cut =
+            |s: &CachedSequence| CachedSequence { ids: s.ids[..(start + 3).min(s.ids.len())].to_vec(), ..s.clone() };
+        let live: Vec<(usize, CachedSequence)> =
             sequences.iter().enumerate().filter(|(_, s)| s.ids.len() > start).map(|(i, s)| (i, cut(s))).collect();
         let chunks: Vec<_> = live.iter().map(|(_, s)| (s, start, usize::MAX)).collect();
         let logits = model.decode(&cache, &chunks);
         let mut rest = &logits[..];
         for (i, s) in &live {
-            let (own, behind) = rest.split_at((s.ids.len() - start) * model.vocabulary);
+            let (own, tail) = rest.split_at((s.ids.len() - start) * model.vocabulary);
             got[*i].extend(own);
-            rest = behind;
+            rest = tail;
         }
     }
-    close(&format!("{what}, in chunks"), &got.concat(), wanted, WORST);
+    assert_close(&format!("{what}, in chunks"), &got.concat(), wanted, WORST);
 }
 
 /// Greedy steps, alone and beside another sequence.
-fn decoded(model: &Model, what: &str, prompt: &[u32], arrays: &Arrays, steps: usize) {
+fn check_greedy_decode(model: &Model, what: &str, prompt: &[u32], arrays: &Arrays, steps: usize) {
     let (chosen, wanted) = (arrays.u32("decode.ids").values, arrays.f32("decode.logits").values);
     let v = model.vocabulary;
     let cache = model.cache(32);
-    let mut sequence = Growing { ids: prompt.to_vec(), table: [7, 3, 9, 1, 20, 4, 30].into() };
-    let mut other = Growing { ids: vec![5, 6, 7], table: [11, 12, 13, 14, 15].into() };
+    let mut sequence = CachedSequence { ids: prompt.to_vec(), table: [7, 3, 9, 1, 20, 4, 30].into() };
+    let mut other = CachedSequence { ids: vec![5, 6, 7], table: [11, 12, 13, 14, 15].into() };
     model.decode(&cache, &[(&other, 0, 1)]);
     for step in 0..steps {
         let start = if step == 0 { 0 } else { sequence.ids.len() - 1 };
@@ -266,7 +272,7 @@ fn decoded(model: &Model, what: &str, prompt: &[u32], arrays: &Arrays, steps: us
         } else {
             model.decode(&cache, &[(&sequence, start, 1)])
         };
-        close(&format!("{what}, step {step}"), &logits, &wanted[step * v..][..v], WORST);
+        assert_close(&format!("{what}, step {step}"), &logits, &wanted[step * v..][..v], WORST);
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let id = logits.iter().position(|l| *l == largest).unwrap_or(0) as u32;
         assert_eq!(id, chosen[step], "{what}, step {step}");
@@ -331,7 +337,7 @@ fn gpt2(kind: &str) {
 }
 
 /// Quantization shows in the logits, but no more than its bits allow.
-fn quantised_while_loading() {
+fn quantization_while_loading_keeps_logits_close() {
     let (dir, arrays) = (materialize("phi-4-mini"), Arrays::open(&golden("phi-4-mini").join("golden.safetensors")));
     let (ids, bounds) = (arrays.u32("ids").values, arrays.u32("cu_seqlens").values);
     let want = arrays.f32("logits").values;
@@ -341,9 +347,9 @@ fn quantised_while_loading() {
     // Its rows of 64 are whole blocks of 32; they are not whole blocks of 256, and Q8_0 is used
     // instead. Logits of another model would be off by four spreads and more.
     for (quant, least, most) in [(Quant::Q8_0, 1e-3, 0.25), (Quant::Q4_0, 0.02, 2.0), (Quant::Q4K, 1e-3, 0.25)] {
-        let model = Model::rounded(dir.path(), Some(16), &Place::cpu(), (DType::F32, WeightFormat::Blocks(quant)));
+        let model = Model::load_as(dir.path(), Some(16), &Place::cpu(), (DType::F32, WeightFormat::Blocks(quant)));
         let got = model.packed(&[prompt], &mut Vec::new());
-        close(&format!("in {quant}"), &got, want, most);
+        assert_close(&format!("in {quant}"), &got, want, most);
         assert!(f64::from(worst(&got, want)) > least, "{quant} rounds nothing: {}", worst(&got, want));
     }
 }
@@ -356,7 +362,7 @@ fn rms(got: &[f32], want: &[f32]) -> f64 {
 
 /// A KV cache in blocks of 8 bits: close to f32; and reading stored blocks gives the same result in
 /// a batch, after a shared prefix, and in copied pages.
-fn with_a_cache_in_blocks(kind: &str) {
+fn q8_kv_cache_stays_close_to_f32(kind: &str) {
     let (dir, arrays) =
         (materialize("llama-head-dim"), Arrays::open(&golden("llama-head-dim").join("golden.safetensors")));
     let (ids, bounds) = (arrays.u32("ids").values, arrays.u32("cu_seqlens").values);
@@ -373,12 +379,12 @@ fn with_a_cache_in_blocks(kind: &str) {
         let model = Model::load(dir.path(), None, &place);
         let what = format!("on {} ({rung:?})", place.device());
         let v = model.vocabulary;
-        let whole = |table: &[u32]| Growing { ids: prompt.to_vec(), table: table.into() };
+        let whole = |table: &[u32]| CachedSequence { ids: prompt.to_vec(), table: table.into() };
         let (a, b) = (whole(&[7, 3, 9, 1, 20]), whole(&[11, 12, 13, 14, 15]));
         // The prompt except its last tokens at once, and then these one by one.
         let (n, first) = (prompt.len(), 30);
-        let cut = |s: &Growing, n: usize| Growing { ids: s.ids[..n].to_vec(), ..s.clone() };
-        let stepped = |cache: &KvCache, s: &Growing, read: usize| -> Vec<f32> {
+        let cut = |s: &CachedSequence, n: usize| CachedSequence { ids: s.ids[..n].to_vec(), ..s.clone() };
+        let decode_stepwise = |cache: &KvCache, s: &CachedSequence, read: usize| -> Vec<f32> {
             let mut all = Vec::new();
             if read < first {
                 all = model.decode(cache, &[(&cut(s, first), read, first - read)]);
@@ -387,8 +393,8 @@ fn with_a_cache_in_blocks(kind: &str) {
             all
         };
         let cache = model.cache_in(KvCacheFormat::Q8, 32);
-        let (got, want) = (stepped(&cache, &a, 0), stepped(&model.cache(32), &a, 0));
-        let f16 = stepped(&model.cache_in(KvCacheFormat::Float(DType::F16), 32), &a, 0);
+        let (got, want) = (decode_stepwise(&cache, &a, 0), decode_stepwise(&model.cache(32), &a, 0));
+        let f16 = decode_stepwise(&model.cache_in(KvCacheFormat::Float(DType::F16), 32), &a, 0);
         // A code is off by at most 1/254 of its block's largest value, which among 32 normal ones
         // is about twice their deviation: half a percent of that on average, 18 times the error of
         // f16. Measured: 23 times (f16 by 1.8e-3, logits spread by 2.3).
@@ -397,22 +403,22 @@ fn with_a_cache_in_blocks(kind: &str) {
         // A stored block is read again to the bit: alone, beside another, and after a prefix that
         // another sequence wrote. Candle's products differ in the last bits with the batch, and so
         // do cuBLAS's.
-        let same = |got: &[f32], want: &[f32], how: &str| match rung {
-            Some(Rung::Fused) if !matches!(place.device(), Device::Cuda(_)) => assert_eq!(got, want, "{what}, {how}"),
-            _ => close(&format!("{what}, {how}"), got, want, 1e-5),
+        let assert_same = |got: &[f32], want: &[f32], case: &str| match rung {
+            Some(Rung::Fused) if !matches!(place.device(), Device::Cuda(_)) => assert_eq!(got, want, "{what}, {case}"),
+            _ => assert_close(&format!("{what}, {case}"), got, want, 1e-5),
         };
-        let last = |s: &Growing| model.decode(&cache, &[(s, n - 1, 1)]);
-        same(&last(&a), &got[(n - 1) * v..], "again");
-        stepped(&cache, &b, 0);
+        let last = |s: &CachedSequence| model.decode(&cache, &[(s, n - 1, 1)]);
+        assert_same(&last(&a), &got[(n - 1) * v..], "again");
+        decode_stepwise(&cache, &b, 0);
         let both = model.decode(&cache, &[(&b, n - 1, 1), (&a, n - 1, 1)]);
-        both.chunks(v).for_each(|one| same(one, &got[(n - 1) * v..], "in a batch"));
+        both.chunks(v).for_each(|one| assert_same(one, &got[(n - 1) * v..], "in a batch"));
         let shared = whole(&[7, 3, 9, 25, 26]);
-        same(&stepped(&cache, &shared, 24), &stepped(&cache, &b, 24), "behind a shared prefix");
+        assert_same(&decode_stepwise(&cache, &shared, 24), &decode_stepwise(&cache, &b, 24), "after a shared prefix");
         // A shared page that is copied.
         let rows = |page: u32| page * PAGE as u32..(page + 1) * PAGE as u32;
         let rows = |page| sconce_ops::Tensor::from_u32(&rows(page).collect::<Vec<_>>(), &place).expect("rows");
         cache.copy(&rows(9), &rows(30)).expect("a copy");
-        same(&last(&whole(&[7, 3, 30, 25, 26])), &last(&shared), "in a copied page");
+        assert_same(&last(&whole(&[7, 3, 30, 25, 26])), &last(&shared), "in a copied page");
     }
 }
 
@@ -426,7 +432,7 @@ fn main() {
         .on_each("falcon", falcon)
         .on_each("gemma", gemma)
         .on_each("gpt2", gpt2)
-        .test("quantised_while_loading", quantised_while_loading)
-        .on_each("with_a_cache_in_blocks", with_a_cache_in_blocks)
+        .test("quantization_while_loading_keeps_logits_close", quantization_while_loading_keeps_logits_close)
+        .on_each("q8_kv_cache_stays_close_to_f32", q8_kv_cache_stays_close_to_f32)
         .run()
 }

@@ -25,7 +25,7 @@ fn embedder(path: &Path) -> Embedder {
     Embedder::load(&reference(path), &options(), &()).unwrap()
 }
 
-fn converted(name: &str) -> PathBuf {
+fn gguf_path(name: &str) -> PathBuf {
     golden(name).join("model.gguf")
 }
 
@@ -39,8 +39,8 @@ fn texts(name: &str) -> Vec<String> {
 }
 
 #[test]
-fn bert_gives_the_vectors_of_its_folder() {
-    let (file, folder) = (embedder(&converted("gguf-bert")), embedder(&golden("st-prompts")));
+fn bert_gguf_embeddings_equal_its_folder() {
+    let (file, folder) = (embedder(&gguf_path("gguf-bert")), embedder(&golden("st-prompts")));
     let texts = texts("st-prompts");
     assert!(texts.len() > 3);
     let none = Prompt::Text(String::new());
@@ -51,27 +51,27 @@ fn bert_gives_the_vectors_of_its_folder() {
     }
     assert!(file.plan().unread.is_empty(), "{:?}", file.plan().unread);
     assert_eq!(file.prompts().count(), 0);
-    assert_eq!(Task::detect(&converted("gguf-bert")).unwrap(), Task::Embed);
+    assert_eq!(Task::detect(&gguf_path("gguf-bert")).unwrap(), Task::Embed);
 }
 
-/// In blocks of eight bits, with their error.
+/// The file is quantized to q8_0, so embeddings are compared by their cosine.
 #[test]
-fn a_decoders_last_token_is_pooled() {
-    let (file, dir) = (embedder(&converted("gguf-qwen3-embed")), materialize("task-embed-qwen3"));
+fn decoder_gguf_pools_the_last_token() {
+    let (file, dir) = (embedder(&gguf_path("gguf-qwen3-embed")), materialize("task-embed-qwen3"));
     let (folder, texts) = (embedder(dir.path()), texts("task-embed-qwen3"));
     let (got, want) = (file.embed(&texts, &Prompt::Default), folder.embed(&texts, &Prompt::Default));
     let (got, want) = (got.unwrap(), want.unwrap());
     for (i, text) in texts.iter().enumerate().filter(|(i, _)| !want.truncated.contains(i)) {
         assert_eq!(got.tokens[i], want.tokens[i], "{text:?}");
-        let close = cosine(got.row(i), want.row(i));
-        assert!(close >= 0.999, "{text:?}: {close}");
+        let similarity = cosine(got.row(i), want.row(i));
+        assert!(similarity >= 0.999, "{text:?}: {similarity}");
     }
-    assert_eq!(Task::detect(&converted("gguf-qwen3-embed")).unwrap(), Task::Embed);
+    assert_eq!(Task::detect(&gguf_path("gguf-qwen3-embed")).unwrap(), Task::Embed);
 }
 
 #[test]
-fn a_reranker_has_its_two_words() {
-    let (path, dir) = (converted("gguf-qwen3-rerank"), materialize("task-rerank-qwen3"));
+fn reranker_gguf_scores_equal_its_folder() {
+    let (path, dir) = (gguf_path("gguf-qwen3-rerank"), materialize("task-rerank-qwen3"));
     let load = |path: &Path| Reranker::load(&reference(path), &options(), &()).unwrap();
     let documents = ["The cat sat on the mat.", "Paris", ""];
     let raw = RankOptions::default().with_raw(true);
@@ -91,16 +91,16 @@ fn a_reranker_has_its_two_words() {
 /// A plan for Metal counts a language model's weights as blocks, whatever the activations' dtype,
 /// and our kernels take them.
 #[test]
-fn blocks_stay_blocks_on_metal_beside_every_dtype() {
-    let planned = |device, dtype, weight_format| {
+fn blocks_stay_quantized_on_metal_for_every_dtype() {
+    let plan = |device, dtype, weight_format| {
         let options = options().with_dtype(dtype).with_weight_format(weight_format).with_batch_tokens(Some(64));
-        Task::Generate.plan(&Files::local(&converted("gguf-qwen3-embed")), device, &options).unwrap()
+        Task::Generate.plan(&Files::local(&gguf_path("gguf-qwen3-embed")), device, &options).unwrap()
     };
     let metal = Device::Metal(0);
     // Blocks are smaller than floats by this much per element of a matrix: 32 of them are 34 bytes
     // in q8_0.
     let saved = |dtype| {
-        let (blocks, floats) = (planned(metal, dtype, None), planned(metal, dtype, Some(WeightFormat::Activations)));
+        let (blocks, floats) = (plan(metal, dtype, None), plan(metal, dtype, Some(WeightFormat::Activations)));
         assert_eq!((blocks.weight_format, floats.weight_format), (WeightFormat::File, WeightFormat::Activations));
         for step in &blocks.steps {
             assert_eq!(step.rung, Ok(Rung::Fused), "{} in {dtype}", step.op);
@@ -111,14 +111,14 @@ fn blocks_stay_blocks_on_metal_beside_every_dtype() {
     assert!(f16 > 0);
     assert_eq!((f16 * (4 * 32 - 34), f16), (f32 * (2 * 32 - 34), bf16));
     // If the device has no products of blocks with half precision activations, blocks are not kept.
-    assert_eq!(planned(Device::Cpu, DType::F16, None).weight_format, WeightFormat::Activations);
-    assert_eq!(planned(Device::Cpu, DType::F32, None).weight_format, WeightFormat::File);
-    assert_eq!(planned(Device::Cuda(0), DType::F16, None).weight_format, WeightFormat::File);
+    assert_eq!(plan(Device::Cpu, DType::F16, None).weight_format, WeightFormat::Activations);
+    assert_eq!(plan(Device::Cpu, DType::F32, None).weight_format, WeightFormat::File);
+    assert_eq!(plan(Device::Cuda(0), DType::F16, None).weight_format, WeightFormat::File);
 }
 
 /// A T5 in GGUF has the same task as one in a folder.
 #[test]
-fn a_t5_in_gguf_is_detected_planned_and_loaded() {
+fn t5_gguf_is_detected_planned_and_loaded() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t5.gguf");
     std::fs::write(&path, GgufWriter::t5().bytes()).unwrap();
@@ -141,8 +141,8 @@ fn a_t5_in_gguf_is_detected_planned_and_loaded() {
 }
 
 #[test]
-fn other_tasks_refuse_a_gguf() {
-    let path = converted("gguf-bert");
+fn multi_vector_and_tag_tasks_refuse_gguf() {
+    let path = gguf_path("gguf-bert");
     assert!(matches!(MultiVectorEncoder::load(&reference(&path), &options(), &()), Err(Error::Hub(_))));
     assert!(Task::Tag.plan(&Files::local(&path), Device::Cpu, &options()).unwrap_err().to_string().contains("GGUF"));
 }
@@ -150,7 +150,7 @@ fn other_tasks_refuse_a_gguf() {
 /// The files of tools/goldens/gguf_embedders.py, in f32: the same vectors to the last bits.
 #[test]
 #[ignore = "needs models that tools/goldens/gguf_embedders.py makes; SCONCE_GGUF_EMBEDDERS=DIR"]
-fn converted_embedders() {
+fn converted_embedders_equal_their_folders() {
     let root = PathBuf::from(std::env::var_os("SCONCE_GGUF_EMBEDDERS").expect("SCONCE_GGUF_EMBEDDERS"));
     let texts =
         ["hello", "Hello, World!", "The cat sat on the mat.", "A man is eating food.", "numbers 12345 and 6.78", ""];

@@ -19,7 +19,7 @@ fn options() -> LoadOptions {
 }
 
 /// A copy of a tiny model that a test may damage.
-fn copy(name: &str) -> TempDir {
+fn copy_model(name: &str) -> TempDir {
     let tmp = TempDir::new().unwrap();
     copy_dir(&golden(name), tmp.path());
     tmp
@@ -37,7 +37,7 @@ fn copy_dir(from: &Path, to: &Path) {
     }
 }
 
-fn load(dir: &Path) -> Result<Vec<f32>, String> {
+fn load_and_embed(dir: &Path) -> Result<Vec<f32>, String> {
     let reference = dir.to_str().unwrap().parse().map_err(|e: sconce_engine::hub::HubError| e.to_string())?;
     let embedder = Embedder::load(&reference, &options(), &()).map_err(|e| e.to_string())?;
     let e = embedder.embed(&["the cat sat", ""], &Prompt::Default).map_err(|e| e.to_string())?;
@@ -46,11 +46,11 @@ fn load(dir: &Path) -> Result<Vec<f32>, String> {
 
 /// The error after `spoil` has changed one file.
 fn error_after(file: &str, spoil: impl FnOnce(Vec<u8>) -> Vec<u8>) -> String {
-    let model = copy("st-cls-dense");
+    let model = copy_model("st-cls-dense");
     let path = model.path().join(file);
     let bytes = spoil(std::fs::read(&path).unwrap());
     std::fs::write(&path, bytes).unwrap();
-    let error = load(model.path()).expect_err(file);
+    let error = load_and_embed(model.path()).expect_err(file);
     assert!(!error.contains("internal error"), "{error}");
     error
 }
@@ -64,7 +64,7 @@ fn error_with(file: &str, key: &str, value: Value) -> String {
 }
 
 #[test]
-fn truncated_and_lying_safetensors_are_refused_by_name() {
+fn truncated_and_inconsistent_safetensors_are_refused_by_name() {
     let spoils: [fn(Vec<u8>) -> Vec<u8>; 6] = [
         |b| b[..b.len() - 1].to_vec(),
         |b| b[..100].to_vec(),
@@ -80,7 +80,7 @@ fn truncated_and_lying_safetensors_are_refused_by_name() {
 }
 
 #[test]
-fn weights_that_do_not_fit_the_configuration_are_refused_by_name() {
+fn config_fields_that_contradict_the_weights_are_refused() {
     for (key, value) in [
         ("hidden_size", json!(64)),
         ("vocab_size", json!(1_000_000_000_000u64)),
@@ -110,14 +110,14 @@ fn weights_that_do_not_fit_the_configuration_are_refused_by_name() {
 /// Tensors without elements fit any shape with a zero in it, so sizes must be checked by
 /// themselves.
 #[test]
-fn empty_tensors_cannot_smuggle_in_huge_sizes() {
+fn empty_tensors_do_not_bypass_size_checks() {
     let empty =
         |name: &str, dims: &str| format!("\"{name}\":{{\"dtype\":\"F32\",\"shape\":{dims},\"data_offsets\":[0,0]}}");
     let file = |entries: &[String]| {
         let header = format!("{{{}}}", entries.join(","));
         [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat()
     };
-    let model = copy("st-cls-dense");
+    let model = copy_model("st-cls-dense");
     let mut config = json(&model.path().join("config.json"));
     config["hidden_size"] = json!(0);
     config["num_hidden_layers"] = json!(0);
@@ -133,21 +133,21 @@ fn empty_tensors_cannot_smuggle_in_huge_sizes() {
         empty("embeddings.LayerNorm.bias", "[0]"),
     ]);
     std::fs::write(model.path().join("model.safetensors"), weights).unwrap();
-    let error = load(model.path()).unwrap_err();
+    let error = load_and_embed(model.path()).unwrap_err();
     assert!(error.contains("does not divide"), "{error}");
 
-    let model = copy("st-cls-dense");
+    let model = copy_model("st-cls-dense");
     let dense = model.path().join("2_Dense");
     let mut config = json(&dense.join("config.json"));
     config["out_features"] = json!(0);
     std::fs::write(dense.join("config.json"), config.to_string()).unwrap();
     let weights = file(&[empty("linear.weight", "[0,32]"), empty("linear.bias", "[0]")]);
     std::fs::write(dense.join("model.safetensors"), weights).unwrap();
-    assert!(load(model.path()).unwrap_err().contains("is empty"));
+    assert!(load_and_embed(model.path()).unwrap_err().contains("is empty"));
 }
 
 #[test]
-fn a_weight_in_a_format_that_cannot_be_read_is_never_passed_over() {
+fn weight_in_an_unsupported_dtype_is_an_error() {
     let error = error_after("model.safetensors", |b| {
         let header = 8 + u64::from_le_bytes(b[..8].try_into().unwrap()) as usize;
         let text = String::from_utf8(b[8..header].to_vec()).unwrap();
@@ -160,7 +160,7 @@ fn a_weight_in_a_format_that_cannot_be_read_is_never_passed_over() {
 }
 
 #[test]
-fn modules_that_lead_out_or_run_code_are_refused() {
+fn modules_outside_the_folder_or_with_code_are_refused() {
     let with = |entry: Value| {
         error_after("modules.json", |b| {
             let mut modules: Vec<Value> = serde_json::from_slice(&b).unwrap();
@@ -182,7 +182,7 @@ fn modules_that_lead_out_or_run_code_are_refused() {
 }
 
 #[test]
-fn a_tokenizer_of_another_model_is_noticed() {
+fn tokenizer_of_another_model_is_refused() {
     let error = error_after("tokenizer.json", |b| {
         let mut t: Value = serde_json::from_slice(&b).unwrap();
         let words = t["model"]["vocab"].as_object_mut().unwrap();
@@ -195,7 +195,7 @@ fn a_tokenizer_of_another_model_is_noticed() {
 }
 
 #[test]
-fn weights_that_are_not_numbers_are_found_before_the_first_answer() {
+fn nan_weights_are_found_while_loading() {
     let error = error_after("model.safetensors", |mut b| {
         let header = 8 + u64::from_le_bytes(b[..8].try_into().unwrap()) as usize;
         b[header..].fill(0xff);
@@ -205,21 +205,21 @@ fn weights_that_are_not_numbers_are_found_before_the_first_answer() {
 }
 
 #[test]
-fn pickles_and_empty_directories_are_refused_with_advice() {
-    let model = copy("st-cls-dense");
+fn unreadable_checkpoints_and_empty_folders_are_refused_by_name() {
+    let model = copy_model("st-cls-dense");
     std::fs::remove_file(model.path().join("golden.safetensors")).unwrap();
     std::fs::rename(model.path().join("model.safetensors"), model.path().join("pytorch_model.bin")).unwrap();
-    let error = load(model.path()).unwrap_err();
+    let error = load_and_embed(model.path()).unwrap_err();
     // A torch checkpoint is parsed, without running its code, if it is one; this is not.
     assert!(error.contains("pytorch_model.bin") && error.contains("not a checkpoint of torch"), "{error}");
     std::fs::rename(model.path().join("pytorch_model.bin"), model.path().join("model.ckpt")).unwrap();
-    let error = load(model.path()).unwrap_err();
+    let error = load_and_embed(model.path()).unwrap_err();
     assert!(error.contains("model.ckpt"), "{error}");
-    assert!(load(TempDir::new().unwrap().path()).unwrap_err().contains("config.json"));
+    assert!(load_and_embed(TempDir::new().unwrap().path()).unwrap_err().contains("config.json"));
 }
 
 #[test]
-fn what_does_not_fit_or_cannot_run_is_refused_before_loading() {
+fn plan_check_refuses_missing_memory_and_kernels() {
     let plan_with = |policy: Policy, device| {
         let options = options().with_policy(policy).with_batch_tokens(None);
         Task::Embed.plan(&Files::local(&golden("st-cls-dense")), device, &options).unwrap()
@@ -242,7 +242,7 @@ fn half_formats_need_half_the_memory() {
         Task::Embed.plan(&Files::local(&golden("st-cls-dense")), Device::Cuda(0), &options().with_dtype(dtype)).unwrap()
     };
     let (full, half) = (of(DType::F32), of(DType::BF16));
-    // The Dense module after the pooling stays in f32, as does the one number that tells its dtype.
+    // The Dense module after the pooling stays in f32, as does the scalar that records its dtype.
     let dense = json(&golden("st-cls-dense/2_Dense/config.json"));
     let dense = 4 * (dense["in_features"].as_u64().unwrap() + 1) * dense["out_features"].as_u64().unwrap() + 4;
     assert_eq!(full.weights - dense, 2 * (half.weights - dense));
@@ -263,7 +263,7 @@ fn mutated_files_never_crash_the_engine() {
         "2_Dense/config.json",
         "2_Dense/model.safetensors",
     ];
-    let model = copy("st-cls-dense");
+    let model = copy_model("st-cls-dense");
     let (survived, refused) = (Cell::new(0), Cell::new(0));
     let damage = mutations(1..=4, b"0129-.eE\"[]{}:, \x00\xff", &[b"99999999999", b"-1", b"null", b"[]", b"\0"]);
     check(600, &(select(files.to_vec()), damage), |(file, damage)| {
@@ -273,7 +273,7 @@ fn mutated_files_never_crash_the_engine() {
         let reach = if file.ends_with(".safetensors") { 2000 } else { usize::MAX };
         let _damaged = DamagedFile::new(&path, &damage, reach);
         let start = Instant::now();
-        match load(model.path()) {
+        match load_and_embed(model.path()) {
             Ok(_) => survived.set(survived.get() + 1),
             Err(e) if e.contains("internal error") => panic!("{file}: {e}"),
             Err(_) => refused.set(refused.get() + 1),
@@ -281,13 +281,13 @@ fn mutated_files_never_crash_the_engine() {
         assert!(start.elapsed() < Duration::from_secs(30), "{file} took too long");
     });
     let (survived, refused) = (survived.get(), refused.get());
-    assert!(survived > 20 && refused > 200, "{survived} survived, {refused} refused: the mutations say nothing");
+    assert!(survived > 20 && refused > 200, "{survived} survived, {refused} refused: too few of either");
 }
 
 /// A number that overflows for one text only, so that loading succeeds, is the model's fault and
 /// not the text's.
 #[test]
-fn infinities_are_the_models_fault_and_not_the_texts() {
+fn nan_from_weights_is_reported_as_a_model_error() {
     let model = materialize("st-cls-dense");
     let path = model.path().join("model.safetensors");
     let mut bytes = std::fs::read(&path).unwrap();

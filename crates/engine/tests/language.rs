@@ -26,7 +26,7 @@ fn load(dir: &Path, llm: &LlmOptions) -> sconce_engine::Result<Llm> {
 }
 
 /// A request that is answered by `id` again and again.
-fn forced(start: Start, id: u32, most: usize) -> Request {
+fn force_token(start: Start, id: u32, most: usize) -> Request {
     let params = GenerationParams::default().with_temperature(0.0).with_logit_bias([(id, 100.0)].into());
     Request { start, params: Some(params), max_tokens: Some(most), ignore_end: true, ..Request::default() }
 }
@@ -36,27 +36,27 @@ fn answer(llm: &Llm, request: &Request) -> Answer {
 }
 
 #[test]
-fn an_answer_goes_on_from_its_prompt() {
+fn answer_text_continues_the_prompt() {
     let dir = folder();
     let llm = load(dir.path(), &LlmOptions::default()).expect("a model");
     // `▁query,`, and the third byte of 叫 after the first two.
     let (word, byte) = (350, 174);
-    let text = |start: Start, id| answer(&llm, &forced(start, id, 1)).text;
+    let text = |start: Start, id| answer(&llm, &force_token(start, id, 1)).text;
     assert_eq!(text(Start::Text("the cat".into()), word), " query,");
     assert_eq!(text(Start::Rendered("the cat".into()), word), "query,");
     let open = llm.encode(&Start::Text("the 叫".into())).expect("tokens");
     let open = Start::Tokens(open[..open.len() - 1].to_vec());
     assert_eq!(text(open.clone(), byte), "叫");
     // The echo is the user's text, without the token that begins every text.
-    let echoed = |start: Start, id| answer(&llm, &Request { echo: true, ..forced(start, id, 1) }).text;
+    let echoed = |start: Start, id| answer(&llm, &Request { echo: true, ..force_token(start, id, 1) }).text;
     assert_eq!(echoed(Start::Text("the cat".into()), word), "the cat query,");
     assert_eq!(echoed(open, byte), "the 叫");
-    let stopped = Request { stop: vec![" query".into()], ..forced(Start::Text("the cat".into()), word, 9) };
+    let stopped = Request { stop: vec![" query".into()], ..force_token(Start::Text("the cat".into()), word, 9) };
     assert_eq!(answer(&llm, &stopped).text, "");
 }
 
 #[test]
-fn answers_at_once_have_room_each() {
+fn kv_cache_size_follows_context_and_sequences() {
     let dir = folder();
     let with =
         |cache_tokens, sequences| LlmOptions::default().with_cache_tokens(cache_tokens).with_sequences(sequences);
@@ -69,12 +69,12 @@ fn answers_at_once_have_room_each() {
 }
 
 #[test]
-fn who_listens_hears_the_end_though_the_model_is_dropped() {
+fn streams_finish_after_the_model_is_dropped() {
     let dir = folder();
     let llm = load(dir.path(), &LlmOptions::default()).expect("a model");
-    let ask = || llm.stream(&forced(Start::Text("the cat".into()), 350, 100)).expect("a stream");
-    let streams = [ask(), ask()];
-    drop(ask());
+    let open_stream = || llm.stream(&force_token(Start::Text("the cat".into()), 350, 100)).expect("a stream");
+    let streams = [open_stream(), open_stream()];
+    drop(open_stream());
     drop(llm);
     for stream in streams {
         assert_eq!(stream.wait().expect("an answer").answers[0].picks.len(), 100);
@@ -82,10 +82,10 @@ fn who_listens_hears_the_end_though_the_model_is_dropped() {
 }
 
 #[test]
-fn what_a_request_lacks_is_said_at_once() {
+fn invalid_requests_are_refused_at_once() {
     let dir = folder();
     let llm = load(dir.path(), &LlmOptions::default()).expect("a model");
-    let request = forced(Start::Text("the cat".into()), 350, 4);
+    let request = force_token(Start::Text("the cat".into()), 350, 4);
     let refused = |request: Request| llm.stream(&request).err().map_or_else(String::new, |e| e.to_string());
     assert!(refused(Request { stop: vec!["a".into(), String::new()], ..request.clone() }).contains("empty"));
     assert!(refused(Request { stop: vec!["a".repeat(70_000)], ..request.clone() }).contains("65536 bytes"));
@@ -94,7 +94,7 @@ fn what_a_request_lacks_is_said_at_once() {
 }
 
 #[test]
-fn tokens_have_names_and_bytes() {
+fn tokens_have_text_and_bytes() {
     let dir = folder();
     let llm = load(dir.path(), &LlmOptions::default()).expect("a model");
     let token = |id| llm.token(id).expect("a token");
@@ -106,10 +106,10 @@ fn tokens_have_names_and_bytes() {
 }
 
 #[test]
-fn time_runs_from_the_request_and_an_echo_is_no_answer() {
+fn timing_starts_at_the_request_and_ignores_the_echo() {
     let dir = folder();
     let llm = load(dir.path(), &LlmOptions::default()).expect("a model");
-    let request = Request { echo: true, ..forced(Start::Text("the cat".into()), 350, 4) };
+    let request = Request { echo: true, ..force_token(Start::Text("the cat".into()), 350, 4) };
     let stream = llm.stream(&request).expect("a stream");
     let pause = std::time::Duration::from_millis(50);
     // The pause is what is measured.
@@ -117,7 +117,8 @@ fn time_runs_from_the_request_and_an_echo_is_no_answer() {
     let generation = stream.wait().expect("an answer");
     assert!(generation.took >= pause && generation.first.is_some_and(|first| first >= pause), "{generation:?}");
     // A model that ends at once gives nothing but the prompt.
-    let ended = Request { ignore_end: false, ..Request { echo: true, ..forced(Start::Text("the cat".into()), 2, 4) } };
+    let ended =
+        Request { ignore_end: false, ..Request { echo: true, ..force_token(Start::Text("the cat".into()), 2, 4) } };
     let generation = llm.stream(&ended).expect("a stream").wait().expect("an answer");
     assert_eq!((generation.answers[0].text.as_str(), generation.first), ("the cat", None));
 }
@@ -125,38 +126,39 @@ fn time_runs_from_the_request_and_an_echo_is_no_answer() {
 /// Prompt logprobs equal those of the same tokens when they were generated: whatever is in the
 /// prefix cache, in chunks of few rows, batched, and for every answer.
 #[test]
-fn the_tokens_of_a_prompt_are_as_likely_as_when_they_were_written() {
+fn prompt_logprobs_equal_generated_logprobs() {
     let dir = folder();
     let few = LlmOptions::default().with_sequences(4);
     let llm = load(dir.path(), &few).expect("a model");
     let start = llm.encode(&Start::Text("the cat".into())).expect("tokens");
     let params = GenerationParams::default().with_temperature(1.0).with_seed(5).with_logprobs(Some(3));
-    let write = Request {
+    let generate = Request {
         start: Start::Tokens(start.clone()),
         params: Some(params.clone()),
         max_tokens: Some(60),
         ignore_end: true,
         ..Request::default()
     };
-    let written = answer(&llm, &write).picks;
-    assert_eq!(written.len(), 60);
-    let all: Vec<u32> = start.iter().copied().chain(written.iter().map(|pick| pick.id)).collect();
-    let ask = Request { start: Start::Tokens(all.clone()), max_tokens: Some(0), echo: true, ..write.clone() };
-    let twice = Request { params: Some(params.with_n(2)), max_tokens: Some(2), ..ask.clone() };
-    for (request, new) in [(&ask, 0), (&twice, 2)] {
-        let mut generations = llm.generate(&[write.clone(), request.clone(), write.clone()]);
-        let asked = generations.remove(1).expect("an answer");
-        for answer in &asked.answers {
+    let generated = answer(&llm, &generate).picks;
+    assert_eq!(generated.len(), 60);
+    let all: Vec<u32> = start.iter().copied().chain(generated.iter().map(|pick| pick.id)).collect();
+    let echo = Request { start: Start::Tokens(all.clone()), max_tokens: Some(0), echo: true, ..generate.clone() };
+    let two_answers = Request { params: Some(params.with_n(2)), max_tokens: Some(2), ..echo.clone() };
+    for (request, new) in [(&echo, 0), (&two_answers, 2)] {
+        let mut generations = llm.generate(&[generate.clone(), request.clone(), generate.clone()]);
+        let generation = generations.remove(1).expect("an answer");
+        for answer in &generation.answers {
             let ids: Vec<u32> = answer.picks.iter().map(|pick| pick.id).collect();
             assert_eq!((&ids[..all.len()], ids.len()), (&all[..], all.len() + new));
             assert_eq!(answer.picks[0].logprobs, None, "the first token has no logprobs");
             assert!(answer.text.starts_with("the cat"), "{}", answer.text);
-            for (pick, was) in answer.picks[start.len()..].iter().zip(&written) {
-                let (now, was) = (pick.logprobs.as_ref().expect("logprobs"), was.logprobs.as_ref().expect("logprobs"));
+            for (pick, before) in answer.picks[start.len()..].iter().zip(&generated) {
+                let (now, before) =
+                    (pick.logprobs.as_ref().expect("logprobs"), before.logprobs.as_ref().expect("logprobs"));
                 // f32, summed in another order.
-                assert!((now.chosen - was.chosen).abs() < 1e-4, "{now:?} {was:?}");
+                assert!((now.chosen - before.chosen).abs() < 1e-4, "{now:?} {before:?}");
                 assert_eq!(now.top.len(), 3);
-                assert!(now.top.iter().zip(&was.top).all(|(a, b)| (a.1 - b.1).abs() < 1e-4), "{now:?} {was:?}");
+                assert!(now.top.iter().zip(&before.top).all(|(a, b)| (a.1 - b.1).abs() < 1e-4), "{now:?} {before:?}");
             }
         }
     }
@@ -165,12 +167,12 @@ fn the_tokens_of_a_prompt_are_as_likely_as_when_they_were_written() {
 /// Sixteen answers at once have sixteen rows of logits, on the device and again where they are
 /// sampled.
 #[test]
-fn logits_of_everyone_are_in_the_plan() {
+fn plan_includes_logits_of_all_sequences() {
     let dir = folder();
     let llm = load(dir.path(), &LlmOptions::default().with_sequences(16)).expect("a model");
     let plan = llm.plan();
     assert!(plan.workspace >= 2 * 16 * plan.vocabulary as u64 * 4, "{}", plan.workspace);
-    let requests: Vec<Request> = (0..40).map(|i| forced(Start::Tokens(vec![5 + i; 90]), 350, 30)).collect();
+    let requests: Vec<Request> = (0..40).map(|i| force_token(Start::Tokens(vec![5 + i; 90]), 350, 30)).collect();
     assert!(llm.generate(&requests).iter().all(Result::is_ok));
     assert!(llm.peak_bytes() <= plan.weights + plan.cache + plan.workspace);
 }

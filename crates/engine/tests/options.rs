@@ -29,7 +29,7 @@ fn ids(embedder: &Embedder, text: &str) -> Vec<u32> {
 }
 
 #[test]
-fn tokens_stand_for_their_text_and_are_placed_in_it() {
+fn token_inputs_equal_their_text_and_have_offsets() {
     let model = embedder(&golden("st-legacy"));
     let want = model.embed(&TEXTS, &Prompt::Text(String::new())).unwrap();
     let given: Vec<Vec<u32>> = TEXTS.iter().map(|text| ids(&model, text)).collect();
@@ -57,7 +57,7 @@ fn tokens_stand_for_their_text_and_are_placed_in_it() {
     }
     assert!(model.tokenize(text, false).unwrap().iter().all(|token| !token.special));
     let long = "man ".repeat(5000);
-    assert!(model.tokenize(&long, true).unwrap().len() > 5000, "uncut");
+    assert!(model.tokenize(&long, true).unwrap().len() > 5000, "tokenize does not truncate");
     let words = ids(&model, "a man");
     assert_eq!(model.detokenize(&words, true).unwrap(), "a man");
     assert_ne!(model.detokenize(&words, false).unwrap(), "a man");
@@ -65,7 +65,7 @@ fn tokens_stand_for_their_text_and_are_placed_in_it() {
 }
 
 #[test]
-fn what_is_too_long_is_cut_at_either_end_or_refused_with_its_length() {
+fn long_inputs_are_truncated_left_right_or_refused() {
     let model = embedder(&golden("st-legacy"));
     let most = model.plan().max_tokens;
     let (head, tail) = ("man ".repeat(most), "food ".repeat(most));
@@ -101,7 +101,7 @@ fn what_is_too_long_is_cut_at_either_end_or_refused_with_its_length() {
 }
 
 #[test]
-fn vectors_come_as_long_and_as_wide_as_they_are_wanted() {
+fn embeddings_have_the_requested_normalization_and_dimensions() {
     let length = |row: &[f32]| row.iter().map(|v| v * v).sum::<f32>().sqrt();
     // A model that L2-normalizes, and one that does not.
     for name in ["st-legacy", "st-max"] {
@@ -121,14 +121,14 @@ fn vectors_come_as_long_and_as_wide_as_they_are_wanted() {
         }
         assert_eq!(&plain.values, if is_normal { &one.values } else { &raw.values }, "{name}");
         let few = with(None, Some(4)).unwrap();
-        assert_eq!(few.values, plain.clone().cut(4).unwrap().values, "{name}: as the command line cuts");
+        assert_eq!(few.values, plain.clone().cut(4).unwrap().values, "{name}: equals cutting the full embedding");
         assert_eq!(with(Some(false), Some(4)).unwrap().row(1), &raw.row(1)[..4], "{name}");
         assert!(with(None, Some(0)).is_err() && with(None, Some(plain.dimension + 1)).is_err());
     }
 }
 
 #[test]
-fn vectors_of_single_tokens_pool_to_the_vector_of_the_text() {
+fn token_embeddings_pool_to_the_text_embedding() {
     // Max pooling, without modules after it.
     let model = embedder(&golden("st-max"));
     let inputs = TEXTS.map(TextOrTokens::Text);
@@ -143,7 +143,7 @@ fn vectors_of_single_tokens_pool_to_the_vector_of_the_text() {
 }
 
 #[test]
-fn who_asks_at_once_gets_what_they_would_get_alone_and_who_leaves_is_told() {
+fn concurrent_requests_equal_single_ones_and_cancelled_ones_fail() {
     let model = embedder(&golden("st-legacy"));
     let texts: Vec<String> = (0..120)
         .map(|i| format!("{} {}", "the man is eating food".repeat(i % 7), ["a", "baby", "girl"][i % 3]))
@@ -169,11 +169,11 @@ fn who_asks_at_once_gets_what_they_would_get_alone_and_who_leaves_is_told() {
     assert_eq!((model.queue().requests, model.queue().tokens), (0, 0));
     assert!(model.queue().batch_sequences > 0 && model.queue().batch_tokens > 0);
     caller.cancel();
-    let told = model.with_context(&caller).embed(&texts, &Prompt::Default);
-    assert!(matches!(told, Err(Error::Cancelled)), "{told:?}");
+    let result = model.with_context(&caller).embed(&texts, &Prompt::Default);
+    assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
     let late = model.with_context(&RequestContext::new(Some(Instant::now()))).embed(&texts, &Prompt::Default);
     assert!(matches!(late, Err(Error::Late { .. })), "{late:?}");
-    assert!(model.embed(&texts, &Prompt::Default).is_ok(), "others are not");
+    assert!(model.embed(&texts, &Prompt::Default).is_ok(), "other requests are not cancelled");
     // The model is unloaded with its last handle, whichever that is.
     let last = model.with_context(&RequestContext::default());
     drop(model);
@@ -181,26 +181,26 @@ fn who_asks_at_once_gets_what_they_would_get_alone_and_who_leaves_is_told() {
 }
 
 #[test]
-fn every_encoder_works_for_somebody() {
-    let gone = RequestContext::default();
-    gone.cancel();
+fn every_encoder_obeys_cancellation() {
+    let cancelled = RequestContext::default();
+    cancelled.cancel();
     let load = |name: &str| {
         let dir = materialize(name);
         (dir.path().to_str().unwrap().parse().unwrap(), dir)
     };
     let (reference, _dir) = load("task-classify");
-    let classifier = Classifier::load(&reference, &options(), &()).unwrap().with_context(&gone);
+    let classifier = Classifier::load(&reference, &options(), &()).unwrap().with_context(&cancelled);
     assert!(matches!(classifier.classify(&["a".into()], false), Err(Error::Cancelled)));
     let (reference, _dir) = load("task-rerank");
-    let reranker = Reranker::load(&reference, &options(), &()).unwrap().with_context(&gone);
+    let reranker = Reranker::load(&reference, &options(), &()).unwrap().with_context(&cancelled);
     assert!(matches!(reranker.rerank("a", &["b"], RankOptions::default()), Err(Error::Cancelled)));
     let (reference, _dir) = load("task-tag");
-    let tagger = Tagger::load(&reference, &options(), &()).unwrap().with_context(&gone);
+    let tagger = Tagger::load(&reference, &options(), &()).unwrap().with_context(&cancelled);
     let tagged = tagger.tag(&["a"], sconce_engine::Strategy::Simple, 0.0);
     assert!(matches!(tagged, Err(Error::Cancelled)));
     let (reference, _dir) = load("task-sparse");
     let sparse = SparseEncoder::load(&reference, &options(), &()).unwrap();
-    assert!(matches!(sparse.with_context(&gone).embed(&["a"]), Err(Error::Cancelled)));
+    assert!(matches!(sparse.with_context(&cancelled).embed(&["a"]), Err(Error::Cancelled)));
     let tokens: Vec<u32> = sparse.tokenize("a", true).unwrap().iter().map(|t| t.id).collect();
     let given = sparse.embed_inputs(&[TextOrTokens::Tokens(&tokens)]).unwrap();
     assert_eq!(given.results, sparse.embed(&["a"]).unwrap().results);

@@ -14,7 +14,7 @@ use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Loaded, Prompt};
 use sconce_ops::{DType, Device, WeightFormat};
 
 /// Pages that this process has touched for the first time.
-fn touched() -> u64 {
+fn touched_pages() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     // The eighth field after the process name, which is in brackets and may contain anything.
     stat.rsplit(')').next().unwrap().split_whitespace().nth(7).unwrap().parse().unwrap()
@@ -32,7 +32,7 @@ const PASSES: u64 = 10;
 const FEW: u64 = 4;
 
 #[test]
-fn a_pass_after_warm_up_touches_no_new_page() {
+fn forward_passes_after_warmup_touch_few_new_pages() {
     for (dtype, weight_format) in [(DType::F32, None), (DType::BF16, None), (DType::F32, Some(WeightFormat::Bytes))] {
         let source = Options::from_env().unwrap();
         let options = LoadOptions::new(source)
@@ -46,9 +46,9 @@ fn a_pass_after_warm_up_touches_no_new_page() {
         (0..3).for_each(|_| shapes.iter().for_each(|texts| run(texts)));
         // One shape repeatedly, and then all of them in turn.
         for (name, mix) in [("1x16", &shapes[..1]), ("32x128", &shapes[2..3]), ("in turn", &shapes[..])] {
-            let before = touched();
+            let before = touched_pages();
             (0..PASSES).for_each(|_| mix.iter().for_each(|texts| run(texts)));
-            let (pages, passes) = (touched() - before, PASSES * mix.len() as u64);
+            let (pages, passes) = (touched_pages() - before, PASSES * mix.len() as u64);
             let format = model.plan().format();
             println!("{format} {name}: {pages} pages in {passes} passes");
             assert!(pages < FEW * passes, "{format} {name}: {pages} pages in {passes} passes");

@@ -30,12 +30,12 @@ fn families() -> Vec<String> {
 
 /// The tasks to plan a model for: the detected one, and sparse embeddings for a masked language
 /// model.
-fn kinds(name: &str, dir: &Path) -> Vec<Task> {
+fn tasks_of(name: &str, dir: &Path) -> Vec<Task> {
     std::iter::once(Task::detect(dir).unwrap()).chain(name.contains("mlm").then_some(Task::Sparse)).collect()
 }
 
 #[test]
-fn every_op_of_every_family_has_a_rung_on_every_device_and_none_is_the_host() {
+fn every_op_of_every_family_is_fused_on_every_device() {
     for name in families() {
         let dir = materialize(&name);
         // A single tower cannot compare texts and images.
@@ -43,14 +43,14 @@ fn every_op_of_every_family_has_a_rung_on_every_device_and_none_is_the_host() {
         if single.contains(&&*name) {
             continue;
         }
-        for kind in kinds(&name, dir.path()) {
+        for task in tasks_of(&name, dir.path()) {
             for device in [Device::Cpu, Device::Cuda(0), Device::Metal(0)] {
-                let plan = kind
+                let plan = task
                     .plan(&Files::local(dir.path()), device, &options())
-                    .unwrap_or_else(|e| panic!("{name} for {kind}: {e}"));
-                assert!(!plan.steps.is_empty() && plan.weights > 0 && plan.workspace > 0, "{name} for {kind}");
+                    .unwrap_or_else(|e| panic!("{name} for {task}: {e}"));
+                assert!(!plan.steps.is_empty() && plan.weights > 0 && plan.workspace > 0, "{name} for {task}");
                 for step in &plan.steps {
-                    assert_eq!(step.rung, Ok(Rung::Fused), "{name} for {kind} on {device}: {}", step.op);
+                    assert_eq!(step.rung, Ok(Rung::Fused), "{name} for {task} on {device}: {}", step.op);
                 }
             }
         }
@@ -60,7 +60,7 @@ fn every_op_of_every_family_has_a_rung_on_every_device_and_none_is_the_host() {
 /// Captured passes have their own buffers: twice what the largest pass holds, which here is the
 /// batch itself.
 #[test]
-fn recorded_passes_are_planned_for() {
+fn cuda_graphs_are_included_in_the_plan() {
     let dir = materialize("task-rerank");
     let of = |device| Task::detect(dir.path()).unwrap().plan(&Files::local(dir.path()), device, &options()).unwrap();
     let (cpu, cuda) = (of(Device::Cpu), of(Device::Cuda(0)));
@@ -75,26 +75,26 @@ fn recorded_passes_are_planned_for() {
 }
 
 #[test]
-fn what_a_device_supports_comes_from_the_plan() {
+fn supports_reports_the_refusals_of_the_plan() {
     let dir = materialize("task-rerank");
-    let here = supports(Device::Cpu, &Files::local(dir.path()), &options()).unwrap();
-    assert!(here.is_full() && here.task == Task::Rerank && here.refusals.is_empty());
+    let cpu = supports(Device::Cpu, &Files::local(dir.path()), &options()).unwrap();
+    assert!(cpu.is_full() && cpu.task == Task::Rerank && cpu.refusals.is_empty());
     let mut fused = options();
     fused.policy.force = Some(Rung::Fused);
     let attention = Withdrawn { op: "attention".into(), kind: "cuda".into(), dtype: fused.dtype, rung: Rung::Fused };
     fused.policy.withdrawn = vec![attention];
-    let there = supports(Device::Cuda(7), &Files::local(dir.path()), &fused).unwrap();
-    assert!(!there.is_full() && there.refusals.iter().any(|r| r.contains("is withdrawn")), "{:?}", there.refusals);
+    let cuda = supports(Device::Cuda(7), &Files::local(dir.path()), &fused).unwrap();
+    assert!(!cuda.is_full() && cuda.refusals.iter().any(|r| r.contains("is withdrawn")), "{:?}", cuda.refusals);
 }
 
 /// Writes `config` beside the weights in `dir` and plans; anything except a panic or a long wait is
 /// fine.
-fn survives(dir: &Path, config: &Value, what: &str) {
+fn assert_survives(dir: &Path, config: &Value, what: &str) {
     std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
     let start = Instant::now();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        for kind in [Task::Embed, Task::Classify, Task::Clip] {
-            let _ = kind.plan(&Files::local(dir), Device::Cpu, &options());
+        for task in [Task::Embed, Task::Classify, Task::Clip] {
+            let _ = task.plan(&Files::local(dir), Device::Cpu, &options());
         }
     }));
     assert!(outcome.is_ok(), "{what}: panicked");
@@ -112,7 +112,7 @@ fn fields(value: &Value, path: &str, out: &mut Vec<String>) {
 }
 
 #[test]
-fn no_field_of_any_configuration_can_crash_or_hang_us() {
+fn no_field_of_any_configuration_crashes_or_hangs_planning() {
     let tiny: Vec<String> = families()
         .into_iter()
         .filter(|n| {
@@ -142,7 +142,7 @@ fn no_field_of_any_configuration_can_crash_or_hang_us() {
             for value in &broken {
                 let mut config = config.clone();
                 *config.pointer_mut(&path).unwrap() = value.clone();
-                survives(dir.path(), &config, &format!("{name}: {path} = {value}"));
+                assert_survives(dir.path(), &config, &format!("{name}: {path} = {value}"));
             }
         }
     }

@@ -17,7 +17,7 @@ const WORST: [(DType, f32); 2] = [(DType::F32, 1e-5), (DType::F16, 2e-2)];
 
 const PAGE: usize = 8;
 
-const WRITERS: [&str; 3] = ["t5-seq2seq", "flan-t5-seq2seq", "mt5-seq2seq"];
+const SEQ2SEQ: [&str; 3] = ["t5-seq2seq", "flan-t5-seq2seq", "mt5-seq2seq"];
 
 const DECODERS: [&str; 8] = ["llama-2", "mistral", "mixtral", "qwen3", "gemma-2", "gpt2", "falcon-rw", "phi-2"];
 
@@ -49,7 +49,7 @@ impl Pass for Texts<'_> {
 }
 
 /// The requested results, without those of the dummy sequence.
-fn asked(texts: &Texts<'_>, results: &[Tensor]) -> Vec<f32> {
+fn requested_rows(texts: &Texts<'_>, results: &[Tensor]) -> Vec<f32> {
     let tokens = texts.sequences.iter().map(|s| s.ids.len()).sum::<usize>();
     let rows = [tokens, texts.sequences.len()];
     let own = |(t, n): (&Tensor, usize)| t.narrow(0, 0, n).unwrap().to_f32().unwrap();
@@ -64,7 +64,7 @@ fn load(name: &str, dtype: DType, place: &Place) -> (Box<dyn Encoder>, Option<Lm
     (encoder(&config, &weights).unwrap_or_else(|e| panic!("{name}: {e}")), lm_head(&config, &weights).ok())
 }
 
-fn short_texts(kind: &str) {
+fn encoder_graphs_equal_direct_passes(kind: &str) {
     let lengths: [&[usize]; 9] = [&[7], &[16], &[12], &[3, 9], &[1, 1], &[5, 20, 2], &[1, 1, 29], &[40], &[33, 1]];
     let names = [
         "bert-token",
@@ -92,20 +92,20 @@ fn short_texts(kind: &str) {
                     let texts = Texts { encoder: &*encoder, sequences, place: &place };
                     let counted = || ladder.counts().iter().map(|(_, n)| n).sum::<u64>();
                     let before = counted();
-                    let want = asked(&texts, &replay::run(&texts).unwrap().1);
+                    let want = requested_rows(&texts, &replay::run(&texts).unwrap().1);
                     let calls = counted() - before;
                     let tokens = texts.sequences.iter().map(|s| s.ids.len()).sum();
                     let fill = passes.fill(tokens, lengths.len());
-                    let got = asked(&texts, &passes.replay(&texts, 0, fill).unwrap().1);
+                    let got = requested_rows(&texts, &passes.replay(&texts, 0, fill).unwrap().1);
                     let largest = worst(&want, &vec![0.0; want.len()]);
                     let off = worst(&got, &want) / largest;
                     assert!(off <= allowed, "{name} in {dtype} on {}, {lengths:?}: {off:.1e}", place.device());
-                    assert_eq!(counted() - before, 2 * calls, "a replay is counted as what it replays: {name}");
+                    assert_eq!(counted() - before, 2 * calls, "{name}: a replay counts the ops that it replays");
                 }
             }
             let made = passes.count();
             assert_eq!(made > 0, matches!(place.device(), Device::Cuda(_)), "{name} on {}: {made}", place.device());
-            println!("{name} in {dtype} on {}: {made} recordings", place.device());
+            println!("{name} in {dtype} on {}: {made} graphs", place.device());
         }
     }
 }
@@ -136,7 +136,7 @@ impl Pass for DecodePass<'_> {
 
 /// Sequences that join and leave, and grow over pages and powers of two; the kernels are the same,
 /// and so are the bits.
-fn decoding(kind: &str) {
+fn decode_graphs_equal_direct_passes(kind: &str) {
     for (place, force) in places(kind) {
         let _here = Ladder::new(Policy::default().with_force(force)).enter();
         for (name, dtype) in DECODERS.iter().flat_map(|name| [DType::F32, DType::BF16].map(|dtype| (name, dtype))) {
@@ -163,13 +163,13 @@ fn decoding(kind: &str) {
                 replay::run(&DecodePass { model, chunks, cache, place: &place }).unwrap();
             }
             for step in 0..16 {
-                let who: &[usize] = [&[0, 1, 2][..], &[0, 1, 2], &[0, 1, 2], &[2, 0], &[1]][step % 5];
+                let active: &[usize] = [&[0, 1, 2][..], &[0, 1, 2], &[0, 1, 2], &[2, 0], &[1]][step % 5];
                 let mut results = caches.each_ref().map(|cache| {
-                    let chunks = who.iter().map(|s| chunk(*s, starts[*s] + step, 1)).collect();
+                    let chunks = active.iter().map(|s| chunk(*s, starts[*s] + step, 1)).collect();
                     DecodePass { model, chunks, cache, place: &place }
                 });
-                let [by_itself, replayed] = &mut results;
-                let want = replay::run(by_itself).unwrap().1[0].to_f32().unwrap();
+                let [direct, replayed] = &mut results;
+                let want = replay::run(direct).unwrap().1[0].to_f32().unwrap();
                 let got = passes.replay(replayed, 0, None).unwrap().1[0].to_f32().unwrap();
                 assert!(
                     got == want,
@@ -186,7 +186,7 @@ fn decoding(kind: &str) {
             }
             let made = passes.count();
             assert_eq!(made > 0, matches!(place.device(), Device::Cuda(_)), "{name} on {}: {made}", place.device());
-            println!("{name} in {dtype} on {}: {made} recordings", place.device());
+            println!("{name} in {dtype} on {}: {made} graphs", place.device());
         }
     }
 }
@@ -227,14 +227,15 @@ fn pages(of: usize, end: usize) -> Arc<[u32]> {
     (0..end.div_ceil(PAGE) as u32).map(|page| 3 * page + of as u32).collect()
 }
 
-/// Answers that join, leave and grow as in [`decoding`], and attend to another input each time.
-fn writing(kind: &str) {
+/// Answers that join, leave and grow as in [`decode_graphs_equal_direct_passes`], and attend to
+/// another input each time.
+fn seq2seq_graphs_equal_direct_passes(kind: &str) {
     const INPUTS: [usize; 3] = [150, 40, 3];
     const STARTS: [usize; 3] = [250, 30, 1];
     for (place, force) in places(kind) {
         let ladder = Ladder::new(Policy::default().with_force(force));
         let _here = ladder.clone().enter();
-        for (name, dtype) in WRITERS.iter().flat_map(|name| [DType::F32, DType::BF16].map(|dtype| (name, dtype))) {
+        for (name, dtype) in SEQ2SEQ.iter().flat_map(|name| [DType::F32, DType::BF16].map(|dtype| (name, dtype))) {
             let dir = materialize(name);
             let weights = Weights::new(Arc::new(Checkpoint::open(dir.path()).unwrap()), dtype, place.clone());
             let model = seq2seq(&json(&dir.path().join("config.json")), &weights).unwrap();
@@ -249,14 +250,14 @@ fn writing(kind: &str) {
             let rows = EncoderKv::new(&inputs, PAGE, &read).unwrap().rows(&place).unwrap();
             model.remember(&states, &read, &rows).unwrap();
             // The tokens of each sequence from its start on, with the input whose turn it is.
-            let pass = |who: &[usize], (step, n): (usize, Option<usize>), written| {
+            let pass = |active: &[usize], (step, n): (usize, Option<usize>), written| {
                 let chunk = |s: &usize| {
                     let (start, n) = (n.map_or(0, |_| STARTS[*s] + step), n.unwrap_or(STARTS[*s]));
                     let ids = (start..start + n).map(|i| id(i, *s)).collect();
                     TokenChunk { ids, start, table: pages(*s, start + n), wanted: 1 }
                 };
                 let input = |s: &usize| inputs[(*s + step) % 3].clone();
-                let (chunks, inputs) = (who.iter().map(chunk).collect(), who.iter().map(input).collect());
+                let (chunks, inputs) = (active.iter().map(chunk).collect(), active.iter().map(input).collect());
                 Seq2SeqPass { model, chunks, inputs, caches: (&read, written), place: &place }
             };
             for written in &written {
@@ -264,15 +265,15 @@ fn writing(kind: &str) {
             }
             let counted = || ladder.counts().iter().map(|(_, n)| n).sum::<u64>();
             for step in 0..16 {
-                let who: &[usize] = [&[0, 1, 2][..], &[0, 1, 2], &[0, 1, 2], &[2, 0], &[1]][step % 5];
-                let [by_itself, replayed] = written.each_ref().map(|written| pass(who, (step, Some(1)), written));
+                let active: &[usize] = [&[0, 1, 2][..], &[0, 1, 2], &[0, 1, 2], &[2, 0], &[1]][step % 5];
+                let [direct, replayed] = written.each_ref().map(|written| pass(active, (step, Some(1)), written));
                 let before = counted();
-                let want = replay::run(&by_itself).unwrap().1[0].to_f32().unwrap();
+                let want = replay::run(&direct).unwrap().1[0].to_f32().unwrap();
                 let calls = counted() - before;
                 let got = passes.replay(&replayed, 0, None).unwrap().1[0].to_f32().unwrap();
                 let what = format!("{name} in {dtype} on {}, step {step}", place.device());
                 assert!(got == want, "{what}: {:.1e}", worst(&got, &want));
-                assert_eq!(counted() - before, 2 * calls, "{what}: a replay is counted as what it replays");
+                assert_eq!(counted() - before, 2 * calls, "{what}: a replay counts the ops that it replays");
                 // Tokens that the other batches leave out are written too, so that no sequence has
                 // a hole.
                 for written in &written {
@@ -283,15 +284,15 @@ fn writing(kind: &str) {
             let made = passes.count();
             let least = if matches!(place.device(), Device::Cuda(_)) { 3 } else { 0 };
             assert!(made >= least && (made > 0) == (least > 0), "{name} on {}: {made}", place.device());
-            println!("{name} in {dtype} on {}: {made} recordings", place.device());
+            println!("{name} in {dtype} on {}: {made} graphs", place.device());
         }
     }
 }
 
 fn main() {
     Suite::new(devices())
-        .on_each("short_texts", short_texts)
-        .on_each("decoding", decoding)
-        .on_each("writing", writing)
+        .on_each("encoder_graphs_equal_direct_passes", encoder_graphs_equal_direct_passes)
+        .on_each("decode_graphs_equal_direct_passes", decode_graphs_equal_direct_passes)
+        .on_each("seq2seq_graphs_equal_direct_passes", seq2seq_graphs_equal_direct_passes)
         .run()
 }

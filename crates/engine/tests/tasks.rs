@@ -45,7 +45,7 @@ fn answers(name: &str) -> Value {
 }
 
 #[test]
-fn a_reranker_orders_as_the_cross_encoder_does() {
+fn reranker_equals_the_cross_encoder() {
     for name in ["task-rerank", "task-rerank-roberta"] {
         let (dir, answers, arrays) = (materialize(name), answers(name), arrays(name));
         let strings =
@@ -86,7 +86,7 @@ fn a_reranker_orders_as_the_cross_encoder_does() {
 }
 
 #[test]
-fn a_classifier_says_what_the_pipeline_says() {
+fn classifier_equals_the_transformers_pipeline() {
     for kind in ["", "-multi", "-one", "-single", "-regression", "-extreme", "-extreme-multi"] {
         let name = &format!("task-classify{kind}");
         let (dir, answers) = (materialize(name), answers(name));
@@ -124,7 +124,7 @@ fn a_classifier_says_what_the_pipeline_says() {
 }
 
 #[test]
-fn a_tagger_finds_what_the_pipeline_finds() {
+fn tagger_equals_the_transformers_pipeline() {
     let strategies = [
         ("none", Strategy::None),
         ("simple", Strategy::Simple),
@@ -159,8 +159,8 @@ fn a_tagger_finds_what_the_pipeline_finds() {
                 }
             }
         }
-        let sure = tagger.tag(&texts(&cases), Strategy::None, 0.9).unwrap();
-        assert!(sure.results.iter().flatten().all(|e| e.score >= 0.9));
+        let confident = tagger.tag(&texts(&cases), Strategy::None, 0.9).unwrap();
+        assert!(confident.results.iter().flatten().all(|e| e.score >= 0.9));
     }
 }
 
@@ -173,14 +173,14 @@ fn sparse_weights_equal_those_of_the_sparse_encoder() {
         let sparse = SparseEncoder::load(&reference(dir.path()), &options(), &()).unwrap();
         let got = sparse.embed(&texts(&cases)).unwrap();
         for (case, got) in cases.iter().zip(&got.results) {
-            same_weights(name, &case["weights"], got, 2e-5);
+            assert_same_weights(name, &case["weights"], got, 2e-5);
         }
         assert!(sparse.token(got.results[0].ids[0]).is_some());
     }
 }
 
 /// A weight near zero may be on either side of it.
-fn same_weights(name: &str, want: &Value, got: &sconce_engine::SparseVector, tolerance: f64) {
+fn assert_same_weights(name: &str, want: &Value, got: &sconce_engine::SparseVector, tolerance: f64) {
     let want = want.as_object().unwrap();
     let weight = |id: &u32| want.get(&id.to_string()).and_then(Value::as_f64).unwrap_or(0.0);
     for (id, w) in got.ids.iter().zip(&got.weights) {
@@ -217,7 +217,7 @@ fn late_interaction_equals_the_reference_in_every_layout() {
 }
 
 #[test]
-fn m3_gives_all_three_in_one_pass() {
+fn m3_gives_dense_sparse_and_multi_vectors_in_one_pass() {
     let (dir, answers, arrays) = (materialize("task-m3"), answers("task-m3"), arrays("task-m3"));
     let m3 = M3::load(&reference(dir.path()), &options(), &()).unwrap();
     let cases = cases(&answers, "cases");
@@ -228,7 +228,7 @@ fn m3_gives_all_three_in_one_pass() {
     assert!(worst(&multi, &arrays.f32("multi").values) <= F32);
     let sparse_scores = arrays.f32("sparse_scores").values;
     for (i, (case, text)) in cases.iter().zip(&got.results).enumerate() {
-        same_weights("task-m3", &case["sparse"], &text.sparse, 2e-5);
+        assert_same_weights("task-m3", &case["sparse"], &text.sparse, 2e-5);
         for (j, other) in got.results.iter().enumerate() {
             let want = sparse_scores[i * got.results.len() + j];
             assert!((text.sparse.dot(&other.sparse) - want).abs() <= 1e-4 * want.abs().max(1.0));
@@ -243,7 +243,7 @@ fn m3_gives_all_three_in_one_pass() {
 }
 
 #[test]
-fn smaller_forms_are_those_of_sentence_transformers() {
+fn quantized_embeddings_equal_sentence_transformers() {
     let arrays = arrays("task-outputs");
     let of = |name: &str| {
         let a = arrays.f32(name);
@@ -254,9 +254,9 @@ fn smaller_forms_are_those_of_sentence_transformers() {
     let ranges = Ranges::new(ranges.row(0).to_vec(), ranges.row(1).to_vec()).unwrap();
     let calibrated = Ranges::of(&of("calibration")).unwrap();
     for (key, precision) in [("int8", Precision::Int8), ("uint8", Precision::Uint8)] {
-        for (how, ranges) in [("own", None), ("ranges", Some(&ranges)), ("calibration", Some(&calibrated))] {
+        for (source, ranges) in [("own", None), ("ranges", Some(&ranges)), ("calibration", Some(&calibrated))] {
             let got = e.quantize(precision, ranges).unwrap();
-            assert_eq!(got.bytes, arrays.bytes(&format!("{key}.{how}")), "{key}.{how}");
+            assert_eq!(got.bytes, arrays.bytes(&format!("{key}.{source}")), "{key}.{source}");
         }
     }
     assert_eq!(e.quantize(Precision::Binary, None).unwrap().bytes, arrays.bytes("binary"));
@@ -267,7 +267,7 @@ fn smaller_forms_are_those_of_sentence_transformers() {
 }
 
 #[test]
-fn cut_vectors_are_cut_first_and_normalised_then() {
+fn truncated_embeddings_are_normalized_after_the_cut() {
     let (dir, answers, arrays) =
         (materialize("task-outputs-truncate"), answers("task-outputs-truncate"), arrays("task-outputs-truncate"));
     let embedder = Embedder::load(&reference(dir.path()), &options(), &()).unwrap();
@@ -281,7 +281,7 @@ fn cut_vectors_are_cut_first_and_normalised_then() {
 }
 
 #[test]
-fn static_models_read_as_their_own_library_does() {
+fn static_embeddings_equal_their_library() {
     for kind in [
         "",
         "-normalize",
@@ -308,7 +308,7 @@ fn static_models_read_as_their_own_library_does() {
 }
 
 #[test]
-fn texts_and_images_meet_as_in_transformers() {
+fn image_and_text_embeddings_equal_transformers() {
     for name in ["task-clip", "task-clip-end", "task-siglip"] {
         let (dir, answers, arrays) = (materialize(name), answers(name), arrays(name));
         let strings =

@@ -73,12 +73,12 @@ fn images(tower: &dyn VisionTower, pixels: &[&[f32]], dtype: DType, place: &Plac
     (seen, vectors)
 }
 
-fn cut(arrays: &Arrays, tower: &dyn VisionTower) -> Vec<Vec<f32>> {
+fn split_images(arrays: &Arrays, tower: &dyn VisionTower) -> Vec<Vec<f32>> {
     let side = tower.image().side;
     arrays.f32("pixels").values.chunks(3 * side * side).map(<[f32]>::to_vec).collect()
 }
 
-fn borrowed(pixels: &[Vec<f32>]) -> Vec<&[f32]> {
+fn as_slices(pixels: &[Vec<f32>]) -> Vec<&[f32]> {
     pixels.iter().map(Vec::as_slice).collect()
 }
 
@@ -102,7 +102,7 @@ fn check_tower(what: &str, (seen, vectors): &TowerOutputs, arrays: &Arrays, pref
     check(&format!("{what} {embeds}"), &vectors.to_f32().unwrap(), &arrays.f32(embeds).values);
 }
 
-fn every_layer_and_every_vector_equal_the_reference_in_every_place(kind: &str) {
+fn every_layer_and_embedding_equals_the_reference(kind: &str) {
     for name in MODELS {
         let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
         for (place, force) in places(kind) {
@@ -112,7 +112,8 @@ fn every_layer_and_every_vector_equal_the_reference_in_every_place(kind: &str) {
             let what = format!("{name} on {}{on}", place.device());
             let model = files.dual(DType::F32, &place);
             let text = model.text.as_deref().map(|tower| texts(tower, &sequences(&arrays), &place));
-            let image = model.vision.as_deref().map(|t| images(t, &borrowed(&cut(&arrays, t)), DType::F32, &place));
+            let image =
+                model.vision.as_deref().map(|t| images(t, &as_slices(&split_images(&arrays, t)), DType::F32, &place));
             assert_eq!((text.is_some(), image.is_some()), (arrays.has("ids"), arrays.has("pixels")), "{name}");
             for (seen, prefix, embeds) in [(&text, "", "text_embeds"), (&image, "vision.", "image_embeds")] {
                 let Some(seen) = seen else { continue };
@@ -131,13 +132,13 @@ fn every_layer_and_every_vector_equal_the_reference_in_every_place(kind: &str) {
                 println!("{what} logits: {off:.2e}");
                 assert!(off <= F32, "{what} logits: off by {off:.2e}");
             }
-            let asked = |rung| force.map_or(rung != Rung::Host, |force| rung == force);
-            assert!(ladder.counts().iter().all(|(c, n)| asked(c.rung) && *n > 0), "{what}");
+            let is_expected = |rung| force.map_or(rung != Rung::Host, |force| rung == force);
+            assert!(ladder.counts().iter().all(|(c, n)| is_expected(c.rung) && *n > 0), "{what}");
         }
     }
 }
 
-fn everything_is_read() {
+fn every_weight_is_read() {
     for name in MODELS {
         let files = Files::of(name);
         let weights = files.weights(DType::F32, &Place::cpu());
@@ -147,20 +148,20 @@ fn everything_is_read() {
     }
 }
 
-fn only_siglip_wants_padding() {
+fn only_siglip_pads_texts() {
     let padding =
         |name: &str| Files::of(name).dual(DType::F32, &Place::cpu()).text.map(|t| (t.padding(), t.limits().positions));
     assert_eq!(padding("clip-tiny"), Some((None, 20)));
     assert_eq!(padding("siglip-projection"), Some((Some(16), 16)));
 }
 
-fn a_text_and_an_image_do_not_see_their_neighbours() {
+fn batch_does_not_change_a_text_or_an_image() {
     for name in ["clip-tiny", "siglip-tiny"] {
         let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
         let model = files.dual(DType::F32, &Place::cpu());
         let (text, vision) = (model.text.as_deref().unwrap(), model.vision.as_deref().unwrap());
-        let (sequences, pixels) = (sequences(&arrays), cut(&arrays, vision));
-        let pixels = borrowed(&pixels);
+        let (sequences, pixels) = (sequences(&arrays), split_images(&arrays, vision));
+        let pixels = as_slices(&pixels);
         let values = |seen: TowerOutputs| seen.1.to_f32().unwrap();
         let alone: Vec<f32> =
             sequences.iter().flat_map(|s| values(texts(text, std::slice::from_ref(s), &Place::cpu()))).collect();
@@ -171,7 +172,7 @@ fn a_text_and_an_image_do_not_see_their_neighbours() {
     }
 }
 
-fn half_formats_stay_near_our_own_f32(kind: &str) {
+fn half_formats_stay_near_f32(kind: &str) {
     for name in ["clip-tiny", "siglip-tiny"] {
         let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
         let run = |dtype, place: &Place| {
@@ -180,7 +181,7 @@ fn half_formats_stay_near_our_own_f32(kind: &str) {
             let longest = text.limits().positions;
             let ids = |n: usize| (0..n).map(|i| (i * 7 + n) as u32 % 99).collect();
             let sequences = [1, 2, 17, longest].map(|n| Sequence { ids: ids(n), ..Sequence::default() });
-            [texts(text, &sequences, place), images(vision, &borrowed(&cut(&arrays, vision)), dtype, place)]
+            [texts(text, &sequences, place), images(vision, &as_slices(&split_images(&arrays, vision)), dtype, place)]
         };
         let want = run(DType::F32, &Place::cpu());
         for (place, force) in places(kind).into_iter().filter(|(_, rung)| *rung == Some(Rung::Fused)) {
@@ -202,7 +203,7 @@ fn half_formats_stay_near_our_own_f32(kind: &str) {
     }
 }
 
-fn a_phantom_runs_the_same_way() {
+fn phantom_run_gives_the_output_shapes() {
     for name in ["clip-tiny", "siglip-tiny"] {
         let (files, place) = (Files::of(name), Place::phantom(Device::Metal(0)));
         let model = dual(&files.config(), &files.weights(DType::F16, &place)).unwrap();
@@ -216,33 +217,33 @@ fn a_phantom_runs_the_same_way() {
     }
 }
 
-fn what_would_change_the_result_is_refused() {
-    let refused = |name: &str, change: &dyn Fn(&mut Value), why: &str| {
+fn unsupported_settings_are_refused() {
+    let assert_refused = |name: &str, change: &dyn Fn(&mut Value), why: &str| {
         let files = Files::of(name);
         let mut config = files.config();
         change(&mut config);
         let error = dual(&config, &files.weights(DType::F32, &Place::cpu())).err().map(|e| e.to_string());
         assert!(error.as_ref().is_some_and(|e| e.contains(why)), "{name} {why}: {error:?}");
     };
-    refused("siglip-tiny", &|c| c["model_type"] = json!("siglip2"), "variable image sizes");
-    refused("siglip-tiny", &|c| c["model_type"] = json!("bert"), "no text and image towers");
-    refused("siglip-tiny", &|c| c["vision_config"]["vision_use_head"] = json!(false), "vision_use_head");
-    refused("siglip-tiny", &|c| c["vision_config"]["image_size"] = json!(48), "position_embedding");
-    refused("siglip-projection", &|c| c["text_config"]["projection_size"] = json!(36), "head");
-    refused("clip-tiny", &|c| c["vision_config"]["num_channels"] = json!(1), "num_channels");
-    refused("clip-tiny", &|c| c["vision_config"]["patch_size"] = json!(0), "patch_size");
+    assert_refused("siglip-tiny", &|c| c["model_type"] = json!("siglip2"), "variable image sizes");
+    assert_refused("siglip-tiny", &|c| c["model_type"] = json!("bert"), "no text and image towers");
+    assert_refused("siglip-tiny", &|c| c["vision_config"]["vision_use_head"] = json!(false), "vision_use_head");
+    assert_refused("siglip-tiny", &|c| c["vision_config"]["image_size"] = json!(48), "position_embedding");
+    assert_refused("siglip-projection", &|c| c["text_config"]["projection_size"] = json!(36), "head");
+    assert_refused("clip-tiny", &|c| c["vision_config"]["num_channels"] = json!(1), "num_channels");
+    assert_refused("clip-tiny", &|c| c["vision_config"]["patch_size"] = json!(0), "patch_size");
     let huge = |c: &mut Value| {
         for size in ["image_size", "patch_size"] {
             c["vision_config"][size] = json!(1u64 << 40);
         }
     };
-    refused("clip-tiny", &huge, "patch_size");
-    refused("clip-tiny", &|c| c["text_config"]["eos_token_id"] = json!([2, 3]), "invalid type");
-    refused("clip-tiny", &|c| c["text_config"] = json!([]), "not an object");
+    assert_refused("clip-tiny", &huge, "patch_size");
+    assert_refused("clip-tiny", &|c| c["text_config"]["eos_token_id"] = json!([2, 3]), "invalid type");
+    assert_refused("clip-tiny", &|c| c["text_config"] = json!([]), "not an object");
 }
 
 /// The oldest files repeat a tower's configuration, and transformers uses the repetition.
-fn an_old_name_of_a_towers_configuration_wins() {
+fn text_config_dict_overrides_text_config() {
     let files = Files::of("clip-tiny");
     let mut config = files.config();
     config["text_config_dict"] = config["text_config"].take();
@@ -253,16 +254,13 @@ fn an_old_name_of_a_towers_configuration_wins() {
 
 fn main() {
     Suite::new(devices())
-        .on_each(
-            "every_layer_and_every_vector_equal_the_reference_in_every_place",
-            every_layer_and_every_vector_equal_the_reference_in_every_place,
-        )
-        .test("everything_is_read", everything_is_read)
-        .test("only_siglip_wants_padding", only_siglip_wants_padding)
-        .test("a_text_and_an_image_do_not_see_their_neighbours", a_text_and_an_image_do_not_see_their_neighbours)
-        .on_each("half_formats_stay_near_our_own_f32", half_formats_stay_near_our_own_f32)
-        .test("a_phantom_runs_the_same_way", a_phantom_runs_the_same_way)
-        .test("what_would_change_the_result_is_refused", what_would_change_the_result_is_refused)
-        .test("an_old_name_of_a_towers_configuration_wins", an_old_name_of_a_towers_configuration_wins)
+        .on_each("every_layer_and_embedding_equals_the_reference", every_layer_and_embedding_equals_the_reference)
+        .test("every_weight_is_read", every_weight_is_read)
+        .test("only_siglip_pads_texts", only_siglip_pads_texts)
+        .test("batch_does_not_change_a_text_or_an_image", batch_does_not_change_a_text_or_an_image)
+        .on_each("half_formats_stay_near_f32", half_formats_stay_near_f32)
+        .test("phantom_run_gives_the_output_shapes", phantom_run_gives_the_output_shapes)
+        .test("unsupported_settings_are_refused", unsupported_settings_are_refused)
+        .test("text_config_dict_overrides_text_config", text_config_dict_overrides_text_config)
         .run()
 }

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_transposed_matrix_is_read_by_rows() {
+    fn transposed_matrix_is_read_row_major() {
         let dir = tempfile::tempdir().unwrap();
         let saved = concat!(env!("CARGO_MANIFEST_DIR"), "/src/torch/goldens/transposed.pt");
         std::fs::copy(saved, dir.path().join("pytorch_model.bin")).unwrap();

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configuration_that_is_no_object_is_refused() {
+    fn config_json_must_be_an_object() {
         let dir = tempfile::tempdir().unwrap();
         for text in ["[]", "null", "3", "\"llama\"", "[{\"model_type\": \"llama\"}]"] {
             std::fs::write(dir.path().join("config.json"), text).unwrap();

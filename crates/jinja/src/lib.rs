@@ -184,8 +184,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bug_of_ours_fails_one_template_alone() {
-        let error = catch_panic(|| -> Result<(), Fault> { panic!("a fault, as this test wants it") }).unwrap_err();
+    fn internal_panic_becomes_an_error() {
+        let error = catch_panic(|| -> Result<(), Fault> { panic!("this test panics on purpose") }).unwrap_err();
         assert!(error.to_string().contains("a fault of this program"), "{error}");
         assert_eq!(catch_panic(|| Ok(1)), Ok(1));
     }

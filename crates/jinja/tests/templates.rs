@@ -13,14 +13,14 @@ fn render(source: &str) -> Result<String, Fault> {
 
 /// Reasoning text has three names. As in transformers, a template finds it under the first, and
 /// under the second, which then precedes all other keys.
-fn with_thoughts(mut messages: Value) -> Value {
+fn with_reasoning(mut messages: Value) -> Value {
     for message in messages.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
         let mut named = ["reasoning_content", "thinking", "reasoning"].iter().filter_map(|name| message.get(*name));
-        if let Some(thought) = named.find(|thought| !thought.is_null()).cloned() {
+        if let Some(reasoning) = named.find(|reasoning| !reasoning.is_null()).cloned() {
             let rest = std::mem::take(message);
-            message.insert("thinking".into(), thought.clone());
+            message.insert("thinking".into(), reasoning.clone());
             message.extend(rest);
-            message.insert("reasoning_content".into(), thought);
+            message.insert("reasoning_content".into(), reasoning);
         }
     }
     messages
@@ -29,7 +29,7 @@ fn with_thoughts(mut messages: Value) -> Value {
 /// Templates in the style of the model families, and single expressions, compared with
 /// transformers.
 #[test]
-fn as_transformers() {
+fn rendering_matches_transformers() {
     let file: Value = serde_json::from_str(include_str!("cases.json")).unwrap();
     let now = Clock { unix: file["unix"].as_i64().unwrap(), offset: 0 };
     let cases = file["cases"].as_array().unwrap();
@@ -37,7 +37,7 @@ fn as_transformers() {
     let mut wrong = Vec::new();
     for case in cases {
         let of = |list: &str| case[list].as_u64().map_or(Value::Null, |i| file[list][i as usize].clone());
-        let (messages, tools) = (with_thoughts(of("messages")), of("tools"));
+        let (messages, tools) = (with_reasoning(of("messages")), of("tools"));
         let (bos, eos, documents) = (json!("<s>"), json!("</s>"), Value::Null);
         let names = [
             ("messages", &messages),
@@ -56,12 +56,12 @@ fn as_transformers() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Hostile templates: each must end soon with an error that says why.
+/// Hostile templates: each must end soon with an error.
 #[test]
-fn hostile_templates_are_stopped() {
+fn hostile_templates_end_with_an_error() {
     let deep = |open: &str, close: &str, n: usize| format!("{{{{ {}1{} }}}}", open.repeat(n), close.repeat(n));
     let blocks = format!("{}{}", "{% if true %}".repeat(5000), "{% endif %}".repeat(5000));
-    let run: Vec<String> = [
+    let templates: Vec<String> = [
         "{% for a in range(10**9) %}{% endfor %}",
         "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}",
         "{% for a in range(99999) %}{% for b in range(99999) %}x{{ a }}{% endfor %}{% endfor %}",
@@ -110,7 +110,7 @@ fn hostile_templates_are_stopped() {
     .chain([format!("{{{{ 'x'{} }}}}", "|upper".repeat(5000)), format!("{{{{ x{} }}}}", ".a".repeat(5000))])
     .chain([format!("{{{{ 1{} }}}}", " if 1".repeat(100_000)), format!("{{{{ 1|a{} }}}}", ".a".repeat(200_000))])
     .collect();
-    for source in run {
+    for source in templates {
         let began = Instant::now();
         let got = render(&source);
         let source = &source[..source.len().min(100)];
@@ -120,7 +120,7 @@ fn hostile_templates_are_stopped() {
 }
 
 #[test]
-fn long_expressions_are_no_deep_ones() {
+fn long_flat_expressions_are_accepted() {
     assert_eq!(render(&format!("{{{{ 1{} }}}}", " + 1".repeat(9999))).unwrap(), "10000");
     assert_eq!(render(&format!("{{{{ 'a'{} }}}}", " ~ 'a'".repeat(99))).unwrap(), "a".repeat(100));
     let elif = format!("{{% if false %}}{}{{% endif %}}", "{% elif false %}".repeat(3000));
@@ -128,7 +128,7 @@ fn long_expressions_are_no_deep_ones() {
 }
 
 #[test]
-fn what_has_no_order_has_a_place() {
+fn sort_handles_nan_and_rejects_mixed_types() {
     let with = |rest: &str| render(&format!("{{% set n = 'nan'|float %}}{rest}"));
     // Long enough for the standard library's sort to notice an inconsistent order and panic.
     assert_eq!(with("{{ (([3, n, 1] * 40)|sort)[:80] == [1] * 40 + [3] * 40 }}").unwrap(), "True");
@@ -149,7 +149,7 @@ fn what_has_no_order_has_a_place() {
 }
 
 #[test]
-fn strings_side_by_side_are_read_once() {
+fn adjacent_strings_parse_in_linear_time() {
     let began = Instant::now();
     assert_eq!(render(&format!("{{{{ {} }}}}", "'a'".repeat(300_000))).unwrap().len(), 300_000);
     assert!(began.elapsed() < Duration::from_secs(20), "took {:?}", began.elapsed());
@@ -158,7 +158,7 @@ fn strings_side_by_side_are_read_once() {
 /// The longest chains within the deepest brackets: dropping this tree must not overflow the stack
 /// of a thread.
 #[test]
-fn the_deepest_tree_fits_the_stack() {
+fn deepest_syntax_tree_fits_the_stack() {
     let (mut open, mut close) = (String::new(), String::new());
     for _ in 0..62 {
         open += "x[";
@@ -169,7 +169,7 @@ fn the_deepest_tree_fits_the_stack() {
 }
 
 #[test]
-fn namespaces_that_hold_themselves_end_with_the_rendering() {
+fn cyclic_and_long_namespace_chains_render() {
     assert_eq!(
         render("{% set a = namespace() %}{% set b = namespace(a=a) %}{% set a.b = b %}{{ a.b.a.b is defined }}")
             .unwrap(),

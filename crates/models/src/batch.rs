@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_the_tables_is_refused() {
+    fn ids_types_and_lengths_beyond_limits_are_refused() {
         assert!(batch(&[1, 9, 3], &[0, 1, 1]).is_ok());
         assert!(batch(&[10], &[]).is_err());
         assert!(batch(&[1, 2, 3, 4], &[]).is_err());

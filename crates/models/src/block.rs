@@ -285,7 +285,7 @@ mod tests {
     use super::alibi_slopes;
 
     #[test]
-    fn slopes_of_any_count_of_heads() {
+    fn alibi_slopes_cover_any_number_of_heads() {
         let slopes = |heads| alibi_slopes(heads).collect::<Vec<_>>();
         assert_eq!(slopes(1), [2f32.powi(-8)]);
         assert_eq!(slopes(4), [-2, -4, -6, -8].map(|e| 2f32.powi(e)));

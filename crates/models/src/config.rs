@@ -142,7 +142,7 @@ mod tests {
     use super::ten_to_minus;
 
     #[test]
-    fn powers_of_ten_are_those_that_are_written() {
+    fn ten_to_minus_equals_the_float_literal() {
         assert_eq!((ten_to_minus::<5>(), ten_to_minus::<6>(), ten_to_minus::<7>()), (1e-5, 1e-6, 1e-7));
     }
 }

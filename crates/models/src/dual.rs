@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patches_follow_the_weight_of_a_convolution() {
+    fn patches_are_in_convolution_weight_order() {
         // Pixel (c, y, x) of a 5 × 5 image is 100·c + 10·y + x; the fifth row and column do not
         // fill a patch.
         let pixels: Vec<f32> = (0..75).map(|i| (i / 25 * 100 + i / 5 % 5 * 10 + i % 5) as f32).collect();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_make_no_patches_are_refused() {
+    fn invalid_image_and_patch_sizes_are_refused() {
         let image = |side: u64, patch: u64, colours: u64| {
             let config = serde_json::json!({"image_size": side, "patch_size": patch, "num_channels": colours});
             Image::of(&config, false)

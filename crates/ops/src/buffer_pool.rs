@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_takes_the_buffer_of_one_that_is_gone() {
+    fn freed_buffers_are_reused() {
         let ladder = Ladder::new(Policy::default());
         let x = ones(64);
         let (first, y) = results(&ladder, &x);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_results_alive_share_a_buffer() {
+    fn live_results_never_share_a_buffer() {
         let ladder = Ladder::new(Policy::default());
         let _here = ladder.clone().enter();
         for rows in [64, 100, 64, 80] {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_no_tensor_is_given_back() {
+    fn dropped_buffer_returns_to_the_pool() {
         let ladder = Ladder::new(Policy::default());
         let first = PooledBuffer::<f32>::new(&ladder.ledger, 1 << 14).as_ptr();
         let second = PooledBuffer::<f32>::new(&ladder.ledger, 1 << 14);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_held_than_was_planned() {
+    fn pool_stays_within_the_planned_bytes() {
         let ladder = Ladder::new(Policy::default());
         let _here = ladder.clone().enter();
         let of = |rows: usize| (rows * 256 * 4) as u64;
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_composed_form_may_still_read_is_not_taken() {
+    fn buffer_with_a_candle_view_is_not_reused() {
         let composed = Ladder::new(Policy { force: Some(Rung::Composed), ..Policy::default() });
         let fused = Ladder::new(Policy::default());
         let x = ones(64);

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_round_trip_and_garbage_is_refused() {
+    fn device_names_round_trip_and_invalid_names_are_refused() {
         for d in [Device::Cpu, Device::Cuda(0), Device::Cuda(3), Device::Metal(1)] {
             assert_eq!(d.to_string().parse::<Device>().unwrap(), d);
         }

@@ -201,7 +201,7 @@ mod tests {
     use crate::replay::op_scope;
 
     #[test]
-    fn pages_next_to_each_other_are_one_run() {
+    fn adjacent_pages_form_one_run() {
         let pages = Pages::new(vec![([4, 5, 1].into(), 10), ([0].into(), 2)], 4).unwrap();
         let rows = pages.observe();
         assert_eq!((rows.row(0, 0), rows.row(0, 9), rows.row(1, 1)), (16, 5, 1));

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_filled_up() {
+    fn filled_segments_have_padding_sequences() {
         let s = Segments::filled(&[3, 6], Fill { tokens: 16, sequences: 5 }).unwrap();
         assert_eq!(s.observe().iter().collect::<Vec<_>>(), [0..3, 3..9, 9..16, 16..16, 16..16]);
         assert_eq!((s.count(), s.tokens(), s.fillers(), s.bound(op_scope())), (5, 16, 3, 16));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_follow_each_other_and_empty_sequences_are_refused() {
+    fn segments_are_consecutive_and_empty_sequences_are_refused() {
         let s = Segments::new(&[3, 1, 5]).unwrap();
         assert_eq!(s.observe().iter().collect::<Vec<_>>(), [0..3, 3..4, 4..9]);
         assert_eq!((s.count(), s.tokens()), (3, 9));

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn views_share_one_booking_and_phantoms_are_booked_alike() {
+    fn ledger_counts_views_once_also_for_phantoms() {
         let ladder = Arc::new(ladder::Ladder::default());
         let _here = ladder.clone().enter();
         for place in [Place::cpu(), Place::phantom(Device::Cuda(0))] {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn values_survive_the_trip_and_views_pick_the_right_ones() {
+    fn values_round_trip_and_views_select_the_right_elements() {
         let values: Vec<f32> = (0..24).map(|v| v as f32).collect();
         let t = Tensor::from_f32(&values, &[2, 3, 4], DType::F16, &Place::cpu()).unwrap();
         assert_eq!(t.to_f32().unwrap(), values);

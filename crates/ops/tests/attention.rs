@@ -34,7 +34,7 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
 }
 
-fn holds(shape: &Shape, dtype: DType, place: &Place) {
+fn check_rows(shape: &Shape, dtype: DType, place: &Place) {
     let Shape { heads, kv_heads, size, sees, .. } = *shape;
     let queries = Segments::new(&shape.lengths).unwrap();
     let pages: usize = shape.lengths.iter().map(|n| n.div_ceil(PAGE)).sum();
@@ -100,7 +100,7 @@ fn attention_over_many_rows_equals_f64(kind: &str) {
     for (place, force) in places(kind).into_iter().filter(|(_, rung)| *rung == Some(Rung::Fused)) {
         let _here = Ladder::new(Policy::default().with_force(force)).enter();
         for (shape, dtype) in shapes.iter().flat_map(|shape| [(shape, DType::F16), (shape, DType::BF16)]) {
-            holds(shape, dtype, &place);
+            check_rows(shape, dtype, &place);
         }
     }
 }

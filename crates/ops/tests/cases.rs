@@ -34,7 +34,7 @@ fn every_case_holds_on_all(kind: &str) {
     }
 }
 
-fn a_wrong_answer_fails_its_case() {
+fn wrong_result_fails_its_case() {
     let place = Place::cpu();
     for mut case in sconce_ops::cases() {
         let right = case.reference;
@@ -48,7 +48,7 @@ fn a_wrong_answer_fails_its_case() {
         });
         let fused = variants(Device::Cpu)[0];
         let outcome = check(&case, &place, fused).expect("the CPU has every op");
-        assert!(outcome.failure.is_some(), "{} {} {} does not notice", case.op, case.name, case.dtype);
+        assert!(outcome.failure.is_some(), "{} {} {} does not detect a wrong element", case.op, case.name, case.dtype);
     }
 }
 
@@ -74,7 +74,7 @@ fn f32_in_tiles_is_as_exact_as_in_lanes() {
     assert!(compared >= 2, "only {compared} cases went into tiles");
 }
 
-fn phantoms_have_the_shapes_and_choices_of_the_real_call() {
+fn phantoms_have_the_shapes_and_rungs_of_real_calls() {
     for case in sconce_ops::cases() {
         let ladder = Ladder::new(Policy::default());
         let (phantom, steps) =
@@ -112,11 +112,8 @@ fn main() {
         .on("cuda", "every_case_holds", || every_case_holds_on_all("cuda"))
         .on("metal", "every_case_holds", || every_case_holds_on_all("metal"))
         .on("amx", "f32_in_tiles_is_as_exact_as_in_lanes", f32_in_tiles_is_as_exact_as_in_lanes)
-        .test("a_wrong_answer_fails_its_case", a_wrong_answer_fails_its_case)
-        .test(
-            "phantoms_have_the_shapes_and_choices_of_the_real_call",
-            phantoms_have_the_shapes_and_choices_of_the_real_call,
-        )
+        .test("wrong_result_fails_its_case", wrong_result_fails_its_case)
+        .test("phantoms_have_the_shapes_and_rungs_of_real_calls", phantoms_have_the_shapes_and_rungs_of_real_calls)
         .test("support_md_is_current", support_md_is_current)
         .run()
 }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 #[test]
-fn results_are_in_order_whoever_calls_and_within_a_task_too() {
+fn map_results_are_in_order_with_concurrent_and_nested_callers() {
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -24,7 +24,7 @@ fn results_are_in_order_whoever_calls_and_within_a_task_too() {
 }
 
 #[test]
-fn every_part_is_given_once_with_its_number() {
+fn every_chunk_is_visited_once_with_its_index() {
     for (len, chunk) in [(0, 3), (1, 1), (10, 3), (9, 3), (4, 100)] {
         let mut values = vec![0; len];
         threads::for_each_chunk_mut(&mut values, chunk, |i, part| {
@@ -36,7 +36,7 @@ fn every_part_is_given_once_with_its_number() {
 }
 
 #[test]
-fn a_panic_reaches_the_caller_and_no_worker_is_lost() {
+fn panic_reaches_the_caller_and_no_worker_is_lost() {
     for bad in [0, 63] {
         let message = catch_unwind(|| threads::for_each(64, |i| assert!(i != bad, "task {bad}"))).unwrap_err();
         assert_eq!(message.downcast_ref::<String>(), Some(&format!("task {bad}")));
@@ -52,7 +52,7 @@ fn a_panic_reaches_the_caller_and_no_worker_is_lost() {
 }
 
 #[test]
-fn an_op_does_not_wait_for_a_job() {
+fn ops_do_not_wait_for_background_jobs() {
     let (is_done, started) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
         // Occupies every worker, and does not end before the op has.
@@ -72,7 +72,7 @@ fn an_op_does_not_wait_for_a_job() {
 /// A thread that owns a device, and callers that block all threads of rayon's pool while they wait
 /// for it.
 #[test]
-fn composed_ops_do_not_need_the_pool_of_those_who_wait_for_them() {
+fn composed_ops_do_not_deadlock_with_rayon_callers() {
     let (calls, inbox) = channel::<std::sync::mpsc::Sender<f32>>();
     let device = thread::spawn(move || {
         let _here = Ladder::new(Policy::default().with_force(Some(Rung::Composed))).enter();

@@ -23,7 +23,7 @@ fn tasks() -> Vec<(String, String)> {
 }
 
 #[test]
-fn threads_are_as_many_as_was_said_each_on_a_core() {
+fn set_fixes_the_thread_count_and_pins_each_to_a_core() {
     let (cores, all_cores) = (std::thread::available_parallelism().map_or(1, usize::from), allowed_cores());
     threads::set(Some(cores), true).unwrap();
     assert_eq!(threads::count(), cores);
@@ -36,7 +36,7 @@ fn threads_are_as_many_as_was_said_each_on_a_core() {
         let refusal = threads::set(Some(count), pin).unwrap_err().to_string();
         assert!(refusal.contains(why), "{refusal}");
     }
-    assert_eq!(threads::count(), cores, "what was refused changes nothing");
+    assert_eq!(threads::count(), cores, "a refused call changes nothing");
 
     // On a separate thread, which stays pinned to a core.
     std::thread::spawn(move || {

@@ -30,7 +30,7 @@ fn stored_bytes(stored: Stored, format: WeightFormat, (n, k): (usize, usize), de
 }
 
 #[test]
-fn blocks_stay_blocks_on_gpus() {
+fn blocks_stay_quantized_on_gpus() {
     let (n, k) = (70, 512);
     for gpu in [Device::Metal(0), Device::Cuda(0)] {
         for quant in Quant::all() {

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_declares_models_and_replicas() {
+    fn pool_file_declares_models_and_replicas() {
         let text = r#"
             port = 9300
             start_timeout = 120
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn models_beside_the_file_are_seen_from_it() {
+    fn relative_model_paths_resolve_against_the_pool_file() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("org/here")).unwrap();
         let path = dir.path().join("pool.toml");
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_refused_by_name() {
+    fn unknown_and_invalid_fields_are_refused_by_name() {
         assert!(file("prot = 1").unwrap_err().contains("prot"));
         assert!(file("[[model]]\nmodel = 'a'\nreplica = 2").unwrap_err().contains("replica"));
         assert!(file("[[model]]\nmodel = 'a'\nflags = { contxt = 2 }").unwrap_err().contains("contxt"));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_declared_stays_as_far_as_it_still_is() {
+    fn reconcile_keeps_declared_workers_and_stops_removed_ones() {
         let spec = |name: &str, origin| Spec {
             name: name.into(),
             model: name.into(),
@@ -330,18 +330,18 @@ mod tests {
             restarts: 0,
         };
         let (a, b, c) = (spec("a", Origin::Declared), spec("b", Origin::Declared), spec("c", Origin::Asked));
-        let left = vec![record("a1", &a), record("a2", &a), record("b1", &b), record("c1", &c)];
-        let done = reconcile(&[a.clone(), spec("d", Origin::Declared)], left.clone());
-        assert_eq!(done.keep, [left[0].clone(), left[3].clone()]);
-        assert_eq!(done.stop, [left[1].clone(), left[2].clone()]);
-        assert_eq!(done.start, [spec("d", Origin::Declared)]);
+        let records = vec![record("a1", &a), record("a2", &a), record("b1", &b), record("c1", &c)];
+        let changes = reconcile(&[a.clone(), spec("d", Origin::Declared)], records.clone());
+        assert_eq!(changes.keep, [records[0].clone(), records[3].clone()]);
+        assert_eq!(changes.stop, [records[1].clone(), records[2].clone()]);
+        assert_eq!(changes.start, [spec("d", Origin::Declared)]);
         // A worker whose stop was interrupted counts neither as declared nor as requested.
         let leaving = |r: &Record| Record { leaving: Leaving::Stop, ..r.clone() };
-        let done = reconcile(std::slice::from_ref(&a), vec![leaving(&left[0]), leaving(&left[3])]);
-        assert_eq!((done.keep, done.start), (vec![], vec![a.clone()]));
-        assert_eq!(done.stop, [leaving(&left[0]), leaving(&left[3])]);
+        let changes = reconcile(std::slice::from_ref(&a), vec![leaving(&records[0]), leaving(&records[3])]);
+        assert_eq!((changes.keep, changes.start), (vec![], vec![a.clone()]));
+        assert_eq!(changes.stop, [leaving(&records[0]), leaving(&records[3])]);
         // A drained worker stays drained.
-        let drained = Record { leaving: Leaving::Drain, ..left[0].clone() };
+        let drained = Record { leaving: Leaving::Drain, ..records[0].clone() };
         assert_eq!(reconcile(&[a], vec![drained.clone()]).keep, [drained]);
     }
 }

@@ -210,7 +210,7 @@ mod tests {
     use sconce_testkit::wait_until_async;
 
     #[tokio::test]
-    async fn what_is_saved_is_read_and_a_directory_has_one_manager() {
+    async fn saved_state_is_restored_and_directory_is_locked() {
         let dir = tempfile::tempdir().unwrap();
         let (store, before) = StateStore::open(dir.path()).unwrap();
         assert_eq!((before.token.as_str(), before.workers.len()), ("", 0));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_disk_that_refuses_is_told_of_and_leaves_the_old_file() {
+    async fn failed_write_is_reported_and_keeps_the_old_file() {
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = StateStore::open(dir.path()).unwrap();
         let path = dir.path().join("state.json");
@@ -254,7 +254,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[tokio::test]
-    async fn a_disk_that_fills_up_while_it_is_written_leaves_the_old_file_and_is_tried_again_by_itself() {
+    async fn write_to_full_disk_keeps_the_old_file_and_is_retried() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state.json");
         write(&path, &State::new("old".into(), Vec::new())).unwrap();
@@ -285,11 +285,11 @@ mod tests {
     }
 
     #[test]
-    fn a_strange_file_is_not_overwritten() {
+    fn invalid_state_file_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        for strange in ["{", "{\"version\": 9, \"token\": \"\", \"workers\": []}"] {
-            fs::write(dir.path().join("state.json"), strange).unwrap();
-            assert!(matches!(StateStore::open(dir.path()), Err(DiskError::Invalid { .. })), "{strange}");
+        for content in ["{", "{\"version\": 9, \"token\": \"\", \"workers\": []}"] {
+            fs::write(dir.path().join("state.json"), content).unwrap();
+            assert!(matches!(StateStore::open(dir.path()), Err(DiskError::Invalid { .. })), "{content}");
         }
     }
 }

@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_fit_for_files_and_processes() {
+    fn slugs_are_safe_file_names_and_ids_are_random() {
         assert_eq!(slug("HuggingFaceTB/SmolLM2-135M"), "smollm2-135m");
         assert_eq!(slug("../../etc/pass wd"), "pass-wd");
         assert_eq!(slug("/"), "worker");

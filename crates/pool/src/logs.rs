@@ -70,34 +70,37 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn logs_are_bounded_and_go_some_time_after_their_worker() {
+    fn logs_are_rotated_and_deleted_after_retention() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let mut long = open(&at("a.log")).unwrap();
         long.write_all(&vec![b'x'; MAX_BYTES as usize]).unwrap();
-        fs::write(at("b.log"), "of a worker that was").unwrap();
-        fs::write(at("b.log.1"), "and more of it").unwrap();
-        fs::write(at("c"), "no log").unwrap();
+        fs::write(at("b.log"), "log of an ended worker").unwrap();
+        fs::write(at("b.log.1"), "older log of an ended worker").unwrap();
+        fs::write(at("c"), "not a log").unwrap();
         let workers = BTreeSet::from(["a".to_string()]);
         clean_up(dir.path(), &workers, SystemTime::now());
-        assert_eq!(fs::metadata(at("a.log")).unwrap().len(), MAX_BYTES, "not too long yet");
+        assert_eq!(fs::metadata(at("a.log")).unwrap().len(), MAX_BYTES, "the log is not over the limit");
         long.write_all(b"y\n").unwrap();
         clean_up(dir.path(), &workers, SystemTime::now());
         long.write_all(b"z\n").unwrap();
         assert_eq!(fs::read(at("a.log")).unwrap(), b"z\n", "the worker continues to write to it");
         assert_eq!(fs::metadata(at("a.log.1")).unwrap().len(), MAX_BYTES + 2);
-        assert!(at("b.log").exists() && at("b.log.1").exists(), "they can still be read");
+        assert!(
+            at("b.log").exists() && at("b.log.1").exists(),
+            "logs of an ended worker stay until the retention ends"
+        );
         clean_up(dir.path(), &workers, SystemTime::now() + RETENTION + Duration::from_secs(60));
-        let left: BTreeSet<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        let remaining: BTreeSet<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(
-            left,
+            remaining,
             ["a.log", "a.log.1", "c"].map(Into::into).into(),
             "the logs of running workers and other files stay"
         );
     }
 
     #[test]
-    fn a_copy_that_fails_does_not_keep_a_log_from_being_cut_nor_a_worker_from_running() {
+    fn log_errors_prevent_neither_truncation_nor_start() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.log");
         fs::write(&path, vec![b'x'; MAX_BYTES as usize + 1]).unwrap();
@@ -105,6 +108,6 @@ mod tests {
         clean_up(dir.path(), &BTreeSet::from(["a".to_string()]), SystemTime::now());
         assert_eq!(fs::metadata(&path).unwrap().len(), 0);
         assert!(open(&path).is_ok());
-        assert!(open(&dir.path().join("no/such/place.log")).is_ok(), "without a log");
+        assert!(open(&dir.path().join("no/such/place.log")).is_ok(), "a worker runs without a log");
     }
 }

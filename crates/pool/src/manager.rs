@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_call_back_where_we_listen() {
+    fn callback_url_follows_the_bound_address() {
         for (bound, callback) in [
             ("127.0.0.1:9200", "http://127.0.0.1:9200"),
             ("0.0.0.0:9200", "http://127.0.0.1:9200"),
@@ -314,29 +314,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_never_older_than_what_was_decided_last() {
+    fn core_stays_locked_until_its_state_is_queued() {
         let (_dir, manager) = manager("127.0.0.1:1");
-        // A thread that decides waits here to queue the state …
-        let next = manager.store.queued();
+        // A thread that changes the core waits for this lock to queue the state …
+        let queued = manager.store.queued();
         std::thread::scope(|threads| {
             threads.spawn(|| manager.decide(|core, _| ((), only_save(core.start("m-1".into(), spec())))));
             wait_until("the thread has locked the core", || manager.core.try_lock().is_err());
-            // Time to unlock it, which must not happen: …
+            // Time to unlock the core, which must not happen: …
             std::thread::sleep(Duration::from_millis(50));
-            // … it keeps the core locked until the state is queued.
+            // … the thread keeps the core locked until the state is queued.
             assert!(manager.core.try_lock().is_err());
-            drop(next);
+            drop(queued);
         });
         assert_eq!(manager.store.queued().take().unwrap().workers.len(), 1);
     }
 
     #[tokio::test]
-    async fn a_panic_in_what_a_worker_waits_for_is_told_to_it() {
+    async fn panicking_task_fails_its_worker() {
         let (_dir, manager) = manager("127.0.0.1:1");
         manager.decide(|core, _| ((), only_save(core.start("m-1".into(), spec()))));
-        let why = Box::new(Failure::new(Code::WorkerStartFailed, "a bug"));
+        let failure = Box::new(Failure::new(Code::WorkerStartFailed, "a bug"));
         let mut changes = manager.changes();
-        manager.task(("m-1".into(), 1), Event::Planned { outcome: Err(why) }, async { panic!("on purpose") });
+        manager.task(("m-1".into(), 1), Event::Planned { outcome: Err(failure) }, async { panic!("on purpose") });
         changes.changed().await.unwrap();
         let state = manager.core().worker("m-1", manager.now()).unwrap();
         assert_eq!((state.state.name(), state.why.as_deref()), ("failed", Some("a bug")));
@@ -347,14 +347,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_started_while_all_are_stopped_is_stopped_too() {
+    async fn stop_all_stops_workers_started_meanwhile() {
         let (_dir, manager) = manager("127.0.0.1:1");
         let start = |id: &str| manager.decide(|core, _| ((), only_save(core.start(id.into(), spec()))));
         start("m-1");
         let device =
             Device { device: "cpu".into(), description: String::new(), free_bytes: 9, total_bytes: 9, best: true };
         let outcome = Ok((Planned { bytes: 1, task: "embed".into() }, vec![device]));
-        // Its process is being spawned, so `stop_all` waits for it.
+        // The process of `m-1` is being spawned, so `stop_all` waits for it.
         manager.decide(|core, now| ((), only_save(core.handle("m-1", 1, Event::Planned { outcome }, now))));
         let stopping = tokio::spawn({
             let manager = manager.clone();
@@ -368,12 +368,12 @@ mod tests {
         assert!(!stopping.is_finished());
         start("m-2");
         manager.handle_event("m-1", 1, Event::Exited { code: Some(0), how: "well".into() });
-        tokio::time::timeout(Duration::from_secs(10), stopping).await.expect("both to be gone").unwrap();
+        tokio::time::timeout(Duration::from_secs(10), stopping).await.expect("both workers to end").unwrap();
         assert!(manager.core().is_empty());
     }
 
     #[test]
-    fn a_range_of_all_ports_is_no_trouble() {
+    fn free_port_handles_the_full_port_range() {
         let (_dir, manager) = manager("127.0.0.1:1");
         let mut manager = Arc::into_inner(manager).unwrap();
         manager.config.ports = Some(1024..=65535);

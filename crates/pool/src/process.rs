@@ -165,18 +165,18 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_birth_is_the_twenty_second_field_whatever_the_name() {
+    fn start_time_is_field_22_for_any_process_name() {
         let line = |name: &str, state: char| {
             format!("77 ({name}) {state} 1 77 77 0 -1 4194304 100 0 0 0 1 2 0 0 20 0 1 0 123456 8000000 200 184467")
         };
         assert_eq!(ticks(&line("sconce", 'S')), Some(123_456));
         assert_eq!(ticks(&line(") Z (1 2", 'R')), Some(123_456));
-        assert_eq!(ticks(&line("sconce", 'Z')), None, "it has ended");
+        assert_eq!(ticks(&line("sconce", 'Z')), None, "a zombie has ended");
         assert_eq!((ticks(""), ticks("77 (x) S 1")), (None, None));
     }
 
     #[tokio::test]
-    async fn a_process_is_known_by_its_birth_and_nobody_else_is_told_to_end() {
+    async fn signals_reach_only_the_process_with_the_same_start_time() {
         let (mut child, process) = sleeper();
         assert!(is_running(process));
         let StartTime { boot, ticks } = process.born.unwrap();
@@ -196,15 +196,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_ended_and_was_not_waited_for_does_not_run() {
+    async fn zombie_process_is_not_running() {
         let (mut child, process) = sleeper();
         send_signal(process.pid, EndSignal::Kill);
-        wait_until_async("it is a zombie", || !is_running(process)).await;
+        wait_until_async("the process is a zombie", || !is_running(process)).await;
         assert!(child.wait().await.unwrap().code().is_none());
     }
 
     #[test]
-    fn files_may_be_opened_up_to_the_hard_limit() {
+    fn file_limit_is_raised_to_the_hard_limit() {
         use rustix::process::{Resource, getrlimit};
         assert_eq!(raise_file_limit(), getrlimit(Resource::Nofile).maximum);
     }

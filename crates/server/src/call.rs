@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_that_panics_fails_alone_and_gives_everything_back() {
+    async fn panicking_call_fails_and_releases_permit_and_lease() {
         let (app, _dir) = app(Config { max_concurrent: 1, ..Config::default() }).await;
         let context = HttpContext::new(&HeaderMap::new());
         let call = app.call("test", &context, None, RequestKind::Embed).unwrap();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_that_is_dropped_cancels_its_work_and_is_held_until_that_has_ended() {
+    async fn dropped_call_cancels_its_work_and_keeps_its_lease_until_the_end() {
         let (app, _dir) = app(Config::default()).await;
         let context = HttpContext::new(&HeaderMap::new());
         let call = app.call("test", &context, None, RequestKind::Embed).unwrap();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_that_is_not_done_in_time_is_told_so() {
+    async fn slow_call_fails_with_timeout() {
         let request_timeout = Some(Duration::from_millis(30));
         let (app, _dir) = app(Config { request_timeout, ..Config::default() }).await;
         let call = app.call("test", &HttpContext::new(&HeaderMap::new()), None, RequestKind::Embed).unwrap();

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn images_come_as_data_and_never_by_address() {
+    fn images_are_base64_and_never_fetched_by_url() {
         assert_eq!(image_bytes("data:image/png;base64,AAEC"), Ok(vec![0, 1, 2]));
         assert_eq!(image_bytes("AAEC"), Ok(vec![0, 1, 2]));
         for (source, why) in [
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_are_cut_then_brought_to_length_one() {
+    fn embeddings_are_truncated_then_normalized() {
         let params = |normalize, dimensions| EmbedParams {
             truncate: Truncate::Never,
             prompt: Prompt::Default,

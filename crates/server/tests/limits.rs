@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 #[test]
-fn a_key_is_asked_for_and_compared() {
+fn requests_need_a_valid_api_key() {
     let keys = ["first", "second"].iter().filter_map(|k| Secret::new(k)).collect();
     let server = serve(&["st-prompts"], Config { api_keys: keys, ..config() });
     let body = json!({"inputs": "a"}).to_string();
@@ -45,7 +45,7 @@ fn a_key_is_asked_for_and_compared() {
 }
 
 #[test]
-fn requests_have_ids() {
+fn responses_have_request_ids() {
     let server = serve(&["st-prompts"], config());
     let given = server.send("GET", "/health", &[("x-request-id", "mine-7")], "");
     assert_eq!(given.header("x-request-id"), Some("mine-7"));
@@ -56,7 +56,7 @@ fn requests_have_ids() {
 }
 
 #[test]
-fn strange_requests_get_the_answer_that_fits() {
+fn invalid_requests_get_the_matching_error_status() {
     let server = serve(&["st-prompts"], Config { payload_limit: 10_000, ..config() });
     let json_head = [("content-type", "application/json")];
     let check = |reply: common::Reply, status: u16, kind: &str| {
@@ -103,7 +103,7 @@ fn resident() -> u64 {
 }
 
 #[test]
-fn a_hundred_megabytes_are_refused_without_being_kept() {
+fn oversized_body_is_refused_without_buffering() {
     let server = serve(&["st-prompts"], config());
     let mut stream = server.connect();
     let head = format!(
@@ -119,9 +119,9 @@ fn a_hundred_megabytes_are_refused_without_being_kept() {
             break;
         }
     }
-    let mut started_at = [0; 12];
-    if stream.read_exact(&mut started_at).is_ok() {
-        assert_eq!(&started_at, b"HTTP/1.1 413");
+    let mut status_line = [0; 12];
+    if stream.read_exact(&mut status_line).is_ok() {
+        assert_eq!(&status_line, b"HTTP/1.1 413");
     }
     // A chunked body has no declared length: the server reads it up to the limit only.
     let before = resident();
@@ -137,13 +137,13 @@ fn a_hundred_megabytes_are_refused_without_being_kept() {
         }
         sent += chunk.len();
     }
-    assert!(sent < 50 << 20, "it took {sent} bytes");
+    assert!(sent < 50 << 20, "the server read {sent} bytes");
     assert!(resident() < before + (40 << 10), "{} KiB more", resident() - before);
     assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
 }
 
 #[test]
-fn malformed_http_ends_its_own_connection_alone() {
+fn malformed_http_closes_only_its_connection() {
     let server = serve(&["st-prompts"], config());
     for bad in [
         &b"\0\0\0\0"[..],
@@ -158,23 +158,23 @@ fn malformed_http_ends_its_own_connection_alone() {
         let mut stream = server.connect();
         stream.write_all(bad).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
-        let mut said = Vec::new();
-        let _ = stream.read_to_end(&mut said);
-        let status = String::from_utf8_lossy(&said).split(' ').nth(1).map(str::to_owned);
-        assert!(!matches!(status.as_deref(), Some("200" | "500")), "{bad:?}: {said:?}");
+        let mut response = Vec::new();
+        let _ = stream.read_to_end(&mut response);
+        let status = String::from_utf8_lossy(&response).split(' ').nth(1).map(str::to_owned);
+        assert!(!matches!(status.as_deref(), Some("200" | "500")), "{bad:?}: {response:?}");
     }
     let mut stream = server.connect();
     let _ = stream.write_all(format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "a".repeat(1 << 20)).as_bytes());
-    let mut said = Vec::new();
-    let _ = stream.read_to_end(&mut said);
-    assert!(said.is_empty() || said.starts_with(b"HTTP/1.1 431"), "{:?}", String::from_utf8_lossy(&said));
+    let mut response = Vec::new();
+    let _ = stream.read_to_end(&mut response);
+    assert!(response.is_empty() || response.starts_with(b"HTTP/1.1 431"), "{:?}", String::from_utf8_lossy(&response));
     assert_eq!(server.get("/health").status, 200);
 }
 
 #[test]
-fn who_says_nothing_is_not_waited_for() {
+fn silent_connections_time_out() {
     let server = serve(&["st-prompts"], Config { silence: Duration::from_millis(300), ..config() });
-    let ends = |sent: &[u8], what: &str| {
+    let assert_times_out = |sent: &[u8], what: &str| {
         let mut stream = server.connect();
         stream.write_all(sent).unwrap();
         let started_at = Instant::now();
@@ -182,10 +182,10 @@ fn who_says_nothing_is_not_waited_for() {
         assert!(started_at.elapsed() < Duration::from_secs(30), "{what}");
         assert!(started_at.elapsed() > Duration::from_millis(200), "{what}: too soon");
     };
-    ends(b"", "nothing at all");
-    ends(b"P", "what both protocols begin with");
-    ends(b"POST /embed HTTP/1.1\r\nhost: a\r\nx-slow: ", "half a head");
-    ends(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "a preface without settings");
+    assert_times_out(b"", "no bytes");
+    assert_times_out(b"P", "the first byte of HTTP/1 and HTTP/2 requests");
+    assert_times_out(b"POST /embed HTTP/1.1\r\nhost: a\r\nx-slow: ", "half of a header");
+    assert_times_out(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "a preface without settings");
     // A body that never arrives times out with the request.
     let server = serve(&["st-prompts"], Config { request_timeout: Some(Duration::from_millis(300)), ..config() });
     let mut stream = server.connect();
@@ -195,7 +195,7 @@ fn who_says_nothing_is_not_waited_for() {
 }
 
 #[test]
-fn pages_of_other_origins_may_read_only_where_allowed() {
+fn cors_allows_only_configured_origins() {
     let preflight = [("origin", "https://a.example"), ("access-control-request-method", "POST")];
     let closed = serve(&["st-prompts"], config());
     assert_eq!(closed.send("OPTIONS", "/embed", &preflight, "").header("access-control-allow-origin"), None);
@@ -203,35 +203,37 @@ fn pages_of_other_origins_may_read_only_where_allowed() {
     let open =
         serve(&["st-prompts"], Config { cors_origins: vec!["https://a.example".into()], api_keys: keys, ..config() });
     // A browser's preflight has no key.
-    let told = open.send("OPTIONS", "/embed", &preflight, "");
-    assert_eq!((told.status, told.header("access-control-allow-origin")), (200, Some("https://a.example")));
+    let response = open.send("OPTIONS", "/embed", &preflight, "");
+    assert_eq!((response.status, response.header("access-control-allow-origin")), (200, Some("https://a.example")));
     let other = [("origin", "https://b.example"), ("access-control-request-method", "POST")];
     assert_eq!(open.send("OPTIONS", "/embed", &other, "").header("access-control-allow-origin"), None);
     // `*` would not let a page send its key.
     let with_key = [preflight[0], preflight[1], ("access-control-request-headers", "authorization,content-type")];
-    let told = open.send("OPTIONS", "/embed", &with_key, "");
-    assert_eq!(told.header("access-control-allow-headers"), Some("authorization,content-type"));
+    let response = open.send("OPTIONS", "/embed", &with_key, "");
+    assert_eq!(response.header("access-control-allow-headers"), Some("authorization,content-type"));
     // A page must be able to read the error.
     let refused = open.send("POST", "/embed", &[("origin", "https://a.example")], "{}");
     assert_eq!((refused.status, refused.header("access-control-allow-origin")), (401, Some("https://a.example")));
 }
 
 /// A request that takes a while.
-fn much(texts: usize) -> String {
+fn large_request(texts: usize) -> String {
     let text: Value = "the cat sat on the mat ".repeat(8).into();
     json!({"inputs": vec![text; texts], "truncate": true}).to_string()
 }
 
-fn roomy() -> Config {
+fn large_limits() -> Config {
     Config { max_client_batch: 1_000_000, payload_limit: 1 << 30, ..config() }
 }
 
 #[test]
-fn more_requests_than_allowed_are_told_to_come_again() {
-    let server = serve(&["st-prompts"], Config { max_concurrent: 1, ..roomy() });
+fn requests_over_max_concurrent_get_429_with_retry_after() {
+    let server = serve(&["st-prompts"], Config { max_concurrent: 1, ..large_limits() });
     let mut busy = server.connect();
-    busy.write_all(request("POST", "/embed", &[("content-type", "application/json")], &much(20_000)).as_bytes())
-        .unwrap();
+    busy.write_all(
+        request("POST", "/embed", &[("content-type", "application/json")], &large_request(20_000)).as_bytes(),
+    )
+    .unwrap();
     wait_until("the only permit is taken", || server.app.free_permits() == 0);
     let refused = server.post("/embed", &json!({"inputs": "a"}));
     assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")), "{refused:?}");
@@ -244,34 +246,37 @@ fn more_requests_than_allowed_are_told_to_come_again() {
 }
 
 #[test]
-fn a_client_that_goes_away_frees_its_permit_and_is_counted_once() {
-    let server = serve(&["st-prompts"], Config { max_concurrent: 1, ..roomy() });
-    let mut gone = server.connect();
-    gone.write_all(request("POST", "/embed", &[("content-type", "application/json")], &much(20_000)).as_bytes())
+fn client_disconnect_frees_its_permit_and_counts_one_cancellation() {
+    let server = serve(&["st-prompts"], Config { max_concurrent: 1, ..large_limits() });
+    let mut client = server.connect();
+    client
+        .write_all(
+            request("POST", "/embed", &[("content-type", "application/json")], &large_request(20_000)).as_bytes(),
+        )
         .unwrap();
-    wait_until("it is being worked on", || server.app.free_permits() == 0);
-    let left = Instant::now();
-    drop(gone);
+    wait_until("the request is running", || server.app.free_permits() == 0);
+    let dropped_at = Instant::now();
+    drop(client);
     wait_until("its permit is free", || server.app.free_permits() == 1);
-    assert!(left.elapsed() < Duration::from_secs(20));
-    let counted = server.get("/metrics").body;
-    assert!(counted.contains("te_request_failure{err=\"cancelled\",method=\"embed\"} 1"), "{counted}");
-    assert!(!counted.contains("te_request_success{method=\"embed\"}"), "{counted}");
+    assert!(dropped_at.elapsed() < Duration::from_secs(20));
+    let metrics = server.get("/metrics").body;
+    assert!(metrics.contains("te_request_failure{err=\"cancelled\",method=\"embed\"} 1"), "{metrics}");
+    assert!(!metrics.contains("te_request_success{method=\"embed\"}"), "{metrics}");
     assert_eq!(server.app.models.list()[0].leases, 0);
     assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
 }
 
 #[test]
-fn a_request_that_takes_too_long_is_ended() {
-    let server = serve(&["st-prompts"], Config { request_timeout: Some(Duration::from_millis(400)), ..roomy() });
-    let late = server.send("POST", "/embed", &[("content-type", "application/json")], &much(200_000));
+fn request_over_timeout_is_ended() {
+    let server = serve(&["st-prompts"], Config { request_timeout: Some(Duration::from_millis(400)), ..large_limits() });
+    let late = server.send("POST", "/embed", &[("content-type", "application/json")], &large_request(200_000));
     assert!(late.status == 504 || late.status == 408, "{late:?}");
     wait_until("its permit is free", || server.app.free_permits() == server.app.config.max_concurrent);
     assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
 }
 
 #[test]
-fn a_bad_request_among_good_ones_fails_alone() {
+fn invalid_request_does_not_affect_concurrent_ones() {
     let server = serve(&["st-prompts"], config());
     let statuses: Vec<(bool, u16)> = std::thread::scope(|scope| {
         let send = |i: usize| {
@@ -286,12 +291,14 @@ fn a_bad_request_among_good_ones_fails_alone() {
 }
 
 #[test]
-fn a_client_that_reads_a_byte_at_a_time_holds_nothing_but_itself() {
-    let server = serve(&["st-prompts"], Config { max_concurrent: 1, ..roomy() });
+fn slow_reader_does_not_hold_its_permit() {
+    let server = serve(&["st-prompts"], Config { max_concurrent: 1, ..large_limits() });
     let mut slow = server.connect();
-    slow.write_all(request("POST", "/embed", &[("content-type", "application/json")], &much(20_000)).as_bytes())
-        .unwrap();
-    wait_until("it is being worked on", || server.app.free_permits() == 0);
+    slow.write_all(
+        request("POST", "/embed", &[("content-type", "application/json")], &large_request(20_000)).as_bytes(),
+    )
+    .unwrap();
+    wait_until("the request is running", || server.app.free_permits() == 0);
     // The response has megabytes; the permit must be free before the client has read it.
     let mut byte = [0];
     slow.read_exact(&mut byte).unwrap();

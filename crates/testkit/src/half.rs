@@ -26,12 +26,12 @@ const MIN_ROWS_FOR_MEDIAN: usize = 16;
 impl Half {
     /// Asserts that rows of `width` elements are within tolerance of the reference, each relative
     /// to its norm.
-    pub fn hold(&self, what: &str, got: &[f32], want: &[f32], width: usize) {
+    pub fn assert_close(&self, what: &str, got: &[f32], want: &[f32], width: usize) {
         assert_eq!(got.len(), want.len(), "{what}");
         assert!(got.iter().all(|v| v.is_finite()), "{what}: not finite");
         let rounding = self.unit * (self.layers as f64).sqrt();
         let mut errors: Vec<f64> =
-            got.chunks(width).zip(want.chunks(width)).map(|(a, b)| apart(a, b) / rounding).collect();
+            got.chunks(width).zip(want.chunks(width)).map(|(a, b)| relative_distance(a, b) / rounding).collect();
         errors.sort_by(f64::total_cmp);
         let strays = (errors.len() as f64 * self.strays).ceil() as usize;
         let median = if errors.len() < MIN_ROWS_FOR_MEDIAN { 0.0 } else { errors[errors.len() / 2] };
@@ -43,17 +43,18 @@ impl Half {
 }
 
 /// Relative distance: ‖a − b‖ / ‖b‖.
-pub fn apart(a: &[f32], b: &[f32]) -> f64 {
+pub fn relative_distance(a: &[f32], b: &[f32]) -> f64 {
     let square = |v: f32| f64::from(v) * f64::from(v);
     let difference: f64 = a.iter().zip(b).map(|(a, b)| square(a - b)).sum();
     (difference / b.iter().map(|b| square(*b)).sum::<f64>()).sqrt()
 }
 
 #[test]
-fn what_is_rounded_passes_and_what_is_wrong_does_not() {
+fn rounded_rows_pass_and_wrong_rows_fail() {
     let want: Vec<f32> = (0..320).map(|i| (i as f32 * 0.37).sin()).collect();
     let half = Half { unit: 1.0 / 256.0, layers: 1, roundings: [2.0, 8.0], strays: 0.0 };
-    let passes = |half: Half, got: &[f32]| std::panic::catch_unwind(|| half.hold("rows", got, &want, 10)).is_ok();
+    let passes =
+        |half: Half, got: &[f32]| std::panic::catch_unwind(|| half.assert_close("rows", got, &want, 10)).is_ok();
     let rounded: Vec<f32> = want.iter().map(|v| v * (1.0 + 1.0 / 256.0)).collect();
     assert!(passes(half, &rounded));
     // One wrong row; all rows slightly wrong; a NaN.

@@ -10,7 +10,7 @@ mod synthetic;
 mod wait;
 
 pub use gguf::{GgufTensor, GgufWriter};
-pub use half::{Half, apart};
+pub use half::{Half, relative_distance};
 pub use property::{DamagedFile, Mutation, cases, check, mutations, mutations_in_place};
 pub use rng::{Rng, mix};
 pub use suite::Suite;
@@ -90,7 +90,7 @@ pub fn worst(got: &[f32], want: &[f32]) -> f32 {
 }
 
 #[test]
-fn worst_finds_a_nan_wherever_it_stands() {
+fn worst_returns_nan_for_a_nan_anywhere() {
     for at in 0..3 {
         let mut got = [1.0, 2.0, 3.0];
         got[at] = f32::NAN;

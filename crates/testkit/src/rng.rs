@@ -50,7 +50,7 @@ mod tests {
 
     /// The published test vector of splitmix64.
     #[test]
-    fn it_is_splitmix64() {
+    fn rng_matches_the_splitmix64_test_vector() {
         let mut rng = Rng::new(1_234_567);
         let first: Vec<u64> = (0..3).map(|_| rng.next_u64()).collect();
         assert_eq!(first, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);

@@ -65,15 +65,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_returns_what_came_and_panics_with_what_did_not() {
+    fn wait_for_returns_the_value_or_panics_with_the_last_error() {
         let mut polls = 0;
         let mut third = || {
             polls += 1;
             if polls == 3 { Ok(polls) } else { Err(polls) }
         };
         assert_eq!(wait_for("the third poll", &mut third), 3);
-        let never = || wait_for_within(Duration::from_millis(1), "a miracle", || Err::<(), _>("none so far"));
+        let never = || wait_for_within(Duration::from_millis(1), "an event", || Err::<(), _>("none so far"));
         let panic = std::panic::catch_unwind(never).unwrap_err();
-        assert_eq!(panic.downcast_ref::<String>().unwrap(), "waited 1ms for: a miracle none so far");
+        assert_eq!(panic.downcast_ref::<String>().unwrap(), "waited 1ms for: an event none so far");
     }
 }

@@ -186,7 +186,7 @@ mod tests {
     }
 
     /// A BERT tokenizer with a modified file.
-    fn changed(change: impl Fn(&mut Value)) -> tokenizers::Tokenizer {
+    fn bert_with(change: impl Fn(&mut Value)) -> tokenizers::Tokenizer {
         let dir = materialize("st-max");
         let path = dir.path().join("tokenizer.json");
         let mut file = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -217,25 +217,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_plain_has_the_librarys_tokens() {
-        let count = count_ascii(&changed(|_| ()), 20_000);
-        assert!(count > 3_000, "{count} texts were plain");
+    fn ascii_fast_path_matches_the_library() {
+        let count = count_ascii(&bert_with(|_| ()), 20_000);
+        assert!(count > 3_000, "{count} texts took the fast path");
     }
 
     #[test]
-    fn what_a_tokenizer_says_is_heeded() {
-        let cased = changed(|file| file["normalizer"]["lowercase"] = false.into());
-        let short = changed(|file| file["model"]["max_input_chars_per_word"] = 5.into());
-        let unknown = changed(|file| file["model"]["unk_token"] = "[PAD]".into());
-        let prefix = changed(|file| *file = serde_json::from_str(&file.to_string().replace("##", "@@")).unwrap());
+    fn ascii_fast_path_follows_tokenizer_settings() {
+        let cased = bert_with(|file| file["normalizer"]["lowercase"] = false.into());
+        let short = bert_with(|file| file["model"]["max_input_chars_per_word"] = 5.into());
+        let unknown = bert_with(|file| file["model"]["unk_token"] = "[PAD]".into());
+        let prefix = bert_with(|file| *file = serde_json::from_str(&file.to_string().replace("##", "@@")).unwrap());
         for tokenizer in [cased, short, unknown, prefix] {
             let count = count_ascii(&tokenizer, 2_000);
-            assert!(count > 300, "{count} texts were plain");
+            assert!(count > 300, "{count} texts took the fast path");
         }
     }
 
     #[test]
-    fn what_is_not_plain_is_left_to_the_library() {
+    fn non_ascii_special_and_long_texts_use_the_library() {
         let dir = materialize("st-max");
         let tokenizer = open(dir.path()).unwrap();
         let ascii = BertAscii::of(&tokenizer).expect("a BERT tokenizer");
@@ -248,23 +248,26 @@ mod tests {
     }
 
     #[test]
-    fn other_tokenizers_are_left_to_the_library() {
+    fn other_tokenizers_have_no_ascii_fast_path() {
         let dir = materialize("task-embed-llama");
         assert!(BertAscii::of(&open(dir.path()).unwrap()).is_none());
-        assert!(BertAscii::of(&changed(|_| ())).is_some());
-        let mut tokenizer = changed(|_| ());
+        assert!(BertAscii::of(&bert_with(|_| ())).is_some());
+        let mut tokenizer = bert_with(|_| ());
         tokenizer.add_tokens([tokenizers::AddedToken::from("sconce", false)]).unwrap();
         assert!(BertAscii::of(&tokenizer).is_none(), "an added token that is a word");
-        let mut tokenizer = changed(|_| ());
+        let mut tokenizer = bert_with(|_| ());
         let cut = tokenizers::TruncationParams { max_length: 6, ..Default::default() };
         tokenizer.with_truncation(Some(cut)).unwrap();
         assert!(BertAscii::of(&tokenizer).is_none(), "the limit leaves almost no token");
-        let differs = |change: &dyn Fn(&mut Value)| BertAscii::of(&changed(change)).is_none();
-        assert!(differs(&|file| file["normalizer"]["clean_text"] = false.into()), "control characters are kept");
-        assert!(differs(&|file| file["normalizer"] = json!({"type": "Lowercase"})));
-        assert!(differs(&|file| file["pre_tokenizer"] = json!({"type": "WhitespaceSplit"})));
-        assert!(differs(&|file| file["model"]["max_input_chars_per_word"] = 257.into()), "words of any length");
-        assert!(differs(&|file| file["post_processor"] = json!(null)), "nothing begins or ends a text");
-        assert!(differs(&|file| file["post_processor"]["single"][1]["Sequence"]["type_id"] = 1.into()));
+        let is_unsupported = |change: &dyn Fn(&mut Value)| BertAscii::of(&bert_with(change)).is_none();
+        assert!(is_unsupported(&|file| file["normalizer"]["clean_text"] = false.into()), "control characters are kept");
+        assert!(is_unsupported(&|file| file["normalizer"] = json!({"type": "Lowercase"})));
+        assert!(is_unsupported(&|file| file["pre_tokenizer"] = json!({"type": "WhitespaceSplit"})));
+        assert!(
+            is_unsupported(&|file| file["model"]["max_input_chars_per_word"] = 257.into()),
+            "the limit on a word is too long"
+        );
+        assert!(is_unsupported(&|file| file["post_processor"] = json!(null)), "no special tokens around a text");
+        assert!(is_unsupported(&|file| file["post_processor"]["single"][1]["Sequence"]["type_id"] = 1.into()));
     }
 }

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_strings_and_lying_tables_are_refused() {
+    fn long_strings_and_wrong_table_lengths_are_rejected() {
         let long = "x".repeat(LONGEST + 1);
         assert!(check_strings(format!(r#"{{"vocab": [["a\"b", 1], ["{long}", 2]]}}"#).as_bytes()).is_err());
         assert!(check_strings(format!(r#"{{"vocab": [["{}", 2]]}}"#, &long[1..]).as_bytes()).is_ok());

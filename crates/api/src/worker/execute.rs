@@ -225,10 +225,10 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_read_and_the_unknown_is_told() {
+    fn execute_request_parses_and_lists_ignored_fields() {
         let body = json!({"job_id": "j", "prompt": "Hello", "max_tokens": 2048, "temperature": 0, "top_p": 1.0, "top_k": 40,
             "min_p": 0.05, "repetition_penalty": 1.1, "stop": ["\n"], "seed": 7, "flavour": "mint", "model": null});
-        let (read, ignored) = Execute::read(body.to_string().as_bytes()).unwrap();
+        let (request, ignored) = Execute::read(body.to_string().as_bytes()).unwrap();
         let want = Execute {
             job_id: "j".into(),
             model: None,
@@ -242,12 +242,12 @@ mod tests {
             stop: vec!["\n".into()],
             seed: Some(7),
         };
-        assert_eq!((read, ignored), (want.clone(), vec!["flavour".to_string()]));
+        assert_eq!((request, ignored), (want.clone(), vec!["flavour".to_string()]));
         assert_eq!(Execute::read(&serde_json::to_vec(&want).unwrap()).unwrap().0, want);
     }
 
     #[test]
-    fn everything_wrong_is_told_at_once() {
+    fn every_violation_is_reported_at_once() {
         let body = json!({"job_id": "", "max_tokens": 2049, "temperature": 2.1, "top_p": -0.1, "top_k": -1, "min_p": "a",
             "repetition_penalty": 0, "stop": ["a", "b", "c", "d", "e"], "seed": 1.5});
         let want = [
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_where_the_contract_has_them() {
+    fn documented_limits_are_enforced() {
         let with = |prompt: String| json!({"job_id": "j", "prompt": prompt});
         let read = |body: Value| Execute::read(body.to_string().as_bytes());
         assert!(read(with("é".repeat(32_768))).is_ok(), "characters, not bytes");
@@ -282,14 +282,14 @@ mod tests {
     }
 
     #[test]
-    fn a_short_value_is_shown_and_a_long_one_is_not() {
-        let shown = |body: Value| Execute::read(body.to_string().as_bytes()).unwrap_err()[0].value.clone();
+    fn violations_include_only_short_values() {
+        let value_of = |body: Value| Execute::read(body.to_string().as_bytes()).unwrap_err()[0].value.clone();
         let base = |key: &str, v: Value| {
             let mut body = json!({"job_id": "j", "prompt": "p"});
             body[key] = v;
             body
         };
-        assert_eq!(shown(base("max_tokens", json!(0))), Some(json!(0)));
-        assert_eq!(shown(base("prompt", json!("p".repeat(40_000)))), None);
+        assert_eq!(value_of(base("max_tokens", json!(0))), Some(json!(0)));
+        assert_eq!(value_of(base("prompt", json!("p".repeat(40_000)))), None);
     }
 }

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn round(launch: &Launch) {
+    fn assert_round_trip(launch: &Launch) {
         let line = Line::try_parse_from(launch.arguments()).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(line.launch, *launch);
     }
@@ -191,12 +191,12 @@ mod tests {
     }
 
     #[test]
-    fn what_the_pool_writes_the_command_line_reads() {
-        round(&plain());
-        round(&Launch { device: Some("cuda:1".into()), ..plain() });
-        round(&Launch { cuda_device: Some(1), ..plain() });
-        round(&Launch { metal_device: Some(0), ..plain() });
-        round(&Launch { payload_limit: Some(100_000_000), ..plain() });
+    fn launch_arguments_round_trip_through_the_command_line() {
+        assert_round_trip(&plain());
+        assert_round_trip(&Launch { device: Some("cuda:1".into()), ..plain() });
+        assert_round_trip(&Launch { cuda_device: Some(1), ..plain() });
+        assert_round_trip(&Launch { metal_device: Some(0), ..plain() });
+        assert_round_trip(&Launch { payload_limit: Some(100_000_000), ..plain() });
         let tuning = Tuning {
             dtype: Some("q8_0".into()),
             context: Some(4096),
@@ -207,11 +207,11 @@ mod tests {
             offline: true,
         };
         let names = vec!["chat".into(), "--odd name".into()];
-        round(&Launch { model: "-looks-like-a-flag".into(), names, tuning, ..plain() });
+        assert_round_trip(&Launch { model: "-looks-like-a-flag".into(), names, tuning, ..plain() });
     }
 
     #[test]
-    fn a_device_has_one_name() {
+    fn device_flags_are_exclusive_and_default_to_auto() {
         let read = |args: &[&str]| {
             let base = plain().arguments();
             let all = base.iter().map(String::as_str).chain(args.iter().copied());
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_run_is_known_by_its_url() {
+    fn dry_run_is_detected_by_its_callback_url() {
         assert!(!plain().is_dry_run());
         assert!(Launch { callback_url: "http://localhost:9999/x".into(), ..plain() }.is_dry_run());
     }

@@ -304,21 +304,21 @@ mod tests {
     use serde_json::{Value, json};
 
     #[track_caller]
-    fn same(event: &Event, want: Value) {
+    fn assert_round_trip(event: &Event, want: Value) {
         assert_eq!(serde_json::to_value(event).unwrap(), want);
         assert_eq!(serde_json::from_value::<Event>(want).unwrap(), *event);
     }
 
     #[test]
-    fn events_look_as_the_contract_says() {
+    fn events_have_the_documented_json() {
         let started_at = "2025-03-01T12:00:00.000Z".to_string();
-        same(
+        assert_round_trip(
             &Event::Started { job_id: "j".into(), model: "m".into(), started_at: started_at.clone() },
             json!({"type": "started", "job_id": "j", "model": "m", "started_at": started_at}),
         );
-        same(&Event::Token { t: "Hi".into(), i: 0 }, json!({"type": "token", "t": "Hi", "i": 0}));
+        assert_round_trip(&Event::Token { t: "Hi".into(), i: 0 }, json!({"type": "token", "t": "Hi", "i": 0}));
         let metrics = Event::Metrics { tokens_per_sec: 2.5, vram_bytes: 7 };
-        same(&metrics, json!({"type": "metrics", "tokens_per_sec": 2.5, "vram_bytes": 7}));
+        assert_round_trip(&metrics, json!({"type": "metrics", "tokens_per_sec": 2.5, "vram_bytes": 7}));
         let end = |stop_reason, matched: Option<&str>| Event::End {
             tokens_out: 3,
             decode_time_ms: 9,
@@ -326,21 +326,21 @@ mod tests {
             stop_sequence_matched: matched.map(String::from),
         };
         let want = |reason| json!({"type": "end", "tokens_out": 3, "decode_time_ms": 9, "stop_reason": reason});
-        same(&end(StopReason::MaxTokens, None), want("MAX_TOKENS"));
-        same(&end(StopReason::Eos, None), want("EOS"));
-        same(&end(StopReason::Cancelled, None), want("CANCELLED"));
-        same(&end(StopReason::Error, None), want("ERROR"));
+        assert_round_trip(&end(StopReason::MaxTokens, None), want("MAX_TOKENS"));
+        assert_round_trip(&end(StopReason::Eos, None), want("EOS"));
+        assert_round_trip(&end(StopReason::Cancelled, None), want("CANCELLED"));
+        assert_round_trip(&end(StopReason::Error, None), want("ERROR"));
         let mut stopped = want("STOP_SEQUENCE");
         stopped["stop_sequence_matched"] = json!("\n\n");
-        same(&end(StopReason::StopSequence, Some("\n\n")), stopped);
-        same(
+        assert_round_trip(&end(StopReason::StopSequence, Some("\n\n")), stopped);
+        assert_round_trip(
             &Event::Error(Failure::new(Code::VramOom, "no room")),
             json!({"type": "error", "code": "VRAM_OOM", "message": "no room", "retriable": true}),
         );
     }
 
     #[test]
-    fn codes_have_their_statuses() {
+    fn error_codes_have_the_documented_names_and_statuses() {
         let of = |code: Code| (serde_json::to_value(code).unwrap().as_str().unwrap().to_string(), code.status());
         let all = [
             (Code::InvalidRequest, "INVALID_REQUEST", 400),
@@ -360,18 +360,18 @@ mod tests {
     }
 
     #[test]
-    fn callbacks_are_told_apart() {
-        let called = json!({"worker_id": "w", "vram_bytes": 1, "uri": "http://127.0.0.1:1", "model_ref": "m",
+    fn ready_callbacks_and_heartbeats_are_distinguished() {
+        let ready = json!({"worker_id": "w", "vram_bytes": 1, "uri": "http://127.0.0.1:1", "model_ref": "m",
             "capabilities": ["cpu"]});
-        assert!(matches!(serde_json::from_value(called), Ok(Callback::Called(c)) if c.worker_id == "w"));
-        let beat = json!({"worker": {"id": "w", "model_id": "m", "device": "cpu", "port": 1, "status": "ready",
+        assert!(matches!(serde_json::from_value(ready), Ok(Callback::Called(c)) if c.worker_id == "w"));
+        let heartbeat = json!({"worker": {"id": "w", "model_id": "m", "device": "cpu", "port": 1, "status": "ready",
             "version": "0"}, "timestamp": "t"});
-        assert!(matches!(serde_json::from_value(beat), Ok(Callback::Heartbeat(h)) if h.worker.id == "w"));
+        assert!(matches!(serde_json::from_value(heartbeat), Ok(Callback::Heartbeat(h)) if h.worker.id == "w"));
         assert!(serde_json::from_value::<Callback>(json!({"worker_id": "w"})).is_err());
     }
 
     #[test]
-    fn devices_have_capabilities() {
+    fn device_names_map_to_capabilities() {
         let of = |name| serde_json::to_value(Capabilities::of(name)).unwrap();
         let want = json!({"capabilities": ["metal"], "device": "apple_silicon_gpu", "backend": "metal"});
         assert_eq!(of("metal:0"), want);

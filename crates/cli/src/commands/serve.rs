@@ -256,17 +256,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_read_with_their_units() {
-        let read = |s: &str| s.parse::<Bytes>().map(|b| b.0).ok();
-        assert_eq!(read("2MB"), Some(2_000_000));
-        assert_eq!(read("1.5 GiB"), Some(3 << 29));
-        assert_eq!(read("12"), Some(12));
-        assert_eq!(read("MB"), None);
-        assert_eq!(read("2 miles"), None);
+    fn byte_sizes_parse_with_units() {
+        let parse_bytes = |s: &str| s.parse::<Bytes>().map(|b| b.0).ok();
+        assert_eq!(parse_bytes("2MB"), Some(2_000_000));
+        assert_eq!(parse_bytes("1.5 GiB"), Some(3 << 29));
+        assert_eq!(parse_bytes("12"), Some(12));
+        assert_eq!(parse_bytes("MB"), None);
+        assert_eq!(parse_bytes("2 miles"), None);
     }
 
     #[test]
-    fn a_revision_stands_before_a_quantisation() {
+    fn revision_is_inserted_before_quantization() {
         assert_eq!(at_revision("org/name:Q4_0", "v1").unwrap(), "org/name@v1:Q4_0");
         assert_eq!(at_revision("org/name", "v1").unwrap(), "org/name@v1");
         assert!(at_revision("minilm", "v1").is_err() && at_revision("org/name@v0", "v1").is_err());

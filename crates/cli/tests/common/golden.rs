@@ -5,7 +5,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// Scores are probabilities and may differ by a few roundings.
-pub(crate) const CLOSE: f64 = 2e-5;
+pub(crate) const TOLERANCE: f64 = 2e-5;
 
 pub(crate) struct Model {
     pub(crate) dir: TempDir,
@@ -36,12 +36,12 @@ pub(crate) fn text(v: &Value) -> &str {
     v.as_str().unwrap_or_else(|| panic!("a string, not {v}"))
 }
 
-pub(crate) fn close(got: &Value, want: f64) {
+pub(crate) fn assert_close(got: &Value, want: f64) {
     let got = got.as_f64().unwrap_or_else(|| panic!("a number, not {got}"));
-    assert!((got - want).abs() < CLOSE, "{got} is not {want}");
+    assert!((got - want).abs() < TOLERANCE, "{got} is not {want}");
 }
 
-/// Every result says what ran.
+/// Checks the device, dtype, ops and source that every result reports.
 pub(crate) fn assert_ran(v: &Value) {
     assert_eq!((v["device"].as_str(), v["dtype"].as_str()), (Some("cpu"), Some("f32")), "{v}");
     assert!(list(&v["ops"]).iter().all(|o| o["rung"] == "fused" && o["calls"].as_u64() > Some(0)), "{v}");

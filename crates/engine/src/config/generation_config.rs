@@ -81,7 +81,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn penalties_are_for_the_likeliest_token_too() {
+    fn repetition_penalty_applies_to_greedy_decoding() {
         let greedy = params(&json!({"repetition_penalty": 1.2, "temperature": 0.6, "top_k": 3})).unwrap();
         assert_eq!(
             greedy,
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_done_is_told() {
+    fn unsupported_settings_are_noted() {
         let neutral =
             json!({"no_repeat_ngram_size": 0, "num_beam_groups": 1, "bad_words_ids": null, "suppress_tokens": []});
         assert_eq!(unsupported_notes(&neutral), Vec::<String>::new());

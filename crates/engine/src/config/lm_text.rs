@@ -227,20 +227,20 @@ mod tests {
     }
 
     #[test]
-    fn the_turn_ends_where_no_file_says_so() {
+    fn added_end_of_turn_tokens_end_generation() {
         let dir = folder(&[("<s>", true), ("<|im_end|>", true), ("<end_of_turn>", false)], &json!({"eos_token_id": 3}));
-        let words = LmText::of_folder(dir.path(), &json!({})).unwrap();
+        let lm_text = LmText::of_folder(dir.path(), &json!({})).unwrap();
         // The same spelling that was not added is an ordinary word.
-        assert_eq!(*words.ends, BTreeSet::from([3, 4, 5]));
+        assert_eq!(*lm_text.ends, BTreeSet::from([3, 4, 5]));
     }
 
     #[test]
-    fn a_control_token_that_somebody_wrote_is_text() {
+    fn control_tokens_in_user_text_are_plain_text() {
         let dir = folder(&[("<s>", true)], &json!({}));
-        let words = LmText::of_folder(dir.path(), &json!({})).unwrap();
-        assert_eq!((words.encode("a a").unwrap(), words.plain.get().is_none()), (vec![1, 1], true));
-        assert_eq!(words.encode_rendered("a<s>").unwrap(), [1, 3]);
-        let text = words.encode("a<s>").unwrap();
+        let lm_text = LmText::of_folder(dir.path(), &json!({})).unwrap();
+        assert_eq!((lm_text.encode("a a").unwrap(), lm_text.plain.get().is_none()), (vec![1, 1], true));
+        assert_eq!(lm_text.encode_rendered("a<s>").unwrap(), [1, 3]);
+        let text = lm_text.encode("a<s>").unwrap();
         assert!(!text.contains(&3) && text[0] == 1, "{text:?}");
     }
 }

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn files_say_how_answers_begin_and_are_found() {
+    fn generation_config_sets_start_token_search_and_limits() {
         let config = json!({"decoder_start_token_id": 3, "pad_token_id": 0});
         let plain = of(json!({}), config.clone()).unwrap();
         assert_eq!((plain.start, plain.most, plain.notes.len()), (3, None, 0));

@@ -32,7 +32,7 @@ fn noise(width: usize, height: usize, seed: usize) -> Image {
 }
 
 #[test]
-fn decodes_as_pillow() {
+fn images_decode_as_in_pillow() {
     let mut wrong = Vec::new();
     for case in list("decode.json") {
         let name = case["file"].as_str().unwrap();
@@ -43,7 +43,7 @@ fn decodes_as_pillow() {
                 continue;
             }
             ("refused", Ok(_)) => {
-                wrong.push(format!("{name}: was read"));
+                wrong.push(format!("{name}: decoded, but Pillow refuses it"));
                 continue;
             }
             (_, Ok(image)) => image,
@@ -57,7 +57,7 @@ fn decodes_as_pillow() {
             wrong.push(format!("{name}: {image:?} is not {size:?}"));
         } else if case["kind"] == "exact" {
             if sha(&image.rgb) != case["sha256"].as_str().unwrap() {
-                wrong.push(format!("{name}: other pixels: {:?}", &image.rgb[..30]));
+                wrong.push(format!("{name}: different pixels: {:?}", &image.rgb[..30]));
             }
         } else {
             let want = std::fs::read(goldens().join(format!("{name}.rgb"))).unwrap();
@@ -76,7 +76,7 @@ fn decodes_as_pillow() {
 }
 
 #[test]
-fn resizes_as_pillow() {
+fn images_resize_as_in_pillow() {
     let cases = list("resize.json");
     let wrong: Vec<_> = (cases.iter().enumerate())
         .filter(|(i, case)| {
@@ -91,7 +91,7 @@ fn resizes_as_pillow() {
 }
 
 #[test]
-fn a_window_is_the_same_pixels() {
+fn resized_window_equals_part_of_the_whole() {
     for filter in (0..6).map(|n| Filter::from_number(n).unwrap()) {
         let image = noise(90, 70, 1);
         let whole = resize_window(&image, (61, 130), 0..61, 0..130, filter);
@@ -117,7 +117,7 @@ fn processor(name: &str, file: &str, config: &Value) -> Result<Processor, String
 }
 
 #[test]
-fn pixels_as_transformers() {
+fn pixels_equal_transformers() {
     let mut wrong = Vec::new();
     for case in list("pixels.json") {
         let name = case["name"].as_str().unwrap();
@@ -141,7 +141,7 @@ fn pixels_as_transformers() {
 }
 
 #[test]
-fn thin_pictures_cost_no_more_than_what_is_kept() {
+fn extreme_aspect_ratios_resize_only_the_crop() {
     let clip =
         processor("thin", "preprocessor_config.json", &json!({"image_processor_type": "CLIPImageProcessor"})).unwrap();
     for (w, h) in [(1, 5000), (5000, 1), (1, 65_535), (65_535, 1), (2048, 65_535)] {
@@ -150,7 +150,7 @@ fn thin_pictures_cost_no_more_than_what_is_kept() {
 }
 
 #[test]
-fn refuses_what_it_does_not_do() {
+fn unsupported_processor_settings_are_refused() {
     let base = json!({"image_processor_type": "CLIPImageProcessor"});
     let cases = [
         ("image_processor_type", json!("ViTImageProcessor"), "ViTImageProcessor"),
@@ -176,12 +176,12 @@ fn refuses_what_it_does_not_do() {
         ("do_thumbnail", json!(true), "do_thumbnail"),
         ("auto_map", json!({"AutoImageProcessor": "x.py"}), "auto_map"),
     ];
-    for (i, (name, value, says)) in cases.into_iter().enumerate() {
+    for (i, (name, value, expected)) in cases.into_iter().enumerate() {
         let mut config = base.clone();
         config[name] = value;
         let why = processor(&format!("refused{i}"), "preprocessor_config.json", &config).unwrap_err();
         println!("{why}");
-        assert!(why.contains(says) && why.starts_with("preprocessor_config.json: "), "{why}");
+        assert!(why.contains(expected) && why.starts_with("preprocessor_config.json: "), "{why}");
     }
     for (i, text) in ["", "[]", "{", "\u{0}", "{\"image_processor\": 3}"].into_iter().enumerate() {
         let dir = folder(&format!("broken{i}"));
@@ -209,7 +209,7 @@ fn files() -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn a_file_cut_short_is_refused() {
+fn truncated_files_are_refused() {
     for name in [
         "rgb.png",
         "interlaced.png",
@@ -236,7 +236,7 @@ fn a_file_cut_short_is_refused() {
 }
 
 #[test]
-fn hostile_headers_are_refused_before_memory_is_taken() {
+fn hostile_headers_are_refused_before_allocation() {
     let patched = |name: &str, at: usize, with: &[u8]| {
         let mut bytes = std::fs::read(goldens().join(name)).unwrap();
         bytes[at..at + with.len()].copy_from_slice(with);
@@ -264,10 +264,10 @@ fn hostile_headers_are_refused_before_memory_is_taken() {
         ("BMP", patched("rgb.bmp", 18, &le(60_000, 60_000)), "60000x60000"),
         ("BMP", patched("rgb.bmp", 18, &le(0, 60_000)), ""),
     ];
-    for (format, bytes, says) in cases {
+    for (format, bytes, expected) in cases {
         let why = decode(&bytes).unwrap_err();
         println!("{why}");
-        assert!(why.starts_with(&format!("{format} image: ")) && why.contains(says), "{why}");
+        assert!(why.starts_with(&format!("{format} image: ")) && why.contains(expected), "{why}");
     }
     assert!(decode(b"").unwrap_err().contains("0 bytes"));
     assert!(decode(b"hello").unwrap_err().contains("JPEG, PNG"));

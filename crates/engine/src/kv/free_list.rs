@@ -83,7 +83,7 @@ mod tests {
     use std::collections::VecDeque;
 
     #[test]
-    fn it_does_what_a_plain_queue_does() {
+    fn free_list_behaves_like_a_deque() {
         let inputs = (1..=50u32, vec((0..4, any::<Index>()), 0..300));
         check(100, &inputs, |(bound, operations)| {
             let mut queue = FreeList::full(bound);

@@ -56,7 +56,7 @@ fn run(blocks: &mut Blocks, sequence: SeqId, tokens: &[u32]) -> usize {
 }
 
 #[test]
-fn a_prompt_begins_with_what_is_known_but_never_ends_with_it() {
+fn prefix_cache_hits_exclude_the_last_token() {
     let mut blocks = Blocks::new(10, 4).unwrap();
     let text: Vec<u32> = (0..12).collect();
     assert_eq!(run(&mut blocks, A, &text), 0);
@@ -78,7 +78,7 @@ fn a_prompt_begins_with_what_is_known_but_never_ends_with_it() {
 }
 
 #[test]
-fn a_block_is_not_known_before_it_is_computed() {
+fn blocks_are_cached_only_once_computed() {
     let mut blocks = Blocks::new(10, 4).unwrap();
     let text: Vec<u32> = (0..12).collect();
     blocks.allocate(A, &text);
@@ -90,7 +90,7 @@ fn a_block_is_not_known_before_it_is_computed() {
 }
 
 #[test]
-fn forks_share_all_and_copy_on_the_first_write() {
+fn forks_share_blocks_until_the_first_write() {
     let mut blocks = Blocks::new(10, 4).unwrap();
     run(&mut blocks, A, &[1, 2, 3, 4, 5, 6]);
     blocks.fork(A, B);
@@ -113,7 +113,7 @@ fn forks_share_all_and_copy_on_the_first_write() {
 }
 
 #[test]
-fn lacking_blocks_are_said_and_nothing_is_taken() {
+fn failed_reservations_report_missing_blocks_and_take_none() {
     let mut blocks = Blocks::new(3, 4).unwrap();
     blocks.allocate(A, &[1; 20]);
     assert_eq!(blocks.reserve(A, 13), Err(OutOfBlocks { need: 4, free: 3 }));
@@ -132,7 +132,7 @@ fn lacking_blocks_are_said_and_nothing_is_taken() {
 }
 
 #[test]
-fn the_longest_unused_goes_first_and_ends_before_beginnings() {
+fn eviction_is_lru_and_takes_suffixes_before_prefixes() {
     let mut blocks = Blocks::new(4, 2).unwrap();
     run(&mut blocks, A, &[1, 2, 3, 4, 5]);
     blocks.free(A);

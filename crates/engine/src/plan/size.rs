@@ -64,7 +64,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_token_meets_neither_a_table_that_is_looked_up_nor_experts_that_are_not_asked() {
+    fn active_parameters_exclude_lookup_table_and_idle_experts() {
         let shapes = |all: &[(&str, u64)]| all.iter().map(|(name, n)| (name.to_string(), *n)).collect::<Vec<_>>();
         let layer = ("model.layers.0.mlp.down_proj.weight", 100);
         let (table, head) = (("model.embed_tokens.weight", 1000), ("lm_head.weight", 1000));

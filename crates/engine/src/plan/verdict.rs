@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_verdict_counts_on_its_device_and_version_and_nowhere_else() {
+    fn verdict_applies_only_to_its_device_and_version() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cache/doctor.json");
         assert_eq!(Verdict::read(&path).unwrap(), None);

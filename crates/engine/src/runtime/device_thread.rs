@@ -95,14 +95,14 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_failure_to_load_is_the_answer() {
+    fn load_failures_are_returned_by_start() {
         let start = |make: fn() -> Result<()>| DeviceThread::<()>::start(Device::Cpu, Arc::default(), make, |(), _| ());
         assert!(matches!(start(|| Err(Error::Input("no".into()))), Err(Error::Input(_))));
         assert!(matches!(start(|| panic!("boom")), Err(Error::Panicked { .. })));
     }
 
     #[test]
-    fn the_last_handle_may_go_on_the_thread_itself() {
+    fn last_handle_may_be_dropped_on_the_device_thread() {
         struct Model(Sender<()>);
         impl Drop for Model {
             fn drop(&mut self) {

@@ -120,23 +120,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_ends_when_cancelled_or_late_and_clones_share_that() {
+    fn cancellation_and_deadline_end_a_request_and_its_clones() {
         let now = Instant::now();
-        let (patient, hasty) = (RequestContext::default(), RequestContext::new(Some(now + Duration::from_secs(5))));
+        let (without_deadline, with_deadline) =
+            (RequestContext::default(), RequestContext::new(Some(now + Duration::from_secs(5))));
         let later = now + Duration::from_secs(3600);
-        assert!(patient.end_reason(later).is_none());
-        assert!(hasty.end_reason(now + Duration::from_secs(4)).is_none());
-        assert!(matches!(hasty.end_reason(now + Duration::from_secs(5)), Some(Error::Late { .. })));
-        patient.clone().cancel();
-        assert!(matches!(patient.end_reason(now), Some(Error::Cancelled)));
+        assert!(without_deadline.end_reason(later).is_none());
+        assert!(with_deadline.end_reason(now + Duration::from_secs(4)).is_none());
+        assert!(matches!(with_deadline.end_reason(now + Duration::from_secs(5)), Some(Error::Late { .. })));
+        without_deadline.clone().cancel();
+        assert!(matches!(without_deadline.end_reason(now), Some(Error::Cancelled)));
         assert!(matches!(
-            patient.tokenizing(|| -> Result<()> { panic!("nobody waits for it") }),
+            without_deadline.tokenizing(|| -> Result<()> { panic!("a cancelled request is tokenized") }),
             Err(Error::Cancelled)
         ));
     }
 
     #[test]
-    fn times_add_up() {
+    fn queue_and_inference_times_accumulate() {
         let context = RequestContext::default();
         context.clone().add_queue_time(Duration::from_millis(3));
         context.add_queue_time(Duration::from_millis(4));

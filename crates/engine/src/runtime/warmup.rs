@@ -46,7 +46,7 @@ mod tests {
     use super::row_counts;
 
     #[test]
-    fn sizes_reach_the_largest_and_none_is_beyond_it() {
+    fn row_counts_include_the_maximum_and_stay_within_it() {
         assert_eq!(row_counts(1).collect::<Vec<_>>(), [1]);
         assert_eq!(row_counts(40).collect::<Vec<_>>(), [9, 33, 1, 2, 4, 8, 16, 32, 40]);
         assert_eq!(row_counts(64).collect::<Vec<_>>(), [9, 33, 1, 2, 4, 8, 16, 32, 64]);

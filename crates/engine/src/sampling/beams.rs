@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn it_finds_what_transformers_finds() {
+    fn beam_search_equals_transformers() {
         let mut lines = 0;
         for line in include_str!("beams_golden.txt").lines() {
             let [options, answers, scores] = line.split('|').collect::<Vec<_>>()[..] else { panic!("{line}") };
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn enough_beams_find_the_best_of_all() {
+    fn wide_beam_search_equals_exhaustive_search() {
         for seed in 0..20 {
             let options = BeamOptions {
                 beams: 24 * 24,
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
+    fn invalid_beam_options_are_refused() {
         let good = BeamOptions {
             beams: 4,
             length_penalty: 1.0,

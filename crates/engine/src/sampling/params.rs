@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_makes_no_sense_is_said() {
+    fn invalid_parameters_are_named_in_the_error() {
         let good = GenerationParams::default();
         assert_eq!(good.check(10), Ok(()));
         let edge = GenerationParams { temperature: 0.0, top_p: 0.0, min_p: 1.0, top_k: Some(u32::MAX), ..good.clone() };

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn following_is_counting_anew() {
+    fn incremental_token_counts_equal_a_recount() {
         let tokens: Vec<u32> = (0..200u32).map(|i| i.wrapping_mul(2654435761) >> 29).collect();
         let params = GenerationParams {
             repetition_penalty: 1.5,
@@ -73,11 +73,11 @@ mod tests {
             ..GenerationParams::default()
         };
         for window in [None, Some(1), Some(7), Some(500)] {
-            let mut followed = TokenCounts::default();
+            let mut counts = TokenCounts::default();
             for len in (0..200).filter(|l| l % 5 != 3) {
-                followed.update(Text { tokens: &tokens[..len], prompt: 20 }, window);
+                counts.update(Text { tokens: &tokens[..len], prompt: 20 }, window);
                 let mut logits = [2.0; 6];
-                followed.penalize(&mut logits, &params, |_, was| assert_eq!(was, 2.0));
+                counts.penalize(&mut logits, &params, |_, was| assert_eq!(was, 2.0));
                 let begin = len - window.unwrap_or(len).min(len);
                 // Tokens 6 and 7 have no logit.
                 for (id, logit) in logits.into_iter().enumerate() {

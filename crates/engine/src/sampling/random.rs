@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_published_vectors() {
+    fn philox_matches_the_published_test_vectors() {
         assert_eq!(philox([0; 4], [0; 2]), [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
         assert_eq!(philox([u32::MAX; 4], [u32::MAX; 2]), [0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd]);
         let pi = [0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344];
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_answers_and_positions_are_unlike() {
+    fn uniform_is_independent_across_seeds_answers_and_positions() {
         let mean = |f: &dyn Fn(u64) -> f64| (0..10_000).map(f).sum::<f64>() / 10_000.0;
         let by: [&dyn Fn(u64) -> f64; 3] = [&|i| uniform(i, 0, 0), &|i| uniform(0, i as u32, 0), &|i| uniform(0, 0, i)];
         for f in by {

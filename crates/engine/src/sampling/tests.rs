@@ -32,31 +32,31 @@ fn reference(logits: &[f32], params: &GenerationParams, text: Text<'_>, allowed:
         *l -= f64::from(params.frequency_penalty) * answer;
         *l -= if answer > 0.0 { f64::from(params.presence_penalty) } else { 0.0 };
     }
-    let may = |i: usize| allowed.is_none_or(|a| a[i / 32] >> (i % 32) & 1 == 1);
-    let mut kept: Vec<(u32, f64)> = (0..l.len()).filter(|i| may(*i)).map(|i| (i as u32, l[i])).collect();
+    let is_allowed = |i: usize| allowed.is_none_or(|a| a[i / 32] >> (i % 32) & 1 == 1);
+    let mut kept: Vec<(u32, f64)> = (0..l.len()).filter(|i| is_allowed(*i)).map(|i| (i as u32, l[i])).collect();
     kept.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
     let best = kept[0].1;
     kept.iter_mut().for_each(|k| k.1 = ((k.1 - best) / f64::from(params.temperature)).exp());
     kept.truncate(params.top_k.unwrap_or(u32::MAX) as usize);
-    let share = |kept: &mut Vec<(u32, f64)>| {
+    let normalize = |kept: &mut Vec<(u32, f64)>| {
         let sum: f64 = kept.iter().map(|k| k.1).sum();
         kept.iter_mut().for_each(|k| k.1 /= sum);
     };
-    share(&mut kept);
+    normalize(&mut kept);
     let mut before = 0.0;
     let enough = kept.iter().position(|k| {
         before += k.1;
         before - k.1 >= f64::from(params.top_p)
     });
     kept.truncate(enough.unwrap_or(kept.len()).max(1));
-    share(&mut kept);
+    normalize(&mut kept);
     let least = f64::from(params.min_p) * kept[0].1;
     kept.retain(|k| k.1 >= least);
-    share(&mut kept);
+    normalize(&mut kept);
     kept
 }
 
-fn various() -> Vec<GenerationParams> {
+fn parameter_sets() -> Vec<GenerationParams> {
     let p = GenerationParams::default();
     let bias: BTreeMap<u32, f32> = [(3, 5.0), (7, -100.0), (0, 1.5)].into();
     let penalties = GenerationParams {
@@ -88,12 +88,12 @@ fn various() -> Vec<GenerationParams> {
 }
 
 #[test]
-fn it_chooses_as_the_book_does() {
+fn sampler_equals_the_reference_implementation() {
     let tokens: Vec<u32> = (0..30).map(|i| i * i % 23).collect();
     for vocabulary in [1, 40, 300, 5000] {
         let mask: Vec<u32> =
             (0..5000u32 / 32 + 1).map(|i| if i % 3 == 0 { u32::MAX } else { i.wrapping_mul(0x9E37_79B9) }).collect();
-        for (case, params) in various().into_iter().enumerate() {
+        for (case, params) in parameter_sets().into_iter().enumerate() {
             if params.check(vocabulary).is_err() {
                 continue;
             }
@@ -103,30 +103,30 @@ fn it_chooses_as_the_book_does() {
                 let text = Text { tokens: &tokens[..10 + seed as usize % 20], prompt: 8 };
                 let allowed = (seed % 4 == 3).then_some(mask.as_slice());
                 let choice = Sampler::new(Arc::clone(&params), 0).next(&mut l.clone(), text, allowed).unwrap();
-                let book = reference(&l, &params, text, allowed);
+                let distribution = reference(&l, &params, text, allowed);
                 let u = random::uniform(seed, 0, text.tokens.len() as u64);
                 // The token may be on the other side of a limit by a rounding of f32, but not
                 // further.
                 let near = 1e-5;
                 let mut upto = 0.0;
-                let good = book.iter().any(|(id, p)| {
+                let good = distribution.iter().any(|(id, p)| {
                     upto += p;
                     *id == choice.token && upto - p <= u + near && u <= upto + near
                 });
-                assert!(good, "case {case} of {vocabulary}, seed {seed}: {choice:?} of {} kept", book.len());
+                assert!(good, "case {case} of {vocabulary}, seed {seed}: {choice:?} of {} kept", distribution.len());
             }
         }
     }
 }
 
 #[test]
-fn frequencies_are_probabilities() {
+fn token_frequencies_match_probabilities() {
     let l = logits(40, 3);
     let draws = 10_000;
-    for (case, params) in various().into_iter().enumerate() {
+    for (case, params) in parameter_sets().into_iter().enumerate() {
         let tokens: Vec<u32> = (0..12).collect();
         let text = Text { tokens: &tokens, prompt: 5 };
-        let book = reference(&l, &params, text, None);
+        let distribution = reference(&l, &params, text, None);
         let mut counts = [0u32; 40];
         for seed in 0..draws {
             let params = Arc::new(GenerationParams { seed, ..params.clone() });
@@ -134,7 +134,7 @@ fn frequencies_are_probabilities() {
         }
         // χ² over the tokens that are expected often enough; the others together.
         let (mut chi, mut freedom, mut few, mut few_expected) = (0.0, 0.0, 0.0, 0.0);
-        for (id, p) in &book {
+        for (id, p) in &distribution {
             let (seen, expected) = (f64::from(counts[*id as usize]), p * draws as f64);
             if expected < 10.0 {
                 few += seen;
@@ -147,14 +147,14 @@ fn frequencies_are_probabilities() {
         if few_expected >= 10.0 {
             chi += (few - few_expected).powi(2) / few_expected;
         }
-        let kept: u32 = book.iter().map(|(id, _)| counts[*id as usize]).sum();
-        assert_eq!(u64::from(kept), draws, "case {case} sampled a token that is not kept");
+        let kept: u32 = distribution.iter().map(|(id, _)| counts[*id as usize]).sum();
+        assert_eq!(u64::from(kept), draws, "case {case} sampled a token that the reference removes");
         assert!(chi < freedom + 4.0 * f64::sqrt(2.0 * freedom) + 4.0, "case {case}: χ² {chi} of {freedom}");
     }
 }
 
 #[test]
-fn a_seed_gives_the_same_answer_however_it_is_asked() {
+fn same_seed_gives_same_tokens_after_preemption() {
     let params = Arc::new(GenerationParams {
         top_p: 0.95,
         frequency_penalty: 0.5,
@@ -181,7 +181,7 @@ fn a_seed_gives_the_same_answer_however_it_is_asked() {
 }
 
 #[test]
-fn greedy_takes_the_first_of_the_largest_and_nothing_is_drawn() {
+fn greedy_takes_the_first_largest_logit() {
     let text = Text { tokens: &[5], prompt: 1 };
     let greedy = |params: GenerationParams, l: &[f32], allowed: Option<&[u32]>| {
         Sampler::new(Arc::new(GenerationParams { temperature: 0.0, ..params }), 0).next(&mut l.to_vec(), text, allowed)
@@ -206,7 +206,7 @@ fn greedy_takes_the_first_of_the_largest_and_nothing_is_drawn() {
 }
 
 #[test]
-fn what_is_no_logit_is_an_error() {
+fn non_finite_logits_and_empty_masks_are_errors() {
     let text = Text { tokens: &[0, 9999], prompt: 1 };
     for temperature in [0.0, 1.0] {
         let params =
@@ -228,7 +228,7 @@ fn what_is_no_logit_is_an_error() {
 }
 
 #[test]
-fn logprobs_are_of_what_the_model_said() {
+fn logprobs_ignore_bias_penalties_and_temperature() {
     let l = logits(3000, 8);
     let exact = {
         let best = l.iter().fold(f32::MIN, |a, b| a.max(*b));
@@ -256,10 +256,10 @@ fn logprobs_are_of_what_the_model_said() {
     assert_eq!(none.logprobs, None);
 }
 
-/// `cargo test --release -- --ignored --nocapture speed`
+/// `cargo test --release -- --ignored --nocapture sampler_speed`
 #[test]
 #[ignore = "a measurement"]
-fn speed() {
+fn sampler_speed() {
     let l = logits(151_936, 1);
     let tokens: Vec<u32> = (0..4000).map(|i| i * 31 % 150_000).collect();
     let p = GenerationParams::default();

@@ -231,7 +231,7 @@ impl Simulation {
             for p in chunk.range.clone() {
                 let before = if p == 0 { 1 } else { self.cache[slots[p - 1] as usize] };
                 self.cache[slots[p] as usize] = mix(before, u64::from(tokens[p]) + 1);
-                assert!(written.insert(slots[p]), "two write to one slot");
+                assert!(written.insert(slots[p]), "two sequences write to one slot");
             }
         }
         // After all writes, every slot that is read still has the right digest.
@@ -339,7 +339,7 @@ fn simulate(workload: &Workload, steps: &mut usize) -> Simulation {
 }
 
 #[test]
-fn random_workloads_lose_mix_and_starve_nothing() {
+fn random_workloads_neither_lose_mix_nor_starve_sequences() {
     let runs = if cfg!(debug_assertions) { 1_000 } else { 10_000 };
     let totals = Cell::new((0, 0, 0, 0));
     check(runs, &workloads(), |workload| {

@@ -21,7 +21,7 @@ fn chunks(step: &Step) -> Vec<(SeqId, Range<usize>, bool)> {
 }
 
 #[test]
-fn decodes_come_first_and_prompts_share_the_rest() {
+fn decode_tokens_come_before_prompt_chunks() {
     let mut blocks = Blocks::new(100, 4).unwrap();
     let mut scheduler = Scheduler::default();
     let budget = Budget { tokens: 9, sequences: 8 };
@@ -50,7 +50,7 @@ fn decodes_come_first_and_prompts_share_the_rest() {
 }
 
 #[test]
-fn the_oldest_prompt_has_half_and_the_shortest_others_the_rest() {
+fn oldest_prompt_gets_half_the_budget_shortest_prompts_the_rest() {
     let mut blocks = Blocks::new(100, 4).unwrap();
     let mut scheduler = Scheduler::default();
     for (i, long) in [50, 40, 3, 20].into_iter().enumerate() {
@@ -61,7 +61,7 @@ fn the_oldest_prompt_has_half_and_the_shortest_others_the_rest() {
 }
 
 #[test]
-fn an_older_prompts_blocks_are_its_own() {
+fn newer_sequences_are_preempted_before_an_older_prompt() {
     // A needs 20 blocks, B one and then more, C, if present, 30. Each grows by a token per step,
     // and there are just enough blocks to begin.
     for (order, count) in [([A, B, C], 53), ([A, B, C], 54), ([A, B, B], 22)] {
@@ -85,7 +85,7 @@ fn an_older_prompts_blocks_are_its_own() {
 }
 
 #[test]
-fn the_newest_gives_way_and_comes_back_with_all_its_tokens() {
+fn newest_sequence_is_preempted_and_resumes_with_its_tokens() {
     let mut blocks = Blocks::new(5, 2).unwrap();
     let mut scheduler = Scheduler::default();
     let budget = Budget { tokens: 50, sequences: 8 };
@@ -113,7 +113,7 @@ fn the_newest_gives_way_and_comes_back_with_all_its_tokens() {
 }
 
 #[test]
-fn what_can_never_fit_is_refused_with_numbers() {
+fn requests_that_cannot_fit_are_refused_with_block_counts() {
     let blocks = Blocks::new(4, 16).unwrap();
     let mut scheduler = Scheduler::default();
     let refused = scheduler.submit(request(A, &[1; 10], 66), &blocks).unwrap_err();
@@ -127,7 +127,7 @@ fn what_can_never_fit_is_refused_with_numbers() {
 }
 
 #[test]
-fn answers_of_one_prompt_share_it() {
+fn parallel_answers_share_prompt_blocks() {
     let mut blocks = Blocks::new(10, 4).unwrap();
     let mut scheduler = Scheduler::default();
     let budget = Budget { tokens: 50, sequences: 3 };
@@ -151,7 +151,7 @@ fn answers_of_one_prompt_share_it() {
 }
 
 #[test]
-fn a_step_that_failed_is_taken_back() {
+fn failed_step_is_rolled_back() {
     let mut blocks = Blocks::new(10, 4).unwrap();
     let mut scheduler = Scheduler::default();
     let budget = Budget { tokens: 50, sequences: 3 };
@@ -167,7 +167,7 @@ fn a_step_that_failed_is_taken_back() {
 }
 
 #[test]
-fn a_piece_that_failed_leaves_nothing_behind() {
+fn failed_chunk_leaves_nothing_in_the_prefix_cache() {
     let mut blocks = Blocks::new(10, 4).unwrap();
     let mut scheduler = Scheduler::default();
     let budget = Budget { tokens: 50, sequences: 3 };
@@ -187,7 +187,7 @@ fn a_piece_that_failed_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_short_prompt_does_not_wait_for_a_long_one_nor_the_other_way_round() {
+fn short_and_long_prompts_do_not_starve_each_other() {
     let mut blocks = Blocks::new(4000, 16).unwrap();
     let mut scheduler = Scheduler::default();
     let budget = Budget { tokens: 100, sequences: 16 };
@@ -201,8 +201,8 @@ fn a_short_prompt_does_not_wait_for_a_long_one_nor_the_other_way_round() {
         let step = scheduler.step(&mut blocks, budget);
         let ended = scheduler.commit(&mut blocks, all(&step, 0));
         for id in &ended {
-            if let Some(came) = waits.get(id) {
-                assert!(turn - came <= 1, "{id:?} waited {} steps", turn - came);
+            if let Some(arrived) = waits.get(id) {
+                assert!(turn - arrived <= 1, "{id:?} waited {} steps", turn - arrived);
             }
         }
         if ended.contains(&SeqId(0)) {

@@ -9,13 +9,13 @@ fn queue(tokens: usize, sequences: usize) -> EncodeQueue {
     EncodeQueue::new(Budget { tokens, sequences })
 }
 
-fn ready(_: u64) -> bool {
+fn none_busy(_: u64) -> bool {
     false
 }
 
 /// All batches, if no other request arrives.
 fn drain(queue: &mut EncodeQueue) -> Vec<Vec<(u64, usize)>> {
-    std::iter::repeat_with(|| queue.next(ready)).take_while(|batch| !batch.is_empty()).collect()
+    std::iter::repeat_with(|| queue.next(none_busy)).take_while(|batch| !batch.is_empty()).collect()
 }
 
 /// The indices of request 0's texts, batch by batch.
@@ -26,7 +26,7 @@ fn alone(lengths: &[usize], tokens: usize, sequences: usize) -> Vec<Vec<usize>> 
 }
 
 #[test]
-fn every_text_is_in_one_batch_and_no_batch_is_over_budget() {
+fn every_text_is_in_one_batch_within_budget() {
     let lengths: Vec<usize> = (0..1000).map(|i| (i * 7919) % 97 + 1).collect();
     let batches = alone(&lengths, 100, usize::MAX);
     let mut seen: Vec<usize> = batches.iter().flatten().copied().collect();
@@ -40,40 +40,40 @@ fn every_text_is_in_one_batch_and_no_batch_is_over_budget() {
 }
 
 #[test]
-fn a_text_over_budget_goes_alone_and_nothing_gives_nothing() {
+fn text_over_budget_runs_alone_and_empty_requests_give_no_batch() {
     assert_eq!(alone(&[5, 500, 5], 100, 9), [vec![1], vec![0, 2]]);
     assert_eq!(alone(&[5, 5, 5], 100, 2), [vec![0, 1], vec![2]]);
     assert!(alone(&[], 100, 9).is_empty());
     let mut queue = queue(100, 9);
-    assert_eq!(queue.next(ready), []);
+    assert_eq!(queue.next(none_busy), []);
     queue.push(0, &[]);
-    assert_eq!((queue.requests(), queue.next(ready)), (0, vec![]), "an empty request leaves nothing in the queue");
+    assert_eq!((queue.requests(), queue.next(none_busy)), (0, vec![]), "an empty request leaves nothing in the queue");
 }
 
 #[test]
-fn a_short_text_behind_ten_thousand_is_in_the_next_batch() {
+fn short_request_joins_the_next_batch_despite_a_large_one() {
     let mut queue = queue(1000, usize::MAX);
     queue.push(0, &vec![50; 10_000]);
     for _ in 0..100 {
-        assert_eq!(queue.next(ready).len(), 20);
+        assert_eq!(queue.next(none_busy).len(), 20);
     }
     queue.push(1, &[7]);
-    let batch = queue.next(ready);
-    assert_eq!((batch[0], batch.len()), ((1, 0), 20), "nineteen of the others have room beside it");
-    // Among equals the first goes first, and both run.
+    let batch = queue.next(none_busy);
+    assert_eq!((batch[0], batch.len()), ((1, 0), 20), "nineteen texts of the large request fill the batch");
+    // Of equal requests the older goes first, and both are in the batch.
     queue.push(2, &[50]);
-    assert!(queue.next(ready).contains(&(2, 0)));
+    assert!(queue.next(none_busy).contains(&(2, 0)));
 }
 
 #[test]
-fn ten_thousand_go_on_however_many_short_ones_come() {
+fn large_request_progresses_despite_many_short_ones() {
     let mut queue = queue(1000, usize::MAX);
     queue.push(0, &vec![50; 10_000]);
     let mut big = 0;
     for turn in 0..100u64 {
         // The requests that arrive during one batch could fill the next.
         (0..100).for_each(|i| queue.push(1 + turn * 100 + i, &[10]));
-        let batch = queue.next(ready);
+        let batch = queue.next(none_busy);
         big += batch.iter().filter(|(id, _)| *id == 0).count();
     }
     // A hundred and one requests share a thousand tokens per step; the one with longer texts gets
@@ -82,26 +82,26 @@ fn ten_thousand_go_on_however_many_short_ones_come() {
 }
 
 #[test]
-fn what_fits_goes_beside_what_does_not_and_the_latter_goes_first_in_the_next() {
+fn fitting_texts_fill_a_batch_and_deferred_texts_go_first() {
     let mut queue = queue(100, 9);
     queue.push(0, &[80]);
     queue.push(1, &[70]);
     queue.push(2, &[90]);
     queue.push(3, &[30]);
-    assert_eq!(queue.next(ready), [(3, 0), (1, 0)]);
-    assert_eq!(queue.next(ready), [(0, 0)]);
-    assert_eq!(queue.next(ready), [(2, 0)]);
-    // Here the order matters: the second batch has room beside the 80 that the 70 does not fit.
+    assert_eq!(queue.next(none_busy), [(3, 0), (1, 0)]);
+    assert_eq!(queue.next(none_busy), [(0, 0)]);
+    assert_eq!(queue.next(none_busy), [(2, 0)]);
+    // A request runs its long texts first: the 35 would fit with the 60, but waits for the 70.
     queue.push(4, &[60, 55]);
     queue.push(5, &[70, 35]);
-    assert_eq!(queue.next(ready), [(4, 0)]);
-    assert_eq!(queue.next(ready), [(5, 0)]);
-    assert_eq!(queue.next(ready), [(5, 1), (4, 1)]);
+    assert_eq!(queue.next(none_busy), [(4, 0)]);
+    assert_eq!(queue.next(none_busy), [(5, 0)]);
+    assert_eq!(queue.next(none_busy), [(5, 1), (4, 1)]);
     assert_eq!((queue.requests(), queue.tokens()), (0, 0));
 }
 
 #[test]
-fn removed_requests_never_run_and_busy_ones_are_passed_over() {
+fn removed_requests_never_run_and_busy_requests_are_skipped() {
     let mut queue = queue(100, 9);
     (0..4).for_each(|id| queue.push(id, &[40, 10]));
     [0, 3].iter().for_each(|id| queue.remove(*id));
@@ -109,14 +109,14 @@ fn removed_requests_never_run_and_busy_ones_are_passed_over() {
     assert_eq!((queue.requests(), queue.tokens()), (1, 50));
     assert_eq!(queue.next(|_| true), []);
     queue.push(9, &[40]);
-    assert_eq!(queue.next(ready), [(1, 0), (9, 0), (1, 1)]);
+    assert_eq!(queue.next(none_busy), [(1, 0), (9, 0), (1, 1)]);
     queue.push(10, &[40]);
     queue.remove(10);
-    assert_eq!((queue.next(ready), queue.tokens()), (vec![], 0));
+    assert_eq!((queue.next(none_busy), queue.tokens()), (vec![], 0));
 }
 
 #[test]
-fn who_was_busy_saves_nothing_up() {
+fn busy_requests_do_not_accumulate_credit() {
     let mut queue = queue(100, 100);
     queue.push(0, &[10; 1000]);
     queue.push(1, &[10; 1000]);
@@ -124,7 +124,7 @@ fn who_was_busy_saves_nothing_up() {
         let batch = queue.next(|id| id == 0);
         assert_eq!(batch.iter().filter(|(id, _)| *id == 1).count(), 10);
     }
-    let batch = queue.next(ready);
+    let batch = queue.next(none_busy);
     assert!(batch.iter().filter(|(id, _)| *id == 1).count() >= 4, "{batch:?}");
 }
 
@@ -147,7 +147,7 @@ fn turns() -> impl Strategy<Value = Vec<Turn>> {
 }
 
 #[test]
-fn random_crowds_are_served_once_each_within_budgets_or_shed() {
+fn random_requests_run_once_within_budget_or_are_removed() {
     check(200, &(1..=400usize, 1..=12usize, turns()), |(tokens, most, turns)| {
         let mut queue = queue(tokens, most);
         let (mut lengths, mut open, mut over) = (Vec::<Vec<usize>>::new(), BTreeSet::new(), BTreeSet::new());
@@ -185,7 +185,7 @@ fn random_crowds_are_served_once_each_within_budgets_or_shed() {
 }
 
 #[test]
-fn of_two_that_wait_all_the_time_neither_gets_far_ahead() {
+fn waiting_requests_get_equal_shares() {
     // Each request: the lengths of its texts, which repeat, and how many batches run before the
     // next request arrives. The budget limits texts, not tokens: where a long text does not fit, a
     // short one takes the rest of a batch, whatever its request has had already.
@@ -198,24 +198,27 @@ fn of_two_that_wait_all_the_time_neither_gets_far_ahead() {
         let mut queue = queue(usize::MAX, sequences);
         let lengths: Vec<Vec<usize>> =
             requests.iter().map(|(lengths, _)| lengths.iter().copied().cycle().take(3000).collect()).collect();
-        let mut since = vec![0; n];
+        let mut served_before = vec![0; n];
         let mut served = vec![0usize; n];
         for (id, (_, batches)) in requests.iter().enumerate() {
             // Requests arrive one after another; shares count from the arrival of the last.
             queue.push(id as u64, &lengths[id]);
             for _ in 0..*batches {
-                queue.next(ready).iter().for_each(|(id, i)| since[*id as usize] += lengths[*id as usize][*i]);
+                queue
+                    .next(none_busy)
+                    .iter()
+                    .for_each(|(id, i)| served_before[*id as usize] += lengths[*id as usize][*i]);
             }
         }
         for _ in 0..200 {
-            for (id, i) in queue.next(ready) {
+            for (id, i) in queue.next(none_busy) {
                 served[id as usize] += lengths[id as usize][i];
             }
             if queue.requests() < n {
                 break;
             }
             let (least, most) = (served.iter().min().unwrap(), served.iter().max().unwrap());
-            assert!(most - least <= 2 * longest, "{served:?} after {since:?}, texts of up to {longest}");
+            assert!(most - least <= 2 * longest, "{served:?} after {served_before:?}, texts of up to {longest}");
         }
     });
 }

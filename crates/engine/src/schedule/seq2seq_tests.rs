@@ -28,7 +28,7 @@ fn decoded_rows(step: &Option<Seq2SeqStep>) -> Vec<(u64, u32, usize)> {
 }
 
 #[test]
-fn inputs_are_admitted_in_order_while_there_is_room_and_answers_go_on_between() {
+fn inputs_are_admitted_in_order_between_decode_steps() {
     let (mut scheduler, mut input_blocks, mut output_blocks) = setup();
     (0..4).for_each(|id| scheduler.submit(id, input(4, 1, 1)));
     assert_eq!((scheduler.waiting(), scheduler.waiting_tokens()), (4, 16));
@@ -52,7 +52,7 @@ fn inputs_are_admitted_in_order_while_there_is_room_and_answers_go_on_between() 
 }
 
 #[test]
-fn beams_share_pages_until_they_write() {
+fn beams_share_blocks_until_they_write() {
     let (mut scheduler, mut input_blocks, mut output_blocks) = setup();
     scheduler.submit(0, input(4, 3, 1));
     scheduler.step(&mut input_blocks, &mut output_blocks);
@@ -73,7 +73,7 @@ fn beams_share_pages_until_they_write() {
 }
 
 #[test]
-fn a_request_whose_input_failed_leaves_room_for_the_next() {
+fn released_request_frees_capacity_for_the_next() {
     let (mut scheduler, mut input_blocks, mut output_blocks) = setup();
     scheduler.submit(0, input(16, 3, 3));
     scheduler.submit(1, input(16, 3, 3));

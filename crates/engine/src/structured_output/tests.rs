@@ -75,7 +75,7 @@ fn sample(format: &Format, vocab: &Vocab, mut choices: Choices) -> String {
             assert!(constraint.is_done());
             return String::from_utf8(text).unwrap();
         }
-        let TokenBytes::Text(bytes) = &tokens[id as usize] else { panic!("{id} is no text") };
+        let TokenBytes::Text(bytes) = &tokens[id as usize] else { panic!("{id} is not text") };
         text.extend(bytes);
         if constraint.is_done() {
             assert!(constraint.can_stop());
@@ -120,7 +120,7 @@ fn samples_satisfy_the_schema() {
 }
 
 #[test]
-fn samples_of_the_other_formats() {
+fn samples_satisfy_json_object_regex_and_grammar() {
     let vocab = vocab();
     check(30, &(choices(), choices(), choices()), |(object, date, sum)| {
         let text = sample(&Format::JsonObject, &vocab, object);
@@ -133,7 +133,7 @@ fn samples_of_the_other_formats() {
 }
 
 #[test]
-fn a_token_out_of_place_is_refused_and_changes_nothing() {
+fn disallowed_token_is_refused_and_keeps_the_state() {
     let vocab = vocab();
     let mut constraint = Constraint::new(Format::Regex("ab".into()), &vocab).unwrap();
     assert_eq!(constraint.commit(u32::from(b'b')), Err(FormatError::Token(u32::from(b'b'))));
@@ -145,7 +145,7 @@ fn a_token_out_of_place_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn special_tokens_are_no_text() {
+fn special_tokens_do_not_match_text_patterns() {
     let vocab = vocab();
     let mut constraint = Constraint::new(Format::Regex("(.|\n)*".into()), &vocab).unwrap();
     let mask = constraint.mask().unwrap();
@@ -156,7 +156,7 @@ fn special_tokens_are_no_text() {
 
 /// Impossible, invalid or too costly formats fail at once.
 #[test]
-fn hostile_forms_are_refused() {
+fn hostile_formats_are_refused_or_end_soon() {
     let vocab = vocab();
     let deep = (0..400).fold(json!({"type": "string"}), |inner, _| json!({"type": "array", "items": inner}));
     let wide: Value =
@@ -185,7 +185,7 @@ fn hostile_forms_are_refused() {
         let began = Instant::now();
         let compiled = Constraint::new(format, &vocab);
         println!("must fail {i}: {:?} {:?}", began.elapsed(), compiled.as_ref().err().map(ToString::to_string));
-        assert!(compiled.is_err(), "{i} was taken");
+        assert!(compiled.is_err(), "{i} was accepted");
         assert!(began.elapsed() < Duration::from_secs(30), "{i} took {:?}", began.elapsed());
     }
     // These may compile or not, but neither they nor their masks may take long.
@@ -237,7 +237,7 @@ fn hostile_forms_are_refused() {
 }
 
 #[test]
-fn vocabularies_that_cannot_be() {
+fn vocabularies_need_valid_end_tokens() {
     let (tokens, _) = tokens();
     assert!(Vocab::new(&tokens, &[]).is_err());
     assert!(Vocab::new(&tokens, &[9999]).is_err());

@@ -91,7 +91,7 @@ mod tests {
     /// The norms are those of the embeddings that a mean pooling model gives before it normalizes
     /// them.
     #[test]
-    fn it_runs_from_the_list_of_tasks() {
+    fn example_task_loads_by_name_and_computes_norms() {
         let dir = sconce_testkit::materialize("task-classify");
         let files = Files::local(dir.path());
         let options = LoadOptions {

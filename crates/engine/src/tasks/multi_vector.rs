@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_vector_of_the_query_takes_its_best_match() {
+    fn max_sim_sums_the_best_match_per_query_vector() {
         let of = |values: &[f32]| MultiVector { values: values.to_vec(), dimension: 2 };
         let (query, document) = (of(&[1.0, 0.0, 0.0, 1.0]), of(&[0.5, 0.0, 0.6, -1.0, 0.0, 0.25]));
         assert_eq!(document.max_sim(&query), 0.6 + 0.25);

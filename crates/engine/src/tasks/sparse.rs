@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sparse_vectors_keep_what_is_above_zero_and_meet_where_both_have_a_weight() {
+    fn sparse_vectors_keep_positive_weights_and_dot_shared_ids() {
         let (a, b) = (SparseVector::of(&[0.0, 2.0, 0.0, 1.0]), SparseVector::of(&[5.0, 3.0, 0.0, 0.5]));
         assert_eq!((a.ids.as_slice(), a.weights.as_slice()), (&[1, 3][..], &[2.0, 1.0][..]));
         assert_eq!((a.dot(&b), b.dot(&a)), (6.5, 6.5));

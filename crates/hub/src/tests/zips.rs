@@ -69,12 +69,12 @@ fn try_unpack(zip: &[u8], limits: Limits) -> (Result<(), HubError>, Vec<String>,
     fs::write(&archive, zip).unwrap();
     fs::create_dir_all(&into).unwrap();
     let result = unpack(&archive, &into, limits, &());
-    let left = tree(&tmp.path().join("box"));
-    (result, left, tmp)
+    let files = tree(&tmp.path().join("box"));
+    (result, files, tmp)
 }
 
 #[test]
-fn a_sound_archive_unpacks_without_its_code() {
+fn valid_archive_unpacks_without_code_files() {
     let zip = zip_of(&[
         entry("m/__init__.py", b"evil()"),
         entry("m/lib.SO", b"evil"),
@@ -83,14 +83,14 @@ fn a_sound_archive_unpacks_without_its_code() {
         Entry { mode: 0o040_755, ..entry("m/empty/", b"") },
         Entry { mode: 0, ..entry("m/sub/é.txt", b"e") },
     ]);
-    let (result, left, tmp) = try_unpack(&zip, LIMITS);
+    let (result, files, tmp) = try_unpack(&zip, LIMITS);
     result.unwrap();
-    assert_eq!(left, ["in/m/data.json", "in/m/sub/é.txt"]);
+    assert_eq!(files, ["in/m/data.json", "in/m/sub/é.txt"]);
     assert_eq!(fs::read(tmp.path().join("box/in/m/data.json")).unwrap(), b"{}");
 }
 
 #[test]
-fn hostile_archives_are_refused_before_anything_is_written() {
+fn hostile_archives_are_rejected_before_writing() {
     let fine = || entry("a.txt", b"fine");
     for name in [
         "../x",
@@ -110,62 +110,62 @@ fn hostile_archives_are_refused_before_anything_is_written() {
         "x\0y",
         "x\ny",
     ] {
-        let (result, left, _tmp) = try_unpack(&zip_of(&[fine(), entry(name, b"evil")]), LIMITS);
-        says(result, &["x.whl", "refused"]);
-        assert_eq!(left, [""; 0], "{name:?}");
+        let (result, files, _tmp) = try_unpack(&zip_of(&[fine(), entry(name, b"evil")]), LIMITS);
+        expect_error(result, &["x.whl", "refused"]);
+        assert_eq!(files, [""; 0], "{name:?}");
     }
     for mode in [0o120_777, 0o060_000, 0o010_000, 0o140_000, 0o020_000] {
-        let (result, left, _tmp) =
+        let (result, files, _tmp) =
             try_unpack(&zip_of(&[fine(), Entry { mode, ..entry("link", b"/etc/passwd") }]), LIMITS);
-        says(result, &["\"link\"", "link or a device"]);
-        assert_eq!(left, [""; 0]);
+        expect_error(result, &["\"link\"", "link or a device"]);
+        assert_eq!(files, [""; 0]);
     }
     let many: Vec<Entry> = (0..20).map(|n| entry(&format!("f{n}"), b"")).collect();
-    says(try_unpack(&zip_of(&many), Limits { entries: 10, ..LIMITS }).0, &["20 entries", "10"]);
-    let (result, left, _tmp) = try_unpack(&zip_of(&[fine(), fine()]), LIMITS);
-    assert!(result.is_err() || left == ["in/a.txt"]);
+    expect_error(try_unpack(&zip_of(&many), Limits { entries: 10, ..LIMITS }).0, &["20 entries", "10"]);
+    let (result, files, _tmp) = try_unpack(&zip_of(&[fine(), fine()]), LIMITS);
+    assert!(result.is_err() || files == ["in/a.txt"]);
 }
 
 #[test]
-fn bombs_do_not_go_off() {
+fn zip_bombs_stay_within_limits() {
     let mut writer = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     writer.start_file("zeros", zip::write::SimpleFileOptions::default()).unwrap();
     writer.write_all(&vec![0; 64 << 20]).unwrap();
     let bomb = writer.finish().unwrap().into_inner();
     assert!(bomb.len() < 100_000);
-    let (result, left, _tmp) = try_unpack(&bomb, LIMITS);
-    says(result, &["67108864", "limit"]);
-    assert_eq!(left, [""; 0]);
+    let (result, files, _tmp) = try_unpack(&bomb, LIMITS);
+    expect_error(result, &["67108864", "limit"]);
+    assert_eq!(files, [""; 0]);
     // Within the ratio, but over the total.
     let zip = zip_of(&[entry("a", &noise(3000))]);
-    says(try_unpack(&zip, Limits { bytes: 2000, ..LIMITS }).0, &["3000", "2000"]);
+    expect_error(try_unpack(&zip, Limits { bytes: 2000, ..LIMITS }).0, &["3000", "2000"]);
     // It declares few bytes and holds many.
-    let mut liar = bomb.clone();
+    let mut understated = bomb.clone();
     let size = (64_u32 << 20).to_le_bytes();
-    for at in 0..liar.len() - 4 {
-        if liar[at..at + 4] == size {
-            liar[at..at + 4].copy_from_slice(&1000_u32.to_le_bytes());
+    for at in 0..understated.len() - 4 {
+        if understated[at..at + 4] == size {
+            understated[at..at + 4].copy_from_slice(&1000_u32.to_le_bytes());
         }
     }
-    let (result, left, tmp) = try_unpack(&liar, LIMITS);
-    says(result, &["\"zeros\""]);
-    assert_eq!(left, ["in/zeros"]);
+    let (result, files, tmp) = try_unpack(&understated, LIMITS);
+    expect_error(result, &["\"zeros\""]);
+    assert_eq!(files, ["in/zeros"]);
     assert!(fs::metadata(tmp.path().join("box/in/zeros")).unwrap().len() < 1 << 20);
 }
 
 #[test]
-fn broken_archives_are_refused() {
+fn corrupt_archives_are_rejected() {
     let sound = zip_of(&[entry("a", &noise(500)), entry("b", &noise(600))]);
     try_unpack(&sound, LIMITS).0.unwrap();
     let damaged = zip_of(&[Entry { crc: 1, ..entry("a", b"data") }]);
-    says(try_unpack(&damaged, LIMITS).0, &["\"a\"", "does not unpack", "hecksum"]);
+    expect_error(try_unpack(&damaged, LIMITS).0, &["\"a\"", "does not unpack", "hecksum"]);
     for declared in [0, 3, 5, 400] {
         assert!(try_unpack(&zip_of(&[Entry { declared, ..entry("a", b"data") }]), LIMITS).0.is_err(), "{declared}");
     }
     for keep in [0, 1, 30, 200, sound.len() / 2, sound.len() - 1] {
         assert!(try_unpack(&sound[..keep], LIMITS).0.is_err(), "{keep}");
     }
-    says(try_unpack(b"<html>not found</html>", LIMITS).0, &["not a sound zip"]);
+    expect_error(try_unpack(b"<html>not found</html>", LIMITS).0, &["not a sound zip"]);
 }
 
 /// Any bytes: nothing panics, nothing is written outside, and nothing exceeds the limit.

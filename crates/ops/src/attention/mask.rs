@@ -216,7 +216,7 @@ mod tests {
 
     /// Values computed by transformers' T5 and DeBERTa.
     #[test]
-    fn buckets_are_those_of_the_papers() {
+    fn position_buckets_equal_transformers() {
         let t5: Vec<usize> = [-200, -128, -127, -9, -8, -7, -1, 0, 1, 7, 8, 12, 20, 127, 500]
             .map(|d| t5_bucket(d, 32, 128, true))
             .to_vec();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_query_sees() {
+    fn masks_give_the_visible_key_range() {
         assert_eq!(Mask::Window(2).range(0, 10), 0..3);
         assert_eq!(Mask::Window(2).range(9, 10), 7..10);
         assert_eq!(Mask::Window(usize::MAX).range(3, 10), 0..10);

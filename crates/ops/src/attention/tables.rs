@@ -275,7 +275,7 @@ mod tests {
 
     /// Decode steps have tables of the same size, and the same launches.
     #[test]
-    fn launches_serve_other_lengths() {
+    fn table_layout_is_shared_by_other_lengths() {
         let decoding = |lengths: &[usize], sees: Mask, bias: &Bias| {
             let tables = |keys: usize| (0..keys.div_ceil(16) as u32).collect::<Vec<u32>>();
             let sequences = lengths.iter().map(|keys| (tables(*keys).into(), *keys)).collect();

@@ -384,7 +384,7 @@ mod tests {
     /// The padding is multiplied by zeros of B, but a stale NaN from an earlier call would survive
     /// that.
     #[test]
-    fn rows_are_filled_up_with_zeros_whatever_was_there() {
+    fn padding_is_zeroed_over_stale_data() {
         let data: Vec<bf16> = (1..=3 * 70).map(|i| bf16::from_f32(i as f32)).collect();
         let a = Rows { data: &data, rows: 3, cols: 70, stride: 70 };
         for step in [4, TILE_DEPTH] {

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn far_from_zero_the_limits_are_kept() {
+    fn activations_reach_their_limits_far_from_zero() {
         for isa in Isa::all() {
             let mut results = Vec::new();
             isa.run(Far(&mut results));
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn nan_is_never_turned_into_a_number() {
+    fn nan_propagates_through_every_function() {
         for isa in Isa::all() {
             let mut results = Vec::new();
             isa.run(Broken(&mut results));
@@ -323,7 +323,7 @@ mod tests {
 
     /// The error in units of the last place of `scale(reference)`.
     #[test]
-    fn errors_stay_within_the_ulp_that_the_comments_state() {
+    fn errors_stay_within_the_stated_ulp() {
         const ULP: f64 = f32::EPSILON as f64;
         let gelu: Reference = |x| x * 0.5 * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2);
         let gelu_tanh: Reference = |x| x * 0.5 * (1.0 + (0.797_884_560_802_865_4 * (x + 0.044715 * x * x * x)).tanh());

@@ -244,7 +244,7 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     #[test]
-    fn every_task_runs_once_whoever_calls() {
+    fn every_task_runs_once_with_concurrent_and_nested_callers() {
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_the_caller_and_the_team_goes_on() {
+    fn panic_reaches_the_caller_and_the_team_continues() {
         for bad in [0, 63] {
             let failed = catch_unwind(|| each(64, |i| assert!(i != bad, "boom")));
             assert!(failed.is_err());

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_are_called_by_their_names_and_counted_in_bytes() {
+    fn kv_cache_formats_parse_their_names_and_count_bytes() {
         for format in KvCacheFormat::ALL {
             assert_eq!(format.to_string().parse::<KvCacheFormat>().unwrap(), format);
         }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_that_are_no_whole_blocks_are_refused_with_a_way_out() {
+    fn q8_kv_cache_refuses_partial_blocks_and_suggests_f16() {
         for place in [Place::cpu(), Place::phantom(crate::Device::Cpu)] {
             let error = KvTensor::zeros([4, 2, 80], KvCacheFormat::Q8, &place).unwrap_err().to_string();
             assert!(error.contains("heads of 80") && error.contains("--kv-dtype f16"), "{error}");

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_copied_in_every_layer_and_rows_beyond_the_cache_refused() {
+    fn rows_copy_in_every_layer_and_out_of_range_rows_are_refused() {
         let place = Place::cpu();
         for (format, rung) in KvCacheFormat::ALL.into_iter().flat_map(|f| [(f, Rung::Fused), (f, Rung::Composed)]) {
             let _here = ladder::Ladder::new(ladder::Policy { force: Some(rung), ..Default::default() }).enter();
@@ -247,7 +247,7 @@ mod tests {
 
     /// NaN must survive the cache, so that a broken model is noticed.
     #[test]
-    fn what_is_no_number_stays_none_in_blocks() {
+    fn nan_and_infinity_in_q8_blocks_read_back_as_nan() {
         let place = Place::cpu();
         for (rung, broken) in [Rung::Fused, Rung::Composed].into_iter().zip([f32::NAN, f32::INFINITY]) {
             let _here = ladder::Ladder::new(ladder::Policy { force: Some(rung), ..Default::default() }).enter();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_takes_the_bytes_that_were_counted() {
+    fn kv_cache_allocates_its_counted_bytes() {
         for format in KvCacheFormat::ALL {
             let ladder = ladder::Ladder::new(ladder::Policy::default());
             let _here = ladder.clone().enter();

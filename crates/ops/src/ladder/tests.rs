@@ -50,7 +50,7 @@ fn call(policy: Policy) -> (Result<Tensor>, Vec<(Counted, u64)>) {
 }
 
 #[test]
-fn the_host_is_refused_behind_a_gpu_unless_allowed() {
+fn host_rung_on_a_gpu_needs_permission() {
     let refused = step(Policy::default(), Device::Metal(0));
     let why = refused.rung.expect_err("refused");
     assert!(
@@ -64,14 +64,14 @@ fn the_host_is_refused_behind_a_gpu_unless_allowed() {
 }
 
 #[test]
-fn an_instruction_set_that_is_not_there_is_an_error() {
+fn missing_instruction_set_is_an_error() {
     let missing = if cfg!(target_arch = "aarch64") { Isa::Avx2 } else { Isa::Neon };
     let (result, _) = call(Policy { isa: Some(missing), ..Policy::default() });
     assert!(result.expect_err("refused").to_string().contains("this processor has no"));
 }
 
 #[test]
-fn a_rung_that_fails_is_an_error_and_not_counted() {
+fn failing_rung_is_an_error_and_not_counted() {
     let (result, counts) = call(Policy { force: Some(Rung::Composed), ..Policy::default() });
     let error = result.expect_err("broken").to_string();
     assert!(error.contains("composed rung failed") && error.contains("broken on purpose"), "{error}");
@@ -82,7 +82,7 @@ fn a_rung_that_fails_is_an_error_and_not_counted() {
 }
 
 #[test]
-fn what_doctor_withdrew_is_not_used() {
+fn withdrawn_kernels_are_not_used() {
     let withdrawn = |rung| Withdrawn { op: "lacking".into(), kind: "cpu".into(), dtype: DType::F32, rung };
     let both = vec![withdrawn(Rung::Fused), withdrawn(Rung::Composed)];
     let (result, _) = call(Policy { withdrawn: both, ..Policy::default() });

@@ -73,7 +73,7 @@ mod tests {
 
     /// A plan does not know the card, and must not count less memory than the two calls take.
     #[test]
-    fn a_plan_tells_the_calls_that_it_stands_for() {
+    fn plan_traces_linear_and_layer_norm_separately() {
         let (rows, n, place) = (10_000, 384, Place::phantom(Device::Cuda(0)));
         let ladder = Ladder::new(Policy::default());
         let (dims, steps) = ladder.trace(|| {

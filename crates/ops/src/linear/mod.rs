@@ -317,7 +317,7 @@ mod tests {
 
     /// Scratch memory of a product of `rows` rows on CUDA, as a plan counts it: the peak less the
     /// tensors before and after it.
-    fn planned(rows: usize, dtype: DType, make: impl Fn(&Place) -> Linear, has_residual: bool) -> usize {
+    fn planned_scratch_bytes(rows: usize, dtype: DType, make: impl Fn(&Place) -> Linear, has_residual: bool) -> usize {
         let place = Place::phantom(Device::Cuda(0));
         let ladder = Ladder::new(Policy::default());
         let (taken, _) = ladder.trace(|| {
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_counts_what_products_on_cuda_take_beside_their_results() {
+    fn plan_counts_the_workspace_of_products_on_cuda() {
         let floats = |dtype| {
             move |place: &Place| {
                 let w = Input::new(&[N, K], dtype, || vec![0.0; N * K]);
@@ -341,12 +341,12 @@ mod tests {
         for dtype in DType::FLOATS {
             let plain = floats(dtype);
             // Our own kernel computes a single row, with its sums in registers.
-            assert_eq!(planned(1, dtype, plain, true), 0);
-            assert_eq!(planned(2, dtype, plain, false), BLAS_WORKSPACE);
+            assert_eq!(planned_scratch_bytes(1, dtype, plain, true), 0);
+            assert_eq!(planned_scratch_bytes(2, dtype, plain, false), BLAS_WORKSPACE);
             // Sums in f32, for a second pass.
             let gelu = move |place: &Place| plain(place).with(Activation::Gelu);
-            assert_eq!(planned(1000, dtype, gelu, false), BLAS_WORKSPACE + 1000 * N * 4);
-            assert_eq!(planned(1000, dtype, plain, true), BLAS_WORKSPACE + 1000 * N * 4);
+            assert_eq!(planned_scratch_bytes(1000, dtype, gelu, false), BLAS_WORKSPACE + 1000 * N * 4);
+            assert_eq!(planned_scratch_bytes(1000, dtype, plain, true), BLAS_WORKSPACE + 1000 * N * 4);
         }
         // cuBLASLt multiplies blocks that are dequantized to f16; other blocks need no workspace.
         let blocks = |dtype| {
@@ -356,8 +356,8 @@ mod tests {
             }
         };
         let (as_floats, sums) = (N * K * 2, 128 * N * 4);
-        assert_eq!(planned(128, DType::F16, blocks(DType::F16), true), BLAS_WORKSPACE + as_floats + sums);
+        assert_eq!(planned_scratch_bytes(128, DType::F16, blocks(DType::F16), true), BLAS_WORKSPACE + as_floats + sums);
         let in_8_bits = crate::quant::activation_bytes(128, K);
-        assert_eq!(planned(128, DType::BF16, blocks(DType::BF16), true), in_8_bits);
+        assert_eq!(planned_scratch_bytes(128, DType::BF16, blocks(DType::BF16), true), in_8_bits);
     }
 }

@@ -85,7 +85,7 @@ const REFERENCE_ERROR: [(&str, f64); 6] = [
 ];
 
 #[test]
-fn floats_are_those_of_gguf() {
+fn dequantized_floats_equal_the_gguf_package() {
     assert_eq!(DEQUANTIZED.map(|row| row.0.parse::<Quant>().unwrap()).to_vec(), Quant::all().collect::<Vec<_>>());
     for (name, golden) in DEQUANTIZED {
         let quant = name.parse().unwrap();
@@ -95,7 +95,7 @@ fn floats_are_those_of_gguf() {
 }
 
 #[test]
-fn blocks_are_those_of_gguf() {
+fn quantized_blocks_equal_the_gguf_package() {
     let x = normals(&mut Rng::new(2), 128);
     for (name, golden) in QUANTIZED {
         let mut out = Vec::new();
@@ -105,7 +105,7 @@ fn blocks_are_those_of_gguf() {
 }
 
 #[test]
-fn searched_blocks_are_as_good_as_the_reference() {
+fn searched_quantization_is_as_accurate_as_llama_cpp() {
     let x = normals(&mut Rng::new(3), 16 * 256);
     for (name, reference) in REFERENCE_ERROR {
         let quant = name.parse().unwrap();
@@ -118,7 +118,7 @@ fn searched_blocks_are_as_good_as_the_reference() {
 }
 
 #[test]
-fn blocks_of_one_value_keep_it() {
+fn constant_blocks_keep_their_value() {
     for quant in Quant::all().filter(|q| q.quantizes()) {
         for value in [0.0, 0.75, -0.75, 1e-30, -3e4] {
             let mut out = Vec::new();
@@ -131,7 +131,7 @@ fn blocks_of_one_value_keep_it() {
 }
 
 #[test]
-fn products_are_those_of_f64() {
+fn products_equal_f64() {
     for quant in Quant::all().filter(|q| q.packs()) {
         let (n, k) = (37, 256 + quant.block().0);
         let mut random = Rng::new(quant as u64);
@@ -176,7 +176,7 @@ fn products_are_those_of_f64() {
 /// A row's result does not depend on the other rows of its batch: reproducible sampling from a seed
 /// needs that.
 #[test]
-fn a_row_is_the_same_in_any_company() {
+fn batch_does_not_change_a_row() {
     for quant in Quant::all().filter(|q| q.packs()) {
         // More steps than a product unpacks at once, and rows that are not whole tiles.
         let (m, n, k) = (83, 50, 5 * 256);
@@ -206,7 +206,7 @@ fn in_eight_bits(x: &[f32]) -> Vec<f64> {
 }
 
 #[test]
-fn a_row_is_what_the_file_says() {
+fn packed_rows_equal_the_file() {
     for quant in Quant::all().filter(|q| q.packs()) {
         let (n, k) = (19, 3 * quant.block().0);
         // Arbitrary bytes, so that every bit matters.
@@ -227,7 +227,7 @@ fn a_row_is_what_the_file_says() {
 }
 
 #[test]
-fn nothing_panics_on_odd_numbers() {
+fn nan_and_infinity_neither_panic_nor_become_finite() {
     for quant in Quant::all() {
         let bytes = Rng::new(9).bytes(20 * quant.bytes(512).unwrap());
         floats(quant, &bytes);
@@ -237,7 +237,7 @@ fn nothing_panics_on_odd_numbers() {
             (x[0], x[100], x[600]) = (f32::INFINITY, f32::NAN, -1e-42);
             let mut y = vec![0.0; 40];
             matmul(Isa::best(), &w, &x, 2, &mut y);
-            assert!(y[..20].iter().all(|y| !y.is_finite()), "{quant}: what is no number must not become one");
+            assert!(y[..20].iter().all(|y| !y.is_finite()), "{quant}: NaN and infinity must not become finite");
         }
         if quant.quantizes() {
             let mut x = normals(&mut Rng::new(11), 512);
@@ -261,7 +261,7 @@ fn empty_products_are_zeros() {
 }
 
 #[test]
-fn names_and_numbers_lead_back() {
+fn quant_names_and_ggml_ids_round_trip() {
     for quant in Quant::all() {
         assert_eq!(quant.to_string().parse::<Quant>().unwrap(), quant);
         assert_eq!(Quant::from_ggml(quant.ggml()), Some(quant));
@@ -271,7 +271,7 @@ fn names_and_numbers_lead_back() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn invalid_sizes_and_formats_are_refused() {
     let row = |_| Cow::Borrowed(&[0u8; 18][..]);
     assert!(Packed::pack(Quant::Q4_0, 4, 32, &row, &|| ()).is_ok());
     let refused = |quant, n, k| Packed::pack(quant, n, k, &row, &|| ()).unwrap_err().to_string();

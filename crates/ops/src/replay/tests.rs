@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn batches_a_little_apart_are_filled_up_to_the_same_shape() {
+fn similar_batches_are_padded_to_the_same_shape() {
     assert_eq!(Fill::of(13, 1), Fill::of(16, 1));
     assert_eq!(Fill::of(16, 1), Some(Fill { tokens: 16, sequences: 2 }));
     assert_eq!(Fill::of(40, 3), Some(Fill { tokens: 48, sequences: 5 }));
@@ -17,7 +17,7 @@ fn batches_a_little_apart_are_filled_up_to_the_same_shape() {
 }
 
 #[test]
-fn a_device_without_graphs_runs_every_pass_by_itself() {
+fn passes_run_directly_without_graph_support() {
     struct Ids(Vec<u32>);
     impl Pass for Ids {
         type Batch = Tensor;
@@ -97,7 +97,7 @@ mod captures {
     }
 
     #[test]
-    fn who_reads_lengths_or_values_outside_an_op_ends_the_capture() {
+    fn reading_lengths_or_values_outside_an_op_ends_the_capture() {
         let x = rows();
         let ids = PerBatch::new(vec![7u32; 4]);
         assert_eq!(graphs_of(|s| if s.observe().range(0).is_empty() { Err(Error::Phantom) } else { Ok(()) }), 0);
@@ -137,7 +137,7 @@ mod captures {
     }
 
     #[test]
-    fn memory_is_allocated_before_the_stream_captures_and_not_then() {
+    fn allocation_during_stream_capture_is_an_error() {
         let pass = during(pass_capture(), || capture::note_allocation().unwrap());
         assert!(pass.has_allocated && !pass.is_untracked);
         let pass = during(PassCapture { is_capturing: true, ..pass }, || assert!(capture::note_allocation().is_err()));
@@ -146,7 +146,7 @@ mod captures {
     }
 
     #[test]
-    fn dynamic_parameters_are_shared_by_key_and_none_are_new_while_the_stream_captures() {
+    fn dynamic_params_are_shared_by_key_and_fixed_during_capture() {
         let lengths = |key: &'static str| {
             let recompute =
                 |given: &Given| Some(given.segments.lengths(op_scope()).iter().map(|r| r.len() as u32).collect());
@@ -166,7 +166,7 @@ mod captures {
     }
 
     #[test]
-    fn arrays_of_a_batch_go_into_the_parameters() {
+    fn uploaded_arrays_become_graph_parameters() {
         let upload = Upload { params: Rc::default(), lengths: Vec::new(), words: 0 };
         let ((), state) = CaptureState::Upload(upload).during(&Arc::default(), || {
             for ids in [[7, 8], [9, 1]] {

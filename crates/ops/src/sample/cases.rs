@@ -131,7 +131,7 @@ mod tests {
     /// f32 adds up a few thousand probabilities with an error of a few units in their seventh
     /// digit.
     #[test]
-    fn no_case_is_where_a_rounding_decides() {
+    fn no_case_depends_on_rounding() {
         for Rows { name, x, start, n, params } in DType::FLOATS.into_iter().flat_map(of) {
             for (row, params) in x.values.chunks(x.dims[1]).zip(&params) {
                 let (token, margin) = reference::sample(&row[start..][..n], params);

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exp_is_exact_to_two_units() {
+    fn exp_error_is_within_two_unit_roundoffs() {
         let mut worst = 0f64;
         for i in 0..2_000_000 {
             let x = -87.3 * i as f32 / 2_000_000.0;
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_see_every_logit() {
+    fn logit_scans_cover_every_element() {
         for len in [0usize, 1, 15, 16, 17, 64, 1000, 1024, 2050] {
             let logits: Vec<f32> = (0..len).map(|i| -((i * 7919 % 1009) as f32) / 100.0 - 1.0).collect();
             assert_eq!(not_finite(&logits), None);

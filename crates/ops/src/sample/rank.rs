@@ -87,7 +87,7 @@ mod tests {
     use sconce_testkit::check;
 
     /// Compares all ranks with a sort.
-    fn is_the_order_of_a_sort(logits: &[f32]) {
+    fn assert_sorted_order(logits: &[f32]) {
         let mut sorted: Vec<u32> =
             (0..logits.len() as u32).filter(|i| logits[*i as usize] > f32::NEG_INFINITY).collect();
         sorted.sort_by(|a, b| logits[*b as usize].partial_cmp(&logits[*a as usize]).unwrap().then(a.cmp(b)));
@@ -110,13 +110,13 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_order_of_a_sort() {
+    fn ranked_order_equals_a_sort() {
         for (values, most) in [(1, 200), (3, 200), (1000, 200), (2, 2000), (40, 5000)] {
-            check(8, &logits(values, 0..=most), |logits| is_the_order_of_a_sort(&logits));
+            check(8, &logits(values, 0..=most), |logits| assert_sorted_order(&logits));
         }
-        check(1, &logits(1_000_000, 20_000), |logits| is_the_order_of_a_sort(&logits));
+        check(1, &logits(1_000_000, 20_000), |logits| assert_sorted_order(&logits));
         for len in [63, 64, 65] {
-            check(4, &logits(5, len), |logits| is_the_order_of_a_sort(&logits));
+            check(4, &logits(5, len), |logits| assert_sorted_order(&logits));
         }
         assert_eq!(Ranked::new(&[], 3).get(0), None);
         assert_eq!(Ranked::new(&[-0.0, 0.0], 3).get(0).map(|r| r.1), Some(0));

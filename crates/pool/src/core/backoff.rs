@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_double_up_to_the_most() {
+    fn backoff_doubles_up_to_the_maximum() {
         let backoff = Backoff { failures: 100, most: at(10), ..Backoff::default() };
         let mut history = FailureHistory::default();
         let waits: Vec<u64> = (0..6).map(|_| history.failed(at(7), &backoff).at.as_secs() - 7).collect();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn five_failures_in_a_row_open_the_breaker_and_one_try_is_given_after_it() {
+    fn breaker_opens_after_five_failures_and_allows_one_attempt() {
         let backoff = Backoff::default();
         let mut history = FailureHistory::default();
         for t in 0..4 {
@@ -115,11 +115,11 @@ mod tests {
         // past.
         assert_eq!(history.failed(at(2000), &backoff), NextAttempt { at: at(2300), is_open: true });
         history.ran(at(2300), at(2500), &backoff);
-        assert!(!history.failed(at(2500), &backoff).is_open, "it was ready for long enough in between");
+        assert!(!history.failed(at(2500), &backoff).is_open, "the worker was ready for long enough in between");
     }
 
     #[test]
-    fn failures_long_past_do_not_count() {
+    fn old_failures_do_not_open_the_breaker() {
         let backoff = Backoff::default();
         let mut history = FailureHistory::default();
         for t in 0..20 {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_well_begins_anew() {
+    fn steady_run_resets_the_failure_history() {
         let backoff = Backoff::default();
         let mut history = FailureHistory::default();
         for t in 0..4 {

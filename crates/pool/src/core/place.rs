@@ -108,12 +108,12 @@ mod tests {
         Device { device: name.into(), description: String::new(), free_bytes: free, total_bytes: total, best }
     }
 
-    fn none(_: &str) -> Reserved {
+    fn nothing_reserved(_: &str) -> Reserved {
         Reserved { total: 0, loading: 0 }
     }
 
     #[test]
-    fn room_is_what_is_neither_taken_nor_promised() {
+    fn available_memory_excludes_used_and_reserved_memory() {
         let d = device("cuda:0", 70, 100, true);
         assert_eq!(available(&d, Reserved { total: 0, loading: 0 }), 70);
         assert_eq!(available(&d, Reserved { total: 50, loading: 50 }), 20, "reserved and not loaded yet");
@@ -129,16 +129,16 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_is_its_roomiest_device_and_auto_the_best_kind() {
+    fn kind_selects_the_device_with_most_memory_and_auto_the_best_kind() {
         let all = [device("cpu", 500, 500, false), device("cuda:0", 40, 80, true), device("cuda:1", 70, 80, false)];
-        let named = |w: &str| choose(&all, w, none).map(|d| d.device).map_err(|e| e.error_code);
-        assert_eq!(named("cuda:0").unwrap(), "cuda:0");
-        assert_eq!(named("cuda").unwrap(), "cuda:1");
-        assert_eq!(named("auto").unwrap(), "cuda:1");
-        assert_eq!(named("cpu").unwrap(), "cpu");
-        assert_eq!(named("metal"), Err(Code::GpuUnavailable));
-        assert_eq!(named("cuda:7"), Err(Code::GpuUnavailable));
-        let reserved = |d: &str| if d == "cuda:1" { Reserved { total: 60, loading: 60 } } else { none(d) };
+        let chosen = |w: &str| choose(&all, w, nothing_reserved).map(|d| d.device).map_err(|e| e.error_code);
+        assert_eq!(chosen("cuda:0").unwrap(), "cuda:0");
+        assert_eq!(chosen("cuda").unwrap(), "cuda:1");
+        assert_eq!(chosen("auto").unwrap(), "cuda:1");
+        assert_eq!(chosen("cpu").unwrap(), "cpu");
+        assert_eq!(chosen("metal"), Err(Code::GpuUnavailable));
+        assert_eq!(chosen("cuda:7"), Err(Code::GpuUnavailable));
+        let reserved = |d: &str| if d == "cuda:1" { Reserved { total: 60, loading: 60 } } else { nothing_reserved(d) };
         assert_eq!(choose(&all, "cuda", reserved).unwrap().device, "cuda:0");
     }
 }

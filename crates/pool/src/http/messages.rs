@@ -123,17 +123,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_dialect_has_its_own_words() {
-        let failure = Failure::new(Code::WorkerFailed, "it broke off");
-        assert_eq!(Dialect::of("/embed").body(&failure), json!({"error": "it broke off", "error_type": "Backend"}));
+    fn errors_have_the_format_of_each_dialect() {
+        let failure = Failure::new(Code::WorkerFailed, "connection lost");
+        assert_eq!(Dialect::of("/embed").body(&failure), json!({"error": "connection lost", "error_type": "Backend"}));
         let openai = Dialect::of("/v1/chat/completions").body(&failure);
         assert_eq!(
             (&openai["error"]["message"], &openai["error"]["type"]),
-            (&json!("it broke off"), &json!("server_error"))
+            (&json!("connection lost"), &json!("server_error"))
         );
-        assert_eq!(Dialect::of("/v2/rerank").body(&failure), json!({"message": "it broke off"}));
+        assert_eq!(Dialect::of("/v2/rerank").body(&failure), json!({"message": "connection lost"}));
         assert_eq!(Dialect::of("/v2/state").body(&failure)["error_code"], "WORKER_FAILED");
-        let want = json!({"code": "WORKER_UNHEALTHY", "message": "it broke off", "retriable": true});
+        let want = json!({"code": "WORKER_UNHEALTHY", "message": "connection lost", "retriable": true});
         assert_eq!(Dialect::of("/execute").body(&failure), want);
         let last = Dialect::Worker.error_event(&failure);
         assert!(last.contains("\"type\":\"error\"") && last.ends_with("data: [DONE]\n\n"), "{last}");

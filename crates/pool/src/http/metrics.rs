@@ -151,7 +151,7 @@ mod tests {
     use crate::core::Timings;
 
     #[test]
-    fn every_family_is_told_once_and_every_sample_names_its_worker() {
+    fn merged_metrics_have_one_header_per_family_and_worker_labels() {
         let a = "# HELP te_n Requests\n# TYPE te_n counter\nte_n 1\n# HELP te_t Time\n# TYPE te_t histogram\n\
                  te_t_bucket{le=\"1\"} 2\nte_t_sum 3\nte_t_count 4\n";
         let b = "# HELP te_n Requests\n# TYPE te_n counter\nte_n{} 5\nworse line\n{bad} 1\n";
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_managers_own_have_the_names_of_the_contract() {
+    fn manager_metrics_have_the_documented_names() {
         let device = |id: &str| Device {
             device: id.into(),
             description: String::new(),

@@ -51,17 +51,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proxies_and_pages_are_not_this_machine() {
-        let is = |from: &str, headers: &[(&'static str, &'static str)]| {
+    fn proxied_and_cross_origin_requests_are_not_local() {
+        let is_local = |from: &str, headers: &[(&'static str, &'static str)]| {
             let headers = headers.iter().map(|(n, v)| (n.parse().unwrap(), v.parse().unwrap())).collect();
             Peer::new(from.parse().unwrap()).is_this_machine(&Uri::from_static("/v2/state"), &headers)
         };
-        assert!(is("127.0.0.1:5", &[]) && is("[::1]:5", &[("host", "[::1]:9200")]));
-        assert!(is("[::ffff:127.0.0.1]:5", &[("host", "LocalHost:9200")]));
-        assert!(!is("192.0.2.1:5", &[("host", "localhost")]));
-        assert!(!is("127.0.0.1:5", &[("host", "evil.example:9200")]));
-        assert!(!is("127.0.0.1:5", &[("host", "localhost"), ("x-forwarded-for", "192.0.2.1")]));
-        assert!(!is("127.0.0.1:5", &[("host", "localhost"), ("forwarded", "for=192.0.2.1")]));
-        assert!(!is("127.0.0.1:5", &[("host", "localhost"), ("origin", "http://localhost:3000")]));
+        assert!(is_local("127.0.0.1:5", &[]) && is_local("[::1]:5", &[("host", "[::1]:9200")]));
+        assert!(is_local("[::ffff:127.0.0.1]:5", &[("host", "LocalHost:9200")]));
+        assert!(!is_local("192.0.2.1:5", &[("host", "localhost")]));
+        assert!(!is_local("127.0.0.1:5", &[("host", "evil.example:9200")]));
+        assert!(!is_local("127.0.0.1:5", &[("host", "localhost"), ("x-forwarded-for", "192.0.2.1")]));
+        assert!(!is_local("127.0.0.1:5", &[("host", "localhost"), ("forwarded", "for=192.0.2.1")]));
+        assert!(!is_local("127.0.0.1:5", &[("host", "localhost"), ("origin", "http://localhost:3000")]));
     }
 }

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_does_not_come_for_more_is_given_up() {
+    fn client_that_stops_reading_is_stuck_after_timeout() {
         let (now, client_timeout) = (Instant::now(), Duration::from_secs(60));
         let state = |idle_since| RelayState { inner: None, guard: None, events: None, idle_since, given_up: false };
         assert!(
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_passed_on_whole() {
+    fn only_whole_events_are_forwarded() {
         let mut events = EventStream { dialect: Dialect::OpenAi, part: Vec::new() };
         let mut pass = |data: &str| String::from_utf8(events.push(data.as_bytes()).to_vec()).unwrap();
         assert_eq!(pass("data: 1\n\n"), "data: 1\n\n");

@@ -147,23 +147,23 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_its_model_and_its_size() {
-        let b = key("/v1/embeddings", json!({"model": "e", "input": "x".repeat(400)}));
-        assert_eq!((b.model.as_deref(), b.prefixes, b.job), (Some("e"), vec![], None));
-        assert!((100..=120).contains(&b.tokens), "{}", b.tokens);
-        let b = key("/execute", json!({"job_id": "j", "prompt": "p", "max_tokens": 1000}));
-        assert!(b.job.as_deref() == Some("j") && b.tokens > 1000 && b.prefixes.len() == 1);
-        let b = key("/v1/completions", json!({"prompt": "p", "max_tokens": u64::MAX, "n": u64::MAX}));
-        assert!(b.tokens < 1 << 28, "{}", b.tokens);
+    fn routing_key_has_model_and_token_estimate() {
+        let embed = key("/v1/embeddings", json!({"model": "e", "input": "x".repeat(400)}));
+        assert_eq!((embed.model.as_deref(), embed.prefixes, embed.job), (Some("e"), vec![], None));
+        assert!((100..=120).contains(&embed.tokens), "{}", embed.tokens);
+        let execute = key("/execute", json!({"job_id": "j", "prompt": "p", "max_tokens": 1000}));
+        assert!(execute.job.as_deref() == Some("j") && execute.tokens > 1000 && execute.prefixes.len() == 1);
+        let huge = key("/v1/completions", json!({"prompt": "p", "max_tokens": u64::MAX, "n": u64::MAX}));
+        assert!(huge.tokens < 1 << 28, "{}", huge.tokens);
         assert_eq!(key("/embed", json!({"inputs": "x"})).tasks, ["embed", "m3", "clip"]);
-        for odd in [&b"\xff{"[..], b"", b"[1]", b"{\"model\": 5}"] {
-            assert_eq!(RoutingKey::new("/v1/chat/completions", odd).model, None);
+        for invalid in [&b"\xff{"[..], b"", b"[1]", b"{\"model\": 5}"] {
+            assert_eq!(RoutingKey::new("/v1/chat/completions", invalid).model, None);
         }
         assert_eq!(RoutingKey::new("/v1/models/org%2Fname%zz", b"").model.as_deref(), Some("org/name%zz"));
     }
 
     #[test]
-    fn a_conversation_begins_with_what_was_said_before() {
+    fn later_turns_extend_the_prefixes_of_earlier_turns() {
         let turns = ["hi", "hello", "how are you", "well"];
         let first = chat(&turns[..1]).prefixes;
         let later = chat(&turns).prefixes;
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn alike_beginnings_are_alike() {
+    fn equal_prompt_prefixes_have_equal_hashes() {
         let prefixes = |system: &str, user: &str| {
             let messages = json!([{"role": "system", "content": system}, {"role": "user", "content": user}]);
             key("/v1/chat/completions", json!({"messages": messages})).prefixes
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn only_paths_of_workers_go_to_workers() {
+    fn only_worker_paths_are_routed_to_workers() {
         assert!(tasks("/v1/anything").is_some() && tasks("/rerank").is_some());
         for own in ["/v1/models/load", "/v1/ready", "/v2/state", "/shutdown", "/metrics", "/admin"] {
             assert!(tasks(own).is_none(), "{own}");

@@ -1,7 +1,7 @@
 //! Faults of workers, disks and clients, and their effect on the rest of the pool. Workers are fake
 //! processes.
 
-use crate::common::{KEY, Running, Stream, TestHost, ask, lives, raw, signal};
+use crate::common::{KEY, Running, Stream, TestHost, is_alive, raw, send_request, signal};
 use axum::http::{Method, StatusCode};
 use sconce_testkit::wait_until;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-fn named(all: &[Value], id: &str) -> Value {
+fn worker_by_id(all: &[Value], id: &str) -> Value {
     all.iter().find(|w| w["id"] == id).unwrap_or_else(|| panic!("no {id}")).clone()
 }
 
@@ -32,7 +32,7 @@ fn workers_start_serve_and_stop() {
     assert_eq!((status, &body["error"]["code"]), (StatusCode::NOT_FOUND, &json!("model_not_found")));
     assert_eq!(pool.get("/v1/models")["data"].as_array().unwrap().len(), 1);
     assert_eq!(pool.get("/v1/capabilities")["devices"][0]["vram_gb"], 8.0);
-    assert_eq!(pool.get("/docs"), json!("<p>how to ask</p>"), "any worker serves this page");
+    assert_eq!(pool.get("/docs"), json!("<p>API documentation</p>"), "any worker serves this page");
     let metrics = pool.get("/metrics");
     let text = metrics.as_str().unwrap();
     assert!(text.contains("pool_mgr_workers_total{status=\"ready\"} 2"), "{text}");
@@ -44,8 +44,8 @@ fn workers_start_serve_and_stop() {
     let pid = pool.worker(&first).unwrap()["pid"].as_u64().unwrap();
     let (status, _) = pool.post("/v2/workers/stop", json!({"worker_id": first}));
     assert_eq!(status, StatusCode::ACCEPTED);
-    pool.wait("it to be gone", |p| p.worker(&first).is_none().then_some(()));
-    assert!(!lives(pid));
+    pool.wait("the worker to be gone", |p| p.worker(&first).is_none().then_some(()));
+    assert!(!is_alive(pid));
     let (status, body) = pool.post("/v2/workers/stop", json!({"worker_id": first}));
     assert_eq!((status, &body["error_code"]), (StatusCode::NOT_FOUND, &json!("WORKER_NOT_FOUND")));
     // Another worker, started by a request.
@@ -54,7 +54,7 @@ fn workers_start_serve_and_stop() {
 }
 
 #[test]
-fn a_worker_killed_in_the_middle_of_a_stream_ends_it_cleanly_and_comes_back() {
+fn killed_worker_ends_its_stream_with_an_error_and_restarts() {
     let host = TestHost::new();
     let pool = host.run("[[model]]\nmodel = 'slow'\nreplicas = 2");
     pool.ready(2);
@@ -62,7 +62,7 @@ fn a_worker_killed_in_the_middle_of_a_stream_ends_it_cleanly_and_comes_back() {
     let mut second = pool.execute("slow", "b");
     first.until("\"i\":3");
     second.until("\"i\":3");
-    assert_ne!(first.worker(), second.worker(), "the idler one");
+    assert_ne!(first.worker(), second.worker(), "the second request goes to the idle worker");
     let victim = first.worker();
     signal(&pool.worker(&victim).unwrap(), "KILL");
     let text = first.rest();
@@ -81,47 +81,48 @@ fn a_worker_killed_in_the_middle_of_a_stream_ends_it_cleanly_and_comes_back() {
     // The other stream runs to its end, and the killed worker is restarted.
     let text = second.rest();
     assert!(text.contains("MAX_TOKENS") && text.contains("\"i\":199"), "{text}");
-    let back = pool.wait("it to come back", |p| p.worker(&victim).filter(|w| w["state"] == "ready"));
+    let back = pool.wait("the worker to be restarted", |p| p.worker(&victim).filter(|w| w["state"] == "ready"));
     assert_eq!(back["restarts"], 1);
     assert!(back["why"].as_str().unwrap().contains("signal 9"), "{back}");
 }
 
 #[test]
-fn a_worker_that_hangs_is_found_out_and_its_requests_go_elsewhere() {
+fn hung_worker_is_replaced_and_its_requests_are_rerouted() {
     let host = TestHost::new();
     let pool = host.run("[[model]]\nmodel = 'ok'\nreplicas = 2");
     pool.ready(2);
-    let hung = pool.chat("ok", "a beginning").1["worker"].as_str().unwrap().to_string();
+    let hung = pool.chat("ok", "same prefix").1["worker"].as_str().unwrap().to_string();
     let before = pool.worker(&hung).unwrap();
     signal(&before, "STOP");
     // The prefix is at the stopped worker, whose port still accepts connections. It sends no
     // response, so another worker gets the request.
-    let (status, body) = pool.chat("ok", "a beginning");
+    let (status, body) = pool.chat("ok", "same prefix");
     assert_eq!(status, StatusCode::OK, "{body}");
     assert_ne!(body["worker"], json!(hung));
-    let after =
-        pool.wait("it to be replaced", |p| p.worker(&hung).filter(|w| w["state"] == "ready" && w["restarts"] == 1));
+    let after = pool.wait("the hung worker to be replaced", |p| {
+        p.worker(&hung).filter(|w| w["state"] == "ready" && w["restarts"] == 1)
+    });
     assert_ne!(after["pid"], before["pid"]);
     assert!(after["why"].as_str().unwrap().contains("missed 3 probes"), "{after}");
-    assert!(!lives(before["pid"].as_u64().unwrap()));
+    assert!(!is_alive(before["pid"].as_u64().unwrap()));
 }
 
 #[test]
-fn what_cannot_be_started_is_told_and_the_others_serve() {
+fn failed_worker_starts_are_reported_while_others_serve() {
     let host = TestHost::new();
     let mut config = host.config("[[model]]\nmodel = 'ok'\n[[model]]\nmodel = 'crash'");
     config.timings.start = Duration::from_secs(8);
     let pool = Running::new(config);
     pool.ready(1);
     assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK);
-    let crashed = pool.wait("it to have failed", |p| {
+    let crashed = pool.wait("the worker to have failed", |p| {
         p.workers().into_iter().find(|w| w["model"] == "crash" && w["state"] == "failed")
     });
     assert_eq!(crashed["exit_code"], 3);
     assert!(crashed["why"].as_str().unwrap().contains("a made-up reason"), "{crashed}");
     let (status, body) = pool.chat("crash", "hi");
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{body}");
-    let refused = |start: Value| {
+    let start_error = |start: Value| {
         let (status, body) = pool.post("/v2/workers/start", start);
         (status.as_u16(), body["error_code"].as_str().unwrap_or_default().to_string(), body)
     };
@@ -134,7 +135,7 @@ fn what_cannot_be_started_is_told_and_the_others_serve() {
         (json!({"model_ref": "ok", "device": "cuda:0"}), 409, "GPU_UNAVAILABLE"),
         (json!({"modelref": "ok"}), 400, "INVALID_REQUEST"),
     ] {
-        let (status, response, body) = refused(start);
+        let (status, response, body) = start_error(start);
         assert_eq!((status, response.as_str()), (want, code), "{body}");
         assert!(body["retriable"].is_boolean() && body["details"].is_object(), "{body}");
     }
@@ -143,7 +144,7 @@ fn what_cannot_be_started_is_told_and_the_others_serve() {
 }
 
 #[test]
-fn a_taken_port_is_another_port() {
+fn taken_port_is_replaced_by_another() {
     let host = TestHost::new();
     let pool = host.run("");
     let (status, body) = pool.post("/v2/workers/start", json!({"model_ref": "port"}));
@@ -152,23 +153,23 @@ fn a_taken_port_is_another_port() {
     drop(pool);
     // One of two ports is taken by another program.
     let host = TestHost::new();
-    let (mine, theirs) = loop {
-        let mine = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = mine.local_addr().unwrap().port();
+    let (listener, free_port) = loop {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
         if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-            break (mine, port + 1);
+            break (listener, port + 1);
         }
     };
-    let port = mine.local_addr().unwrap().port();
-    let pool = host.run(&format!("worker_ports = '{port}-{theirs}'\n[[model]]\nmodel = 'ok'"));
-    assert_eq!(pool.ready(1)[0]["uri"], format!("http://127.0.0.1:{theirs}"));
+    let port = listener.local_addr().unwrap().port();
+    let pool = host.run(&format!("worker_ports = '{port}-{free_port}'\n[[model]]\nmodel = 'ok'"));
+    assert_eq!(pool.ready(1)[0]["uri"], format!("http://127.0.0.1:{free_port}"));
     let (status, body) = pool.post("/v2/workers/start", json!({"model_ref": "ok"}));
     assert_eq!((status, &body["error_code"]), (StatusCode::INTERNAL_SERVER_ERROR, &json!("WORKER_START_FAILED")));
     assert!(body["message"].as_str().unwrap().contains("worker_ports"), "{body}");
 }
 
 #[test]
-fn a_disk_that_refuses_is_told_of_and_serving_goes_on() {
+fn failed_state_write_is_reported_and_serving_continues() {
     let host = TestHost::new();
     std::fs::create_dir_all(host.path("state/state.json.new")).unwrap();
     let pool = host.run("[[model]]\nmodel = 'ok'");
@@ -179,24 +180,24 @@ fn a_disk_that_refuses_is_told_of_and_serving_goes_on() {
     assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK);
     assert_eq!(pool.post("/v2/workers/start", json!({"model_ref": "ok"})).0, StatusCode::OK);
     std::fs::remove_dir(host.path("state/state.json.new")).unwrap();
-    pool.wait("the disk to be well", |p| p.get("/v2/state")["disk_error"].is_null().then_some(()));
+    pool.wait("the state to be written", |p| p.get("/v2/state")["disk_error"].is_null().then_some(()));
     let saved_state = std::fs::read_to_string(host.path("state/state.json")).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&saved_state).unwrap()["workers"].as_array().unwrap().len(), 2);
 }
 
 #[test]
-fn a_manager_that_comes_back_under_load_has_all_its_workers() {
+fn restarted_manager_adopts_its_workers_under_load() {
     let host = TestHost::new();
     let toml = "[[model]]\nmodel = 'ok'\nreplicas = 2";
     let pool = host.run(toml);
     pool.ready(2);
-    let (status, started) = pool.post("/v2/workers/start", json!({"model_ref": "ok", "name": "asked"}));
+    let (status, started) = pool.post("/v2/workers/start", json!({"model_ref": "ok", "name": "extra"}));
     assert_eq!(status, StatusCode::OK);
     let pids = |all: &[Value]| -> Vec<(String, u64)> {
         all.iter().map(|w| (w["id"].as_str().unwrap().into(), w["pid"].as_u64().unwrap_or(0))).collect()
     };
     let before = pids(&pool.workers());
-    let (address, over) = (pool.address, Arc::new(AtomicBool::new(false)));
+    let (address, stop) = (pool.address, Arc::new(AtomicBool::new(false)));
     let answered = Arc::new([const { AtomicUsize::new(0) }; 4]);
     // Waits until each client has had some more answers, however slow the machine is.
     let some_more = |wanted: usize| {
@@ -207,16 +208,21 @@ fn a_manager_that_comes_back_under_load_has_all_its_workers() {
     // Each request: when it began, when it ended, and whether it succeeded.
     let load: Vec<_> = (0..answered.len())
         .map(|n| {
-            let (over, answered) = (over.clone(), answered.clone());
+            let (stop, answered) = (stop.clone(), answered.clone());
             std::thread::spawn(move || {
                 let body = json!({"model": "ok", "messages": [{"role": "user", "content": format!("{n}")}]});
                 let mut all = Vec::new();
-                while !over.load(Ordering::Relaxed) {
-                    let began = Instant::now();
-                    let answer = ask(address, Method::POST, "/v1/chat/completions", Some(body.clone()));
-                    let well = matches!(&answer, Ok((StatusCode::OK, _)));
-                    all.push((began, Instant::now(), well, if well { String::new() } else { format!("{answer:?}") }));
-                    answered[n].fetch_add(usize::from(well), Ordering::Relaxed);
+                while !stop.load(Ordering::Relaxed) {
+                    let started_at = Instant::now();
+                    let answer = send_request(address, Method::POST, "/v1/chat/completions", Some(body.clone()));
+                    let succeeded = matches!(&answer, Ok((StatusCode::OK, _)));
+                    all.push((
+                        started_at,
+                        Instant::now(),
+                        succeeded,
+                        if succeeded { String::new() } else { format!("{answer:?}") },
+                    ));
+                    answered[n].fetch_add(usize::from(succeeded), Ordering::Relaxed);
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 all
@@ -226,7 +232,7 @@ fn a_manager_that_comes_back_under_load_has_all_its_workers() {
     some_more(6);
     let crashed = Instant::now();
     let config = pool.crash();
-    assert!(before.iter().all(|(_, pid)| lives(*pid)), "they outlive it");
+    assert!(before.iter().all(|(_, pid)| is_alive(*pid)), "workers outlive a crashed manager");
     // For a while, the clients find no manager.
     std::thread::sleep(Duration::from_millis(200));
     let pool = Running::new(config);
@@ -234,13 +240,15 @@ fn a_manager_that_comes_back_under_load_has_all_its_workers() {
     let back = Instant::now();
     assert_eq!(pids(&all), before, "the same processes");
     assert!(all.iter().all(|w| w["restarts"] == 0));
-    assert_eq!(named(&all, started["worker_id"].as_str().unwrap())["model"], "asked");
+    assert_eq!(worker_by_id(&all, started["worker_id"].as_str().unwrap())["model"], "extra");
     some_more(6);
-    over.store(true, Ordering::Relaxed);
+    stop.store(true, Ordering::Relaxed);
     for thread in load {
         let all = thread.join().unwrap();
-        let wrong: Vec<_> =
-            all.iter().filter(|(began, ended, well, _)| !well && (*ended < crashed || *began > back)).collect();
+        let wrong: Vec<_> = all
+            .iter()
+            .filter(|(started_at, ended, succeeded, _)| !succeeded && (*ended < crashed || *started_at > back))
+            .collect();
         assert!(wrong.is_empty(), "requests failed while a manager ran: {wrong:?}");
     }
     // A worker that died while no manager ran is restarted.
@@ -248,43 +256,45 @@ fn a_manager_that_comes_back_under_load_has_all_its_workers() {
     let config = pool.crash();
     signal(&all[0], "KILL");
     let pool = Running::new(config);
-    let back = pool.wait("it to be back", |p| p.worker(&victim).filter(|w| w["state"] == "ready"));
+    let back = pool.wait("the worker to be restarted", |p| p.worker(&victim).filter(|w| w["state"] == "ready"));
     assert_ne!(back["pid"], all[0]["pid"]);
     // So is an adopted worker that dies.
     let other = pool.workers().into_iter().find(|w| w["id"] != victim).unwrap();
     signal(&other, "KILL");
     let id = other["id"].as_str().unwrap();
-    pool.wait("the other to be back", |p| p.worker(id).filter(|w| w["state"] == "ready" && w["pid"] != other["pid"]));
+    pool.wait("the other worker to be restarted", |p| {
+        p.worker(id).filter(|w| w["state"] == "ready" && w["pid"] != other["pid"])
+    });
 }
 
 #[test]
-fn what_is_not_declared_any_more_is_stopped() {
+fn worker_removed_from_the_pool_file_is_stopped() {
     let host = TestHost::new();
     let pool = host.run("[[model]]\nmodel = 'ok'\nreplicas = 2");
     pool.ready(2);
     let pids: Vec<u64> = pool.workers().iter().map(|w| w["pid"].as_u64().unwrap()).collect();
     pool.crash();
     let pool = host.run("[[model]]\nmodel = 'ok'");
-    pool.wait("one to be left", |p| (p.workers().len() == 1).then_some(()));
-    assert_eq!(pids.iter().filter(|pid| lives(**pid)).count(), 1);
+    pool.wait("one worker to remain", |p| (p.workers().len() == 1).then_some(()));
+    assert_eq!(pids.iter().filter(|pid| is_alive(**pid)).count(), 1);
 }
 
 #[test]
-fn a_client_that_goes_takes_its_request_along_and_a_slow_one_holds_up_nobody() {
+fn client_disconnect_cancels_its_request_and_slow_reader_blocks_no_other() {
     let host = TestHost::new();
     let pool = host.run("[[model]]\nmodel = 'slow'");
     pool.ready(1);
-    let mut gone = pool.execute("slow", "a");
-    gone.until("\"i\":1");
+    let mut client = pool.execute("slow", "a");
+    client.until("\"i\":1");
     assert_eq!(pool.workers()[0]["active"], 1);
     assert_eq!(pool.workers()[0]["state"], "busy");
-    drop(gone);
-    pool.wait("the worker to know", |p| {
+    drop(client);
+    pool.wait("the worker to see the disconnect", |p| {
         let page = p.get("/metrics");
         let mut lines = page.as_str().unwrap().lines();
         lines.any(|l| l.starts_with("fake_dropped{") && l.ends_with(" 1")).then_some(())
     });
-    pool.wait("it to be ready", |p| (p.workers()[0]["active"] == 0).then_some(()));
+    pool.wait("the worker to be idle", |p| (p.workers()[0]["active"] == 0).then_some(()));
     // One byte at a time, with other requests in between.
     let mut slow = pool.execute("slow", "b");
     let mut byte = [0];
@@ -300,11 +310,11 @@ fn a_client_that_goes_takes_its_request_along_and_a_slow_one_holds_up_nobody() {
     assert!(response.starts_with("HTTP/1.1 202"), "{response}");
     let text = slow.rest();
     assert!(text.contains("CANCELLED") && !text.contains("\"i\":199"), "{text}");
-    assert_eq!(pool.post("/cancel", json!({"job_id": "nobody's"})).0, StatusCode::ACCEPTED);
+    assert_eq!(pool.post("/cancel", json!({"job_id": "unknown"})).0, StatusCode::ACCEPTED);
 }
 
 #[test]
-fn odd_requests_are_refused_and_nothing_else_happens() {
+fn malformed_and_unauthorized_requests_are_refused() {
     let host = TestHost::new();
     let pool = host.run("[[model]]\nmodel = 'ok'");
     pool.ready(1);
@@ -338,17 +348,17 @@ fn odd_requests_are_refused_and_nothing_else_happens() {
     assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
     // Without the key, and with a forged ready callback.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let stranger = sconce_pool::Asker { url: format!("http://{}", pool.address), key: None };
-    let status = |path: &str| runtime.block_on(stranger.ask(Method::GET, path, None)).unwrap().0;
+    let without_key = sconce_pool::Asker { url: format!("http://{}", pool.address), key: None };
+    let status = |path: &str| runtime.block_on(without_key.ask(Method::GET, path, None)).unwrap().0;
     assert_eq!(
         (status("/v2/state"), status("/v1/models"), status("/health")),
         (StatusCode::UNAUTHORIZED, StatusCode::UNAUTHORIZED, StatusCode::OK)
     );
-    let called =
+    let callback =
         json!({"worker_id": "ok-1", "vram_bytes": 1, "uri": "http://evil:1", "model_ref": "ok", "capabilities": []});
-    let (status, _) = pool.post("/v2/internal/workers/ready", called);
+    let (status, _) = pool.post("/v2/internal/workers/ready", callback);
     assert_eq!(status, StatusCode::UNAUTHORIZED, "the clients' key must not be accepted from workers");
-    assert_eq!(pool.ask(Method::DELETE, "/v2/state", None).0, StatusCode::METHOD_NOT_ALLOWED);
-    assert_eq!(pool.ask(Method::GET, "/nothing", None).0, StatusCode::NOT_FOUND);
+    assert_eq!(pool.request(Method::DELETE, "/v2/state", None).0, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(pool.request(Method::GET, "/nothing", None).0, StatusCode::NOT_FOUND);
     assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK);
 }

@@ -1,6 +1,6 @@
-//! Managers that end or crash and are restarted, and what they find.
+//! Managers that end or crash and are restarted, and the workers they find.
 
-use crate::common::{Running, TestHost, lives, signal};
+use crate::common::{Running, TestHost, is_alive, signal};
 use axum::http::{Method, StatusCode};
 use sconce_pool::{Asker, Config};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ fn pid(worker: &Value) -> u64 {
 }
 
 /// Sends a worker's ready callback.
-fn call(address: SocketAddr, token: &str, id: &str, port: u64) -> (StatusCode, Value) {
+fn send_callback(address: SocketAddr, token: &str, id: &str, port: u64) -> (StatusCode, Value) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let asker = Asker { url: format!("http://{address}"), key: Some(token.into()) };
     let uri = format!("http://127.0.0.1:{port}");
@@ -20,62 +20,63 @@ fn call(address: SocketAddr, token: &str, id: &str, port: u64) -> (StatusCode, V
     runtime.block_on(asker.ask(Method::POST, "/v2/internal/workers/ready", Some(body))).unwrap()
 }
 
-fn state(config: &Config) -> Value {
+fn read_state(config: &Config) -> Value {
     serde_json::from_slice(&std::fs::read(config.state.join("state.json")).unwrap()).unwrap()
 }
 
 /// Waits until the state file satisfies a condition.
-fn saved(pool: &Running, what: impl Fn(&Value) -> bool) -> Value {
+fn wait_saved(pool: &Running, what: impl Fn(&Value) -> bool) -> Value {
     pool.wait("the state to be on disk", |p| {
         Some(p.saved_state()).filter(|saved_state| what(&saved_state["workers"][0]))
     })
 }
 
 #[test]
-fn a_stop_that_was_cut_short_does_not_cost_a_declared_model() {
+fn interrupted_stop_does_not_lose_a_declared_model() {
     let host = TestHost::new();
     let toml = "[[model]]\nmodel = 'slow'";
     let pool = host.run(toml);
     let before = pool.ready(1)[0].clone();
-    // It has a running request, so it does not end at once; the manager crashes before it does.
+    // The worker has a running request, so it does not end at once; the manager crashes before
+    // it does.
     let mut busy = pool.execute("slow", "a");
     busy.until("\"i\":1");
     let (status, _) = pool.post("/v2/workers/stop", json!({"worker_id": before["id"]}));
     assert_eq!(status, StatusCode::ACCEPTED);
-    saved(&pool, |w| w["leaving"] == "stop");
+    wait_saved(&pool, |w| w["leaving"] == "stop");
     let config = pool.crash();
     let pool = Running::new(config);
     let after = pool.ready(1);
     let served = after.iter().find(|w| w["state"] == "ready").unwrap();
     assert_ne!(served["id"], before["id"], "a worker that is stopping does not count as a declared one");
-    pool.wait("the old one to be gone", |p| p.worker(before["id"].as_str().unwrap()).is_none().then_some(()));
-    assert!(!lives(pid(&before)));
+    pool.wait("the old worker to be gone", |p| p.worker(before["id"].as_str().unwrap()).is_none().then_some(()));
+    assert!(!is_alive(pid(&before)));
     assert_eq!(pool.chat("slow", "hi").0, StatusCode::OK);
 }
 
 #[test]
-fn workers_may_be_kept_when_the_manager_is_told_to_end() {
+fn keep_workers_leaves_workers_running_at_shutdown() {
     let host = TestHost::new();
     let mut config = host.config("[[model]]\nmodel = 'ok'\nreplicas = 2");
     config.keep_workers = true;
     let pool = Running::new(config);
     let pids: Vec<u64> = pool.ready(2).iter().map(pid).collect();
     let mut config = pool.end();
-    assert!(pids.iter().all(|pid| lives(*pid)));
+    assert!(pids.iter().all(|pid| is_alive(*pid)));
     config.keep_workers = false;
     let pool = Running::new(config);
     assert_eq!(pool.ready(2).iter().map(pid).collect::<Vec<u64>>(), pids);
     assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK);
     pool.end();
-    assert!(!pids.into_iter().any(lives), "without keep_workers, the workers end with the manager");
+    assert!(!pids.into_iter().any(is_alive), "without keep_workers, the workers end with the manager");
 }
 
 #[test]
-fn a_worker_that_was_loading_when_its_manager_died_is_waited_for() {
+fn restarted_manager_waits_for_a_loading_worker() {
     let host = TestHost::new();
     let pool = host.run("[[model]]\nmodel = 'late'");
     let before = pool.wait("a process", |p| p.workers().first().filter(|w| w["pid"].is_u64()).cloned());
-    saved(&pool, |w| w["process"].is_object());
+    wait_saved(&pool, |w| w["process"].is_object());
     let config = pool.crash();
     let pool = Running::new(config);
     // Time for a restart, which must not happen.
@@ -88,47 +89,51 @@ fn a_worker_that_was_loading_when_its_manager_died_is_waited_for() {
 }
 
 #[test]
-fn callbacks_of_strangers_are_refused_so_that_they_end() {
+fn callbacks_of_unknown_workers_are_refused() {
     let host = TestHost::new();
     let pool = host.run("[[model]]\nmodel = 'ok'");
     let worker = pool.ready(1)[0].clone();
     let id = worker["id"].as_str().unwrap();
     let port: u64 = worker["uri"].as_str().unwrap().rsplit(':').next().unwrap().parse().unwrap();
     let token = pool.saved_state()["token"].as_str().unwrap().to_string();
-    assert_eq!(call(pool.address, &token, id, port).0, StatusCode::OK);
-    for (id, port) in [(id, port + 1), ("ok-nobody", port)] {
-        let (status, body) = call(pool.address, &token, id, port);
+    assert_eq!(send_callback(pool.address, &token, id, port).0, StatusCode::OK);
+    for (id, port) in [(id, port + 1), ("ok-unknown", port)] {
+        let (status, body) = send_callback(pool.address, &token, id, port);
         assert_eq!((status, &body["error_code"]), (StatusCode::NOT_FOUND, &json!("WORKER_NOT_FOUND")), "{id} {port}");
     }
     // Token of another pool.
-    assert_eq!(call(pool.address, "an old token", id, port).0, StatusCode::UNAUTHORIZED);
+    assert_eq!(send_callback(pool.address, "an old token", id, port).0, StatusCode::UNAUTHORIZED);
     assert_eq!(pool.workers()[0]["state"], "ready", "the forged callbacks do not affect the worker");
 }
 
 #[test]
-fn the_token_is_on_disk_before_the_first_worker_has_it() {
+fn token_is_saved_before_any_worker_starts() {
     let host = TestHost::new();
     let pool = host.run("");
     assert_eq!(pool.saved_state()["token"].as_str().unwrap().len(), 64);
 }
 
 #[test]
-fn a_state_that_is_outdated_costs_nobody_else_and_leaves_no_orphan() {
+fn outdated_state_ends_no_other_process_and_refuses_orphans() {
     let host = TestHost::new();
     let pool = host.run("[[model]]\nmodel = 'ok'");
     let first = pool.ready(1)[0].clone();
     let id = first["id"].as_str().unwrap().to_string();
-    let old = saved(&pool, |w| w["been_ready"] == true);
+    let old = wait_saved(&pool, |w| w["been_ready"] == true);
     // Writes to disk fail from now on, and the worker gets another process.
-    let way = host.path("state/state.json.new");
-    std::fs::create_dir(&way).unwrap();
+    let blocker = host.path("state/state.json.new");
+    std::fs::create_dir(&blocker).unwrap();
     signal(&first, "KILL");
     let second =
         pool.wait("another process", |p| p.worker(&id).filter(|w| w["state"] == "ready" && w["pid"] != first["pid"]));
     let config = pool.crash();
-    std::fs::remove_dir(&way).unwrap();
-    assert_eq!(state(&config)["workers"][0]["process"], old["workers"][0]["process"], "it is outdated");
-    // The recorded pid is reused: it is our own, with another start time.
+    std::fs::remove_dir(&blocker).unwrap();
+    assert_eq!(
+        read_state(&config)["workers"][0]["process"],
+        old["workers"][0]["process"],
+        "the saved state is outdated"
+    );
+    // The recorded pid is reused: it is that of this test, with another start time.
     let mut outdated = old.clone();
     outdated["workers"][0]["process"]["pid"] = json!(std::process::id());
     std::fs::write(config.state.join("state.json"), outdated.to_string()).unwrap();
@@ -137,22 +142,22 @@ fn a_state_that_is_outdated_costs_nobody_else_and_leaves_no_orphan() {
     assert!(third["id"] == id.as_str() && third["pid"] != second["pid"], "{third}");
     // No manager knows the second process. A real worker ends itself when its callback is refused;
     // this fake must be killed.
-    assert!(lives(pid(&second)));
+    assert!(is_alive(pid(&second)));
     let port: u64 = second["uri"].as_str().unwrap().rsplit(':').next().unwrap().parse().unwrap();
-    let (status, body) = call(pool.address, old["token"].as_str().unwrap(), &id, port);
+    let (status, body) = send_callback(pool.address, old["token"].as_str().unwrap(), &id, port);
     assert_eq!((status, &body["error_code"]), (StatusCode::NOT_FOUND, &json!("WORKER_NOT_FOUND")));
     signal(&second, "KILL");
     assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK);
 }
 
 #[test]
-fn a_process_of_ours_that_is_not_at_its_port_is_ended_and_replaced() {
+fn worker_at_the_wrong_port_is_ended_and_replaced() {
     let host = TestHost::new();
     let pool = host.run("[[model]]\nmodel = 'ok'\nreplicas = 2");
     let before = pool.ready(2);
-    let mut saved_state = saved(&pool, |w| w["been_ready"] == true);
+    let mut saved_state = wait_saved(&pool, |w| w["been_ready"] == true);
     let config = pool.crash();
-    // Each at the other's port.
+    // The saved state has each worker at the port of the other.
     let ports = [saved_state["workers"][1]["port"].clone(), saved_state["workers"][0]["port"].clone()];
     for (n, port) in ports.into_iter().enumerate() {
         (saved_state["workers"][n]["port"], saved_state["workers"][n]["been_ready"]) = (port, json!(true));
@@ -162,6 +167,6 @@ fn a_process_of_ours_that_is_not_at_its_port_is_ended_and_replaced() {
     let after = pool.ready(2);
     for (old, new) in before.iter().zip(&after) {
         assert_eq!(old["id"], new["id"]);
-        assert!(!lives(pid(old)) && lives(pid(new)), "{old} {new}");
+        assert!(!is_alive(pid(old)) && is_alive(pid(new)), "{old} {new}");
     }
 }

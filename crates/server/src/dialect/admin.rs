@@ -149,7 +149,7 @@ mod tests {
     use super::is_localhost;
 
     #[test]
-    fn only_this_machines_own_names_are_its() {
+    fn only_loopback_hosts_are_localhost() {
         for host in ["localhost", "LocalHost:8080", "127.0.0.1:80", "[::1]:8080", "[::1]"] {
             assert!(is_localhost(host), "{host}");
         }

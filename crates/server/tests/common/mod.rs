@@ -158,16 +158,16 @@ pub(crate) fn reply(stream: &mut impl Read) -> Reply {
 
 pub(crate) fn parse(bytes: &[u8]) -> Reply {
     let text = String::from_utf8_lossy(bytes);
-    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("not an HTTP response: {text:?}"));
     let mut lines = head.lines();
     let status = lines.next().and_then(|l| l.split(' ').nth(1)).and_then(|s| s.parse().ok()).expect("a status");
     let head: Vec<_> = lines.filter_map(|l| l.split_once(": ")).map(|(n, v)| (n.to_string(), v.to_string())).collect();
     let chunked = head.iter().any(|(n, v)| n == "transfer-encoding" && v == "chunked");
-    let body = if chunked { dechunked(body) } else { body.to_string() };
+    let body = if chunked { decode_chunked(body) } else { body.to_string() };
     Reply { status, head, body }
 }
 
-fn dechunked(body: &str) -> String {
+fn decode_chunked(body: &str) -> String {
     let (mut all, mut rest) = (String::new(), body);
     while let Some((size, after)) = rest.split_once("\r\n") {
         let size = usize::from_str_radix(size, 16).expect("a chunk's size");

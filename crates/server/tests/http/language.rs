@@ -70,7 +70,7 @@ fn fault(reply: &Reply, status: u16) -> Map<String, Value> {
 }
 
 #[test]
-fn a_chat_at_once_and_in_pieces() {
+fn streamed_chat_equals_complete_chat() {
     let server = serve(vec![llama("m", PLAIN)], config());
     let whole = server.post("/v1/chat/completions", &chat(json!({"n": 2, "logprobs": true, "top_logprobs": 2}))).ok();
     assert_eq!((&whole["object"], &whole["model"]), (&json!("chat.completion"), &json!("m")));
@@ -85,27 +85,28 @@ fn a_chat_at_once_and_in_pieces() {
         json!({"n": 2, "stream": true, "stream_options": {"include_usage": true}, "logprobs": true, "top_logprobs": 2}),
     );
     let events = events(&server.post("/v1/chat/completions", &body));
-    let (last, pieces) = events.split_last().unwrap();
+    let (last, chunks) = events.split_last().unwrap();
     assert_eq!((&last["choices"], &last["usage"]["completion_tokens"]), (&json!([]), &usage["completion_tokens"]));
-    let (mut streamed, mut likely) = (vec![String::new(); 2], vec![Vec::new(); 2]);
-    for (i, event) in pieces.iter().enumerate() {
+    let (mut streamed, mut logprobs) = (vec![String::new(); 2], vec![Vec::new(); 2]);
+    for (i, event) in chunks.iter().enumerate() {
         let choice = &event["choices"][0];
         let index = choice["index"].as_u64().unwrap() as usize;
         assert_eq!(choice["delta"]["role"], if i < 2 { json!("assistant") } else { Value::Null });
         assert!(event.as_object().unwrap().contains_key("usage") && event["usage"].is_null());
         streamed[index].push_str(choice["delta"]["content"].as_str().unwrap_or_default());
-        likely[index].extend(choice["logprobs"]["content"].as_array().cloned().unwrap_or_default());
+        logprobs[index].extend(choice["logprobs"]["content"].as_array().cloned().unwrap_or_default());
     }
     assert_eq!(streamed, texts);
-    for (i, likely) in likely.into_iter().enumerate() {
-        assert_eq!(whole["choices"][i]["logprobs"]["content"], Value::from(likely));
+    for (i, logprobs) in logprobs.into_iter().enumerate() {
+        assert_eq!(whole["choices"][i]["logprobs"]["content"], Value::from(logprobs));
         assert_eq!(whole["choices"][i]["finish_reason"], "length");
     }
 }
 
 #[test]
-fn whatever_is_drawn_a_demanded_call_is_sound() {
-    let models = vec![llama("tagged", TAGGED), llama("llama", LLAMA), llama("mistral", MISTRAL), llama("told", PLAIN)];
+fn required_tool_calls_are_valid_for_any_sample() {
+    let models =
+        vec![llama("tagged", TAGGED), llama("llama", LLAMA), llama("mistral", MISTRAL), llama("described", PLAIN)];
     let server = serve(models, config());
     let reference = json!({"type": "object", "properties": {"x": {"$ref": "#/$defs/x"}}, "required": ["x"],
         "additionalProperties": false, "$defs": {"x": {"enum": ["a", "b\"}"]}}});
@@ -114,7 +115,7 @@ fn whatever_is_drawn_a_demanded_call_is_sound() {
         {"type": "function", "function": {"name": "g"}},
     ]);
     let (mut several, mut names) = (0, std::collections::BTreeSet::new());
-    for model in ["tagged", "llama", "mistral", "told"] {
+    for model in ["tagged", "llama", "mistral", "described"] {
         for seed in 0..6 {
             let more =
                 json!({"model": model, "tools": tools, "tool_choice": "required", "seed": seed, "max_tokens": 900});
@@ -138,7 +139,7 @@ fn whatever_is_drawn_a_demanded_call_is_sound() {
                 assert_eq!(call["id"].as_str().unwrap().len(), if model == "mistral" { 9 } else { 37 });
             }
             let streamed = events(&server.post("/v1/chat/completions", &with(chat(more), json!({"stream": true}))));
-            assert_eq!(assembled(&streamed), pairs(calls), "{model} {seed}");
+            assert_eq!(assemble_calls(&streamed), names_and_arguments(calls), "{model} {seed}");
         }
     }
     assert!(several > 0 && names.len() == 2, "{several} {names:?}");
@@ -146,7 +147,7 @@ fn whatever_is_drawn_a_demanded_call_is_sound() {
     let named = json!({"model": "tagged", "tools": tools, "parallel_tool_calls": false, "max_tokens": 900,
         "tool_choice": {"type": "function", "function": {"name": "g"}}});
     let answer = server.post("/v1/chat/completions", &chat(named)).ok();
-    let calls = pairs(answer["choices"][0]["message"]["tool_calls"].as_array().unwrap());
+    let calls = names_and_arguments(answer["choices"][0]["message"]["tool_calls"].as_array().unwrap());
     // A random model may write whitespace between the braces.
     let arguments: Value = serde_json::from_str(&calls[0].1).unwrap();
     assert_eq!((calls.len(), calls[0].0.as_str(), arguments), (1, "g", json!({})));
@@ -163,20 +164,20 @@ fn whatever_is_drawn_a_demanded_call_is_sound() {
         }
         kinds.insert(message["content"].is_null());
     }
-    assert_eq!(kinds.len(), 2, "both happen");
+    assert_eq!(kinds.len(), 2, "the samples contain calls and JSON");
 }
 
-fn pairs(calls: &[Value]) -> Vec<(String, String)> {
+fn names_and_arguments(calls: &[Value]) -> Vec<(String, String)> {
     let text = |v: &Value| v.as_str().unwrap().to_owned();
     calls.iter().map(|call| (text(&call["function"]["name"]), text(&call["function"]["arguments"]))).collect()
 }
 
 /// Names and arguments of streamed calls.
-fn assembled(events: &[Value]) -> Vec<(String, String)> {
+fn assemble_calls(events: &[Value]) -> Vec<(String, String)> {
     let mut all = Vec::<(String, String)>::new();
     for event in events {
         let delta = &event["choices"][0]["delta"];
-        assert_eq!(delta["content"].as_str().unwrap_or_default(), "", "nothing of a call is text");
+        assert_eq!(delta["content"].as_str().unwrap_or_default(), "", "calls are not part of the content");
         for part in delta["tool_calls"].as_array().into_iter().flatten() {
             let function = &part["function"];
             if let Some(name) = function["name"].as_str() {
@@ -191,23 +192,23 @@ fn assembled(events: &[Value]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn completions_of_prompts_in_every_form() {
+fn completions_accept_texts_lists_and_token_ids() {
     let server = serve(vec![llama("m", PLAIN)], config());
-    let ask = |more: Value| with(json!({"prompt": "the cat", "max_tokens": 8, "seed": 1, "temperature": 1}), more);
-    let answer = server.post("/v1/completions", &ask(json!({}))).ok();
+    let body = |more: Value| with(json!({"prompt": "the cat", "max_tokens": 8, "seed": 1, "temperature": 1}), more);
+    let answer = server.post("/v1/completions", &body(json!({}))).ok();
     let text = answer["choices"][0]["text"].as_str().unwrap().to_owned();
     assert_eq!(answer["object"], "text_completion");
     let several =
-        server.post("/v1/completions", &ask(json!({"prompt": ["the cat", "a dog"], "n": 2, "echo": true}))).ok();
+        server.post("/v1/completions", &body(json!({"prompt": ["the cat", "a dog"], "n": 2, "echo": true}))).ok();
     let choices = several["choices"].as_array().unwrap();
     assert_eq!(choices.iter().map(|c| c["index"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 1, 2, 3]);
     assert_eq!(choices[0]["text"], format!("the cat{text}"));
     assert!(choices[2]["text"].as_str().unwrap().starts_with("a dog"));
-    let streamed = events(&server.post("/v1/completions", &ask(json!({"stream": true}))));
+    let streamed = events(&server.post("/v1/completions", &body(json!({"stream": true}))));
     let joined: String = streamed.iter().map(|e| e["choices"][0]["text"].as_str().unwrap()).collect();
     assert_eq!(joined, text);
     assert!(streamed.iter().all(|event| event.get("usage").is_none()));
-    let by_token = server.post("/v1/completions", &ask(json!({"prompt": [[5, 6], [7]], "logprobs": 1}))).ok();
+    let by_token = server.post("/v1/completions", &body(json!({"prompt": [[5, 6], [7]], "logprobs": 1}))).ok();
     let logprobs = &by_token["choices"][1]["logprobs"];
     let of = |name: &str| logprobs[name].as_array().unwrap().len();
     assert_eq!([of("tokens"), of("token_logprobs"), of("top_logprobs"), of("text_offset")], [8; 4], "{by_token}");
@@ -215,16 +216,16 @@ fn completions_of_prompts_in_every_form() {
 }
 
 #[test]
-fn a_prompt_that_is_echoed_is_told_with_its_likelihood_and_is_no_part_of_the_answer() {
+fn echoed_prompt_has_logprobs_and_is_not_counted_as_completion() {
     let server = serve(vec![llama("m", PLAIN)], config());
-    let ask = |more: Value| with(json!({"prompt": [5, 6, 7], "max_tokens": 4, "echo": true, "logprobs": 2}), more);
-    let both = server.post("/v1/completions", &ask(json!({"n": 2, "seed": 1, "ignore_eos": true}))).ok();
+    let body = |more: Value| with(json!({"prompt": [5, 6, 7], "max_tokens": 4, "echo": true, "logprobs": 2}), more);
+    let reply = server.post("/v1/completions", &body(json!({"n": 2, "seed": 1, "ignore_eos": true}))).ok();
     assert_eq!(
-        (&both["usage"]["prompt_tokens"], &both["usage"]["completion_tokens"]),
+        (&reply["usage"]["prompt_tokens"], &reply["usage"]["completion_tokens"]),
         (&json!(3), &json!(8)),
-        "{both}"
+        "{reply}"
     );
-    for choice in both["choices"].as_array().unwrap() {
+    for choice in reply["choices"].as_array().unwrap() {
         let logprobs = &choice["logprobs"];
         let of = |name: &str| logprobs[name].as_array().unwrap().clone();
         assert_eq!([of("tokens").len(), of("token_logprobs").len(), of("top_logprobs").len()], [7; 3], "{logprobs}");
@@ -237,49 +238,49 @@ fn a_prompt_that_is_echoed_is_told_with_its_likelihood_and_is_no_part_of_the_ans
         assert_eq!(of("text_offset"), json!(offsets).as_array().unwrap().clone());
     }
     // `max_tokens` 0 with `echo` scores a text.
-    let scored = server.post("/v1/completions", &ask(json!({"max_tokens": 0}))).ok();
+    let scored = server.post("/v1/completions", &body(json!({"max_tokens": 0}))).ok();
     assert_eq!(scored["choices"][0]["logprobs"]["tokens"].as_array().unwrap().len(), 3, "{scored}");
     assert_eq!(scored["usage"]["completion_tokens"], 0);
     assert_eq!(
-        fault(&server.post("/v1/completions", &ask(json!({"max_tokens": 0, "echo": false}))), 400)["param"],
+        fault(&server.post("/v1/completions", &body(json!({"max_tokens": 0, "echo": false}))), 400)["param"],
         "max_tokens"
     );
 }
 
 #[test]
-fn more_answers_than_a_request_may_have_are_refused() {
+fn too_many_choices_per_request_are_refused() {
     let server = serve(vec![llama("m", PLAIN)], config());
-    let ask = |more: Value| with(json!({"prompt": ["the", "cat"], "max_tokens": 1}), more);
-    assert_eq!(fault(&server.post("/v1/completions", &ask(json!({"n": 65}))), 400)["param"], "n");
-    let formed = json!({"n": 20, "structured_outputs": {"regex": "a+"}});
-    assert_eq!(fault(&server.post("/v1/completions", &ask(formed)), 400)["param"], "n");
-    server.post("/v1/completions", &ask(json!({"n": 3}))).ok();
+    let body = |more: Value| with(json!({"prompt": ["the", "cat"], "max_tokens": 1}), more);
+    assert_eq!(fault(&server.post("/v1/completions", &body(json!({"n": 65}))), 400)["param"], "n");
+    let constrained = json!({"n": 20, "structured_outputs": {"regex": "a+"}});
+    assert_eq!(fault(&server.post("/v1/completions", &body(constrained)), 400)["param"], "n");
+    server.post("/v1/completions", &body(json!({"n": 3}))).ok();
 }
 
 #[test]
-fn a_model_that_rewrites() {
+fn seq2seq_model_serves_completions() {
     let server = serve(vec![t5()], config());
-    let ask = |more: Value| with(json!({"prompt": "w5 w6", "max_tokens": 6}), more);
-    let answer = server.post("/v1/completions", &ask(json!({"prompt": ["w5 w6", "w9"]}))).ok();
+    let body = |more: Value| with(json!({"prompt": "w5 w6", "max_tokens": 6}), more);
+    let answer = server.post("/v1/completions", &body(json!({"prompt": ["w5 w6", "w9"]}))).ok();
     let text = answer["choices"][0]["text"].as_str().unwrap();
     assert_eq!((answer["usage"]["prompt_tokens"].as_u64(), answer["choices"].as_array().unwrap().len()), (Some(5), 2));
-    let greedy = events(&server.post("/v1/completions", &ask(json!({"stream": true, "temperature": 0}))));
+    let greedy = events(&server.post("/v1/completions", &body(json!({"stream": true, "temperature": 0}))));
     let joined: String = greedy.iter().map(|e| e["choices"][0]["text"].as_str().unwrap()).collect();
     assert_eq!(joined, text);
     // As token ids, including the end-of-sequence token.
-    assert_eq!(server.post("/v1/completions", &ask(json!({"prompt": [5, 6, 1]}))).ok()["choices"][0]["text"], text);
-    assert_eq!(fault(&server.post("/v1/completions", &ask(json!({"stop": "x"}))), 400)["param"], "stop");
-    assert_eq!(fault(&server.post("/v1/completions", &ask(json!({"echo": true}))), 400)["param"], "echo");
+    assert_eq!(server.post("/v1/completions", &body(json!({"prompt": [5, 6, 1]}))).ok()["choices"][0]["text"], text);
+    assert_eq!(fault(&server.post("/v1/completions", &body(json!({"stop": "x"}))), 400)["param"], "stop");
+    assert_eq!(fault(&server.post("/v1/completions", &body(json!({"echo": true}))), 400)["param"], "echo");
     let long = "w7 ".repeat(5000);
     assert_eq!(
-        fault(&server.post("/v1/completions", &ask(json!({"prompt": long}))), 400)["code"],
+        fault(&server.post("/v1/completions", &body(json!({"prompt": long}))), 400)["code"],
         "context_length_exceeded"
     );
     assert_eq!(fault(&server.post("/v1/chat/completions", &chat(json!({}))), 400)["param"], "model");
 }
 
 #[test]
-fn what_cannot_be_is_said_with_the_field() {
+fn invalid_chat_requests_name_the_field() {
     let server = serve(vec![llama("m", PLAIN)], config());
     let bad = [
         (json!({"temperature": -1}), "temperature"),
@@ -324,57 +325,57 @@ fn long_answer(server: &Running) -> TcpStream {
 }
 
 #[test]
-fn a_client_who_leaves_frees_its_place_at_once() {
+fn client_disconnect_frees_its_permit() {
     let server = serve(vec![llama("m", PLAIN)], Config { max_concurrent: 2, ..config() });
-    let (left, stays) = (long_answer(&server), long_answer(&server));
+    let (leaving, staying) = (long_answer(&server), long_answer(&server));
     assert_eq!(server.app.free_permits(), 0);
     let error = fault(&server.post("/v1/chat/completions", &chat(json!({}))), 429);
     assert_eq!(error["code"], "rate_limit_exceeded");
-    drop(left);
+    drop(leaving);
     let started_at = Instant::now();
-    wait_until("a place is free", || server.app.free_permits() == 1);
+    wait_until("one permit is free", || server.app.free_permits() == 1);
     assert!(started_at.elapsed() < Duration::from_secs(20), "{:?}", started_at.elapsed());
     server.post("/v1/chat/completions", &chat(json!({}))).ok();
-    // Nor does a client that requests a complete answer and disconnects.
-    drop(stays);
-    wait_until("both are free", || server.app.free_permits() == 2);
+    // A client that disconnects while it waits for a complete answer frees its permit too.
+    drop(staying);
+    wait_until("both permits are free", || server.app.free_permits() == 2);
     let body = chat(json!({"max_tokens": 1900, "ignore_eos": true})).to_string();
     let mut stream = server.connect();
     let head = [("content-type", "application/json")];
     stream.write_all(request("POST", "/v1/chat/completions", &head, &body).as_bytes()).unwrap();
-    wait_until("it is being answered", || server.app.free_permits() == 1);
+    wait_until("the request is running", || server.app.free_permits() == 1);
     drop(stream);
-    wait_until("its place is free", || server.app.free_permits() == 2);
+    wait_until("its permit is free", || server.app.free_permits() == 2);
 }
 
 #[test]
-fn a_client_who_does_not_read_keeps_nobody_waiting() {
+fn slow_reader_does_not_block_other_requests() {
     let server = serve(vec![llama("m", PLAIN)], config());
     let free = server.app.free_permits();
     let mut slow = long_answer(&server);
     server.post("/v1/chat/completions", &chat(json!({}))).ok();
     // The answer is generated to the end although the client does not read.
-    wait_until("the model is done with it", || server.app.free_permits() == free);
+    wait_until("the answer is complete", || server.app.free_permits() == free);
     let mut rest = String::new();
     slow.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("data: [DONE]"));
 }
 
 #[test]
-fn time_is_bounded_in_the_middle_of_a_stream() {
+fn stream_over_request_timeout_ends_with_an_error() {
     let timeout = Some(Duration::from_millis(300));
     let server = serve(vec![llama("m", PLAIN)], Config { request_timeout: timeout, ..config() });
     let mut stream = long_answer(&server);
     let mut rest = String::new();
     stream.read_to_string(&mut rest).unwrap();
     if !rest.contains("\"finish_reason\":\"length\"") {
-        let error = rest.split("data: ").find(|event| event.contains("\"error\"")).expect("an error in its place");
+        let error = rest.split("data: ").find(|event| event.contains("\"error\"")).expect("an error event");
         assert!(error.contains("\"code\":\"timeout\"") && rest.contains("data: [DONE]"), "{error}");
     }
 }
 
 #[test]
-fn answers_are_counted() {
+fn metrics_count_generated_choices_and_tokens() {
     let server = serve(vec![llama("m", PLAIN)], config());
     server.post("/v1/chat/completions", &chat(json!({"n": 2}))).ok();
     server

@@ -10,26 +10,26 @@ use std::time::{Duration, Instant};
 
 const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
 
-fn much(texts: usize) -> String {
+fn large_request(texts: usize) -> String {
     let text: Value = "the cat sat on the mat ".repeat(8).into();
     json!({"inputs": vec![text; texts], "truncate": true}).to_string()
 }
 
-fn roomy() -> Config {
+fn large_limits() -> Config {
     Config { max_client_batch: 1_000_000, payload_limit: 1 << 30, ..config() }
 }
 
 /// Starts a long request and waits until it runs.
-fn busy(server: &Running, texts: usize) -> std::net::TcpStream {
+fn start_long_request(server: &Running, texts: usize) -> std::net::TcpStream {
     let mut stream = server.connect();
-    stream.write_all(request("POST", "/embed", &JSON, &much(texts)).as_bytes()).unwrap();
-    wait_until("it is being worked on", || server.app.free_permits() < server.app.config.max_concurrent);
+    stream.write_all(request("POST", "/embed", &JSON, &large_request(texts)).as_bytes()).unwrap();
+    wait_until("the request is running", || server.app.free_permits() < server.app.config.max_concurrent);
     stream
 }
 
 #[test]
-fn who_asks_before_a_model_is_there_is_told_how_far_it_is() {
-    // From a hub that accepts the connection and does not answer.
+fn requests_during_loading_get_503_with_progress() {
+    // The hub accepts the connection and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let mut options = crate::common::options(dir.path());
@@ -40,9 +40,9 @@ fn who_asks_before_a_model_is_there_is_told_how_far_it_is() {
     let server = start(vec![slow], vec![dir], config());
     let early = server.post("/embed", &json!({"inputs": "a"}));
     assert_eq!((early.status, early.header("retry-after")), (503, Some("2")), "{early:?}");
-    let told = early.json();
-    assert_eq!((&told["error_type"], &told["model"]), (&json!("Unhealthy"), &json!("slow")));
-    assert!(told["stage"].is_string() && told.get("percent").is_some(), "{told}");
+    let body = early.json();
+    assert_eq!((&body["error_type"], &body["model"]), (&json!("Unhealthy"), &json!("slow")));
+    assert!(body["stage"].is_string() && body.get("percent").is_some(), "{body}");
     let health = server.get("/health");
     assert_eq!((health.status, health.json()["stage"].is_string()), (503, true));
     let openai = server.post("/v1/embeddings", &json!({"input": "a"})).json();
@@ -50,22 +50,22 @@ fn who_asks_before_a_model_is_there_is_told_how_far_it_is() {
 }
 
 #[test]
-fn a_server_none_of_whose_models_can_be_loaded_ends_and_says_why() {
+fn server_without_loadable_models_exits_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let spec = ModelSpec::new(dir.path().to_str().unwrap(), crate::common::options(dir.path()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let said =
+    let error =
         runtime.block_on(sconce_server::serve(config(), vec![spec], Default::default())).unwrap_err().to_string();
-    assert!(said.contains("no model can be served") && said.contains("config.json"), "{said}");
+    assert!(error.contains("no model can be served") && error.contains("config.json"), "{error}");
 }
 
 #[test]
-fn a_model_that_cannot_be_loaded_leaves_the_others_alone() {
+fn failed_load_does_not_affect_other_models() {
     let (good, dir) = golden("st-prompts");
     let mut bad = good.clone();
     (bad.reference, bad.id) = ("/nowhere/at/all".into(), "bad".into());
     let server = start(vec![good, bad], vec![dir], config());
-    wait_until("all have settled", || {
+    wait_until("no model is loading", || {
         server.app.models.list().iter().all(|m| !matches!(m.status, ModelStatus::Loading(_)))
     });
     assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
@@ -77,22 +77,22 @@ fn a_model_that_cannot_be_loaded_leaves_the_others_alone() {
 }
 
 #[test]
-fn draining_finishes_what_runs_and_accepts_nothing_new() {
-    let mut server = serve(&["st-prompts"], roomy());
-    let mut running = busy(&server, 30_000);
+fn draining_finishes_running_requests_and_accepts_no_connections() {
+    let mut server = serve(&["st-prompts"], large_limits());
+    let mut running = start_long_request(&server, 30_000);
     server.app.stop.drain();
-    wait_until("nobody is accepted", || std::net::TcpStream::connect(server.address()).is_err());
+    wait_until("new connections are refused", || std::net::TcpStream::connect(server.address()).is_err());
     assert!(!server.has_ended());
     assert_eq!(reply(&mut running).status, 200);
     server.join();
 }
 
 #[test]
-fn a_second_signal_does_not_wait() {
-    let mut server = serve(&["st-prompts"], roomy());
-    let _running = busy(&server, 300_000);
+fn second_stop_signal_does_not_wait_for_requests() {
+    let mut server = serve(&["st-prompts"], large_limits());
+    let _running = start_long_request(&server, 300_000);
     server.app.stop.drain();
-    wait_until("nobody is accepted", || std::net::TcpStream::connect(server.address()).is_err());
+    wait_until("new connections are refused", || std::net::TcpStream::connect(server.address()).is_err());
     assert!(!server.has_ended());
     server.app.stop.now();
     let started_at = Instant::now();
@@ -102,7 +102,7 @@ fn a_second_signal_does_not_wait() {
 
 #[cfg(unix)]
 #[test]
-fn a_socket_in_the_file_system_serves_and_is_taken_away() {
+fn unix_socket_serves_and_is_removed_at_exit() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("sconce.sock");
     // A socket left over from a killed server is replaced.
@@ -117,18 +117,20 @@ fn a_socket_in_the_file_system_serves_and_is_taken_away() {
 }
 
 #[test]
-fn models_come_and_go_at_run_time() {
+fn models_are_loaded_and_unloaded_at_run_time() {
     let server = serve(&["st-prompts"], config());
     let (spec, _dir) = golden("task-classify");
     let body = json!({"model": spec.reference, "name": "labels"});
-    let told = server.post("/v1/models/load", &body);
-    assert_eq!((told.status, &told.json()["state"]), (202, &json!("loading")), "{told:?}");
-    wait_until("it is there", || server.post("/predict", &json!({"inputs": "a", "model": "labels"})).status == 200);
+    let accepted = server.post("/v1/models/load", &body);
+    assert_eq!((accepted.status, &accepted.json()["state"]), (202, &json!("loading")), "{accepted:?}");
+    wait_until("the model is loaded", || {
+        server.post("/predict", &json!({"inputs": "a", "model": "labels"})).status == 200
+    });
     assert_eq!(server.get("/v1/models").ok()["data"][1]["id"], "labels");
     let again = server.post("/v1/models/load", &body);
     assert_eq!((again.status, &again.json()["error"]["param"]), (409, &json!("name")));
-    let gone = server.post("/v1/models/unload", &json!({"model": "labels"}));
-    assert_eq!(gone.ok()["state"], "unloaded");
+    let unloaded = server.post("/v1/models/unload", &json!({"model": "labels"}));
+    assert_eq!(unloaded.ok()["state"], "unloaded");
     assert_eq!(server.post("/predict", &json!({"inputs": "a", "model": "labels"})).status, 404);
     assert_eq!(server.post("/v1/models/unload", &json!({"model": "labels"})).status, 404);
     // With `wait` the model is loaded, or the error known, when the response arrives.
@@ -149,7 +151,7 @@ fn models_come_and_go_at_run_time() {
 }
 
 #[test]
-fn loading_is_for_who_has_the_key_or_is_on_this_machine() {
+fn loading_models_needs_an_api_key_or_localhost() {
     let open = serve(&["st-prompts"], config());
     let body = json!({"model": "/nowhere"}).to_string();
     for head in [("x-forwarded-for", "1.2.3.4"), ("forwarded", "for=1.2.3.4"), ("origin", "http://localhost")] {
@@ -170,29 +172,29 @@ fn loading_is_for_who_has_the_key_or_is_on_this_machine() {
 }
 
 #[test]
-fn a_model_that_is_unloaded_finishes_what_it_is_asked() {
-    let server = serve(&["st-prompts"], roomy());
-    let mut running = busy(&server, 20_000);
+fn unloaded_model_finishes_running_requests() {
+    let server = serve(&["st-prompts"], large_limits());
+    let mut running = start_long_request(&server, 20_000);
     assert_eq!(server.post("/v1/models/unload", &json!({"model": "st-prompts"})).status, 200);
-    assert!(server.app.models.planned_bytes() > 0, "its memory is still reserved");
+    assert!(server.app.models.planned_bytes() > 0, "the model's memory is still reserved");
     assert_eq!(reply(&mut running).status, 200);
-    wait_until("its memory is free", || server.app.models.planned_bytes() == 0);
+    wait_until("the model's memory is free", || server.app.models.planned_bytes() == 0);
 }
 
 #[test]
-fn a_model_that_nobody_uses_rests_until_the_next_request() {
+fn idle_model_is_unloaded_and_reloaded_on_request() {
     let server = serve(&["st-prompts"], Config { idle_timeout: Some(Duration::from_millis(150)), ..config() });
-    wait_until("it rests", || server.app.models.list()[0].status == ModelStatus::Unloaded);
-    wait_until("its memory is free", || server.app.models.planned_bytes() == 0);
-    assert_eq!(server.get("/v1/models").ok()["data"][0]["id"], "st-prompts", "it accepts requests");
+    wait_until("the model is unloaded", || server.app.models.list()[0].status == ModelStatus::Unloaded);
+    wait_until("the model's memory is free", || server.app.models.planned_bytes() == 0);
+    assert_eq!(server.get("/v1/models").ok()["data"][0]["id"], "st-prompts", "an unloaded model is still listed");
     assert_eq!(server.get("/health").status, 200);
-    let waking = server.post("/embed", &json!({"inputs": "a"}));
-    assert_eq!((waking.status, waking.header("retry-after")), (503, Some("2")));
-    wait_until("it is back", || server.post("/embed", &json!({"inputs": "a"})).status == 200);
+    let reloading = server.post("/embed", &json!({"inputs": "a"}));
+    assert_eq!((reloading.status, reloading.header("retry-after")), (503, Some("2")));
+    wait_until("the model is reloaded", || server.post("/embed", &json!({"inputs": "a"})).status == 200);
 }
 
-/// Several models of one size with their names, and that size.
-fn alike(names: &[&str]) -> (Vec<ModelSpec>, Vec<tempfile::TempDir>, u64) {
+/// Specs of models of the same size with these names, and that size in bytes.
+fn same_size_models(names: &[&str]) -> (Vec<ModelSpec>, Vec<tempfile::TempDir>, u64) {
     let size = serve(&["st-prompts"], config()).app.models.planned_bytes();
     assert!(size > 0);
     let (specs, dirs): (Vec<_>, Vec<_>) = names.iter().map(|_| golden("st-prompts")).unzip();
@@ -200,56 +202,56 @@ fn alike(names: &[&str]) -> (Vec<ModelSpec>, Vec<tempfile::TempDir>, u64) {
     (named.collect(), dirs, size)
 }
 
-fn standing(server: &Running, name: &str) -> Option<ModelStatus> {
+fn status_of(server: &Running, name: &str) -> Option<ModelStatus> {
     server.app.models.list().into_iter().find(|m| m.spec.id == name).map(|m| m.status)
 }
 
 #[test]
-fn where_room_is_short_the_one_unused_the_longest_goes_and_never_one_in_use() {
-    let (mut specs, mut dirs, size) = alike(&["first", "second", "third"]);
+fn memory_budget_evicts_the_least_recently_used_idle_model() {
+    let (mut specs, mut dirs, size) = same_size_models(&["first", "second", "third"]);
     let (third, _dir) = (specs.pop().unwrap(), dirs.pop().unwrap());
-    let server = start(specs, dirs, Config { memory_budget: Some(2 * size), ..roomy() });
-    wait_until("both are there", || server.app.models.list().iter().all(|m| m.status == ModelStatus::Ready));
+    let server = start(specs, dirs, Config { memory_budget: Some(2 * size), ..large_limits() });
+    wait_until("both models are loaded", || server.app.models.list().iter().all(|m| m.status == ModelStatus::Ready));
     // The first is least recently used but leased when the third loads: the second is evicted.
     let mut running = server.connect();
-    let long = much(20_000).replacen('{', "{\"model\": \"first\", ", 1);
+    let long = large_request(20_000).replacen('{', "{\"model\": \"first\", ", 1);
     running.write_all(request("POST", "/embed", &JSON, &long).as_bytes()).unwrap();
-    wait_until("it is being worked on", || server.app.models.list()[0].leases == 1);
+    wait_until("the request is running", || server.app.models.list()[0].leases == 1);
     server.post("/embed", &json!({"inputs": "a", "model": "second"})).ok();
     let load = json!({"model": third.reference, "name": "third", "wait": true});
     assert_eq!(server.post("/v1/models/load", &load).ok()["state"], "ready");
-    assert_eq!(standing(&server, "first"), Some(ModelStatus::Ready), "it is leased");
-    assert_eq!(standing(&server, "second"), Some(ModelStatus::Unloaded));
+    assert_eq!(status_of(&server, "first"), Some(ModelStatus::Ready), "a leased model is not evicted");
+    assert_eq!(status_of(&server, "second"), Some(ModelStatus::Unloaded));
     assert_eq!(reply(&mut running).status, 200);
 }
 
 #[test]
-fn what_has_no_room_now_comes_when_there_is_room() {
-    let (specs, dirs, size) = alike(&["a", "b"]);
-    let server = start(specs, dirs, Config { memory_budget: Some(size), ..roomy() });
-    let settled = |name| !matches!(standing(&server, name), Some(ModelStatus::Loading(_)));
-    wait_until("both have settled", || settled("a") && settled("b"));
-    assert_eq!(server.get("/health").status, 200, "both accept requests");
-    let ask = |name: &str| server.post("/embed", &json!({"inputs": "x", "model": name}));
+fn model_over_budget_loads_once_memory_is_free() {
+    let (specs, dirs, size) = same_size_models(&["a", "b"]);
+    let server = start(specs, dirs, Config { memory_budget: Some(size), ..large_limits() });
+    let settled = |name| !matches!(status_of(&server, name), Some(ModelStatus::Loading(_)));
+    wait_until("neither model is loading", || settled("a") && settled("b"));
+    assert_eq!(server.get("/health").status, 200, "both models accept requests");
+    let embed = |name: &str| server.post("/embed", &json!({"inputs": "x", "model": name}));
     for name in ["a", "b", "a"] {
-        wait_until("it comes, and the other goes", || ask(name).status == 200);
+        wait_until("this model is loaded and the other evicted", || embed(name).status == 200);
     }
     let mut running = server.connect();
-    let long = much(20_000).replacen('{', "{\"model\": \"a\", ", 1);
+    let long = large_request(20_000).replacen('{', "{\"model\": \"a\", ", 1);
     running.write_all(request("POST", "/embed", &JSON, &long).as_bytes()).unwrap();
-    wait_until("it is being worked on", || server.app.models.list()[0].leases == 1);
-    let mut said = ask("b");
-    wait_until("it is told why not", || {
-        said = ask("b");
-        said.body.contains("--memory-budget")
+    wait_until("the request is running", || server.app.models.list()[0].leases == 1);
+    let mut refused = embed("b");
+    wait_until("the error names the memory budget", || {
+        refused = embed("b");
+        refused.body.contains("--memory-budget")
     });
-    assert_eq!((said.status, said.header("retry-after")), (503, Some("2")), "{said:?}");
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("2")), "{refused:?}");
     assert_eq!(reply(&mut running).status, 200);
-    wait_until("it comes after all", || ask("b").status == 200);
+    wait_until("the other model is loaded", || embed("b").status == 200);
 }
 
 #[test]
-fn what_never_has_room_is_refused_with_numbers_and_evicts_nobody() {
+fn model_larger_than_budget_is_refused_without_eviction() {
     let mut sizes: Vec<(u64, &str)> = ["st-prompts", "task-classify", "task-sparse"]
         .map(|name| (serve(&[name], config()).app.models.planned_bytes(), name))
         .to_vec();
@@ -260,20 +262,20 @@ fn what_never_has_room_is_refused_with_numbers_and_evicts_nobody() {
     let (spec, _dir) = golden(large);
     let refused = server.post("/v1/models/load", &json!({"model": spec.reference, "name": "large", "wait": true}));
     assert!(refused.status == 400 && refused.body.contains("MiB"), "{refused:?}");
-    assert_eq!(standing(&server, small), Some(ModelStatus::Ready));
+    assert_eq!(status_of(&server, small), Some(ModelStatus::Ready));
 }
 
 #[test]
-fn a_classifier_is_found_behind_a_reranker() {
+fn classify_requests_without_a_model_skip_rerankers() {
     let server = serve(&["task-rerank", "task-classify"], config());
     server.post("/predict", &json!({"inputs": "a"})).ok();
     server.post("/v1/classify", &json!({"input": "a"})).ok();
-    let unfit = server.post("/predict", &json!({"inputs": "a", "model": "task-rerank"}));
-    assert_eq!(unfit.status, 422, "{unfit:?}");
+    let refused = server.post("/predict", &json!({"inputs": "a", "model": "task-rerank"}));
+    assert_eq!(refused.status, 422, "{refused:?}");
 }
 
 #[test]
-fn one_connection_serves_many_requests_and_http2_too() {
+fn connections_are_reused_and_http2_is_accepted() {
     let server = serve(&["st-prompts"], config());
     let mut stream = server.connect();
     for _ in 0..3 {
@@ -300,7 +302,7 @@ fn one_connection_serves_many_requests_and_http2_too() {
 }
 
 #[test]
-fn metrics_count_requests_models_and_what_really_ran() {
+fn metrics_count_requests_models_and_op_calls_by_rung() {
     let server = serve(&["st-prompts"], config());
     server.post("/embed", &json!({"inputs": "a"})).ok();
     server.post("/embed", &json!({"inputs": "a", "dimensions": 999}));
@@ -329,7 +331,7 @@ fn metrics_count_requests_models_and_what_really_ran() {
 }
 
 #[test]
-fn the_document_describes_every_path_and_how_it_fails() {
+fn openapi_document_describes_every_path_and_its_errors() {
     let server = serve(&["st-prompts"], config());
     let document = server.get("/openapi.json").ok();
     assert_eq!(server.get("/api-doc/openapi.json").ok(), document);
@@ -374,12 +376,15 @@ fn the_document_describes_every_path_and_how_it_fails() {
         assert!(document.pointer(pointer).is_some(), "{to}");
     }
     let page = server.get("/docs");
-    assert!(page.body.contains("POST /v1/embeddings") && !page.body.contains("http"), "nothing is fetched");
+    assert!(
+        page.body.contains("POST /v1/embeddings") && !page.body.contains("http"),
+        "the page loads no external resources"
+    );
 }
 
-/// A language model that reranks has a plan like any other model, and its memory counts.
+/// An LLM reranker has a plan like any other model, and its memory counts.
 #[test]
-fn a_language_model_that_reranks_is_held_to_the_budget() {
+fn llm_reranker_counts_against_the_memory_budget() {
     let (mut spec, dir) = golden("task-rerank-qwen3");
     spec.task = Some(Task::Rerank);
     let server = start(vec![spec.clone()], vec![dir], config());
@@ -388,16 +393,16 @@ fn a_language_model_that_reranks_is_held_to_the_budget() {
     assert!(planned > 0);
     let (mut again, dir) = golden("task-rerank-qwen3");
     again.task = Some(Task::Rerank);
-    let small = start(vec![again], vec![dir], Config { memory_budget: Some(planned - 1), ..roomy() });
-    wait_until(
-        "it is refused",
-        || matches!(standing(&small, "task-rerank-qwen3"), Some(ModelStatus::Failed(why)) if why.contains("--memory-budget")),
-    );
+    let small = start(vec![again], vec![dir], Config { memory_budget: Some(planned - 1), ..large_limits() });
+    wait_until("the model is refused", || {
+        let status = status_of(&small, "task-rerank-qwen3");
+        matches!(status, Some(ModelStatus::Failed(error)) if error.contains("--memory-budget"))
+    });
 }
 
 /// A T5 in a GGUF file is served like one in a directory.
 #[test]
-fn a_t5_in_gguf_is_served() {
+fn gguf_t5_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t5.gguf");
     std::fs::write(&path, sconce_testkit::GgufWriter::t5().bytes()).unwrap();

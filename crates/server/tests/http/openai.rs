@@ -16,17 +16,17 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn embeddings_in_both_formats_are_those_of_embed() {
+fn float_and_base64_embeddings_match_embed() {
     let server = serve(&["st-prompts"], config());
     let texts = json!(["hello", "The cat sat on the mat."]);
     let want = server.post("/embed", &json!({"inputs": texts})).ok();
     let body = json!({"input": texts, "model": "st-prompts", "user": "me"});
     let reply = server.post("/v1/embeddings", &body);
-    let told = reply.ok();
-    assert_eq!((&told["object"], &told["model"]), (&json!("list"), &json!("st-prompts")));
+    let list = reply.ok();
+    assert_eq!((&list["object"], &list["model"]), (&json!("list"), &json!("st-prompts")));
     assert_eq!(reply.header("x-sconce-ignored"), None);
-    assert_eq!(told["usage"]["prompt_tokens"], told["usage"]["total_tokens"]);
-    for (i, data) in told["data"].as_array().unwrap().iter().enumerate() {
+    assert_eq!(list["usage"]["prompt_tokens"], list["usage"]["total_tokens"]);
+    for (i, data) in list["data"].as_array().unwrap().iter().enumerate() {
         assert_eq!((&data["object"], &data["index"]), (&json!("embedding"), &json!(i)));
         assert_eq!(data["embedding"], want[i]);
     }
@@ -62,7 +62,7 @@ fn errors_are_nested_and_name_the_field() {
 }
 
 #[test]
-fn models_are_listed_and_found_by_any_of_their_names() {
+fn models_are_listed_and_found_by_id_or_alias() {
     let (mut spec, dir) = crate::common::golden("st-prompts");
     spec.aliases.push("org/name".into());
     let server = crate::common::start(vec![spec], vec![dir], config());
@@ -79,23 +79,23 @@ fn models_are_listed_and_found_by_any_of_their_names() {
 }
 
 #[test]
-fn classify_has_vllms_shape() {
+fn classify_response_has_vllm_format() {
     let server = serve(&["task-classify"], config());
     let want = json(&golden("task-classify").join("golden.json"));
     let case = &want["cases"][1];
-    let told = server.post("/v1/classify", &json!({"input": [case["text"], "a"], "model": "task-classify"})).ok();
-    assert!(told["id"].as_str().unwrap().starts_with("classify-"));
-    let first = &told["data"][0];
+    let reply = server.post("/v1/classify", &json!({"input": [case["text"], "a"], "model": "task-classify"})).ok();
+    assert!(reply["id"].as_str().unwrap().starts_with("classify-"));
+    let first = &reply["data"][0];
     assert_eq!((&first["label"], &first["num_classes"], &first["index"]), (&json!("negative"), &json!(3), &json!(0)));
     for (probability, want) in numbers(&first["probs"]).iter().zip(case["scores"].as_array().unwrap()) {
         assert!((f64::from(*probability) - want["score"].as_f64().unwrap()).abs() < 2e-5);
     }
-    assert!(told["usage"]["prompt_tokens"].as_u64() > Some(3));
+    assert!(reply["usage"]["prompt_tokens"].as_u64() > Some(3));
     assert_eq!(server.post("/v1/classify", &json!({"input": "a"})).ok()["data"].as_array().unwrap().len(), 1);
 }
 
 #[test]
-fn images_and_texts_go_into_one_space() {
+fn images_and_texts_share_one_embedding_space() {
     let config = Config { payload_limit: 20_000_000, auto_truncate: true, ..config() };
     let server = serve(&["task-clip", "st-prompts"], config);
     let cases = json(&golden("task-clip").join("golden.json"));
@@ -113,8 +113,8 @@ fn images_and_texts_go_into_one_space() {
     };
     let input = json!([{"image": image(5)}, {"text": cases["texts"][0]["text"]}, {"image": image(4)}]);
     for path in ["/v1/embeddings", "/v1/images/embeddings"] {
-        let told = server.post(path, &json!({"input": input, "model": "task-clip"})).ok();
-        let row = |i: usize| numbers(&told["data"][i]["embedding"]);
+        let reply = server.post(path, &json!({"input": input, "model": "task-clip"})).ok();
+        let row = |i: usize| numbers(&reply["data"][i]["embedding"]);
         assert!(worst(&row(0), &unit(&images[5 * 24..6 * 24])) < 2e-3);
         assert!(worst(&row(1), &unit(&texts[..24])) < 1e-4);
         assert!(worst(&row(2), &unit(&images[4 * 24..5 * 24])) < 2e-2);
@@ -131,6 +131,6 @@ fn images_and_texts_go_into_one_space() {
         assert_eq!(reply.status, 400, "{image}: {reply:?}");
         assert!(reply.json()["error"]["message"].as_str().unwrap().contains(word), "{image}: {reply:?}");
     }
-    let blind = server.post("/v1/embeddings", &json!({"input": [{"image": image(5)}], "model": "st-prompts"}));
-    assert_eq!((blind.status, &blind.json()["error"]["param"]), (400, &json!("model")));
+    let refused = server.post("/v1/embeddings", &json!({"input": [{"image": image(5)}], "model": "st-prompts"}));
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("model")));
 }

@@ -6,36 +6,36 @@ use sconce_testkit::{golden, json};
 use serde_json::json;
 
 #[test]
-fn the_root_does_whatever_the_first_model_does() {
-    let embeds = serve(&["st-prompts", "task-classify"], config());
-    let want = embeds.post("/embed", &json!({"inputs": "hello"})).ok();
-    let sent = json!({"inputs": "hello", "normalize": true, "truncation_direction": "Right"});
-    assert_eq!(embeds.post("/", &sent).ok(), want);
-    assert_eq!(embeds.post("/invocations", &json!({"inputs": ["hello"]})).ok(), want);
-    let sent = json!({"inputs": {"source_sentence": "hello", "sentences": ["hello", "cat"]}, "parameters": {}});
-    let cosines = numbers(&embeds.post("/", &sent).ok());
+fn root_path_runs_the_first_models_task() {
+    let embedder = serve(&["st-prompts", "task-classify"], config());
+    let want = embedder.post("/embed", &json!({"inputs": "hello"})).ok();
+    let body = json!({"inputs": "hello", "normalize": true, "truncation_direction": "Right"});
+    assert_eq!(embedder.post("/", &body).ok(), want);
+    assert_eq!(embedder.post("/invocations", &json!({"inputs": ["hello"]})).ok(), want);
+    let body = json!({"inputs": {"source_sentence": "hello", "sentences": ["hello", "cat"]}, "parameters": {}});
+    let cosines = numbers(&embedder.post("/", &body).ok());
     assert!(cosines.len() == 2 && (cosines[0] - 1.0).abs() < 1e-5);
     // The model name that the client sends by default.
-    assert_eq!(embeds.post("/v1/embeddings", &json!({"input": "a", "model": "dummy"})).ok()["model"], "st-prompts");
+    assert_eq!(embedder.post("/v1/embeddings", &json!({"input": "a", "model": "dummy"})).ok()["model"], "st-prompts");
 
-    let labels = serve(&["task-classify"], config());
-    let all = labels.post("/", &json!({"inputs": "hello world", "parameters": {"top_k": 2}})).ok();
-    let flat = labels.post("/predict", &json!({"inputs": "hello world"})).ok();
+    let classifier = serve(&["task-classify"], config());
+    let all = classifier.post("/", &json!({"inputs": "hello world", "parameters": {"top_k": 2}})).ok();
+    let flat = classifier.post("/predict", &json!({"inputs": "hello world"})).ok();
     assert_eq!(all, json!([[flat[0], flat[1]]]));
     let raw = json!({"inputs": "hello world", "parameters": {"function_to_apply": "none"}});
-    let want = labels.post("/predict", &json!({"inputs": "hello world", "raw_scores": true})).ok();
-    assert_eq!(labels.post("/", &raw).ok()[0], want);
+    let want = classifier.post("/predict", &json!({"inputs": "hello world", "raw_scores": true})).ok();
+    assert_eq!(classifier.post("/", &raw).ok()[0], want);
     let soft = json!({"inputs": "hello world", "parameters": {"function_to_apply": "softmax"}});
-    assert_eq!(labels.post("/", &soft).ok()[0], flat);
+    assert_eq!(classifier.post("/", &soft).ok()[0], flat);
 
-    let ranks = serve(&["task-rerank"], config());
-    assert_eq!(ranks.post("/", &json!({"query": "a", "texts": ["b"]})).ok()[0]["index"], 0);
-    let strange = ranks.post("/", &json!({"inputs": "a"}));
-    assert_eq!((strange.status, &strange.json()["error_type"]), (422, &json!("Validation")));
+    let reranker = serve(&["task-rerank"], config());
+    assert_eq!(reranker.post("/", &json!({"query": "a", "texts": ["b"]})).ok()[0]["index"], 0);
+    let refused = reranker.post("/", &json!({"inputs": "a"}));
+    assert_eq!((refused.status, &refused.json()["error_type"]), (422, &json!("Validation")));
 }
 
 #[test]
-fn tokens_get_the_references_labels() {
+fn token_labels_match_the_reference() {
     let server = serve(&["task-tag"], Config { auto_truncate: true, ..config() });
     let cases = json(&golden("task-tag").join("golden.json"));
     let mut entities = 0;

@@ -13,13 +13,13 @@ fn arrays(name: &str) -> Arrays {
     Arrays::open(&golden(name).join("golden.safetensors"))
 }
 
-fn cutting() -> Config {
+fn truncating() -> Config {
     Config { auto_truncate: true, ..config() }
 }
 
 #[test]
-fn embed_gives_the_references_vectors_and_says_what_they_cost() {
-    let server = serve(&["st-prompts"], cutting());
+fn embed_matches_the_reference_and_reports_compute_headers() {
+    let server = serve(&["st-prompts"], truncating());
     let (cases, arrays) = (cases("st-prompts"), arrays("st-prompts"));
     let want = arrays.f32("embeddings");
     let cases = cases.as_array().unwrap();
@@ -52,14 +52,14 @@ fn embed_gives_the_references_vectors_and_says_what_they_cost() {
 }
 
 #[test]
-fn errors_have_teis_shape_and_status() {
+fn errors_have_tei_format_and_status() {
     let server = serve(&["st-prompts"], config());
     let check = |body: &Value, status: u16, kind: &str, word: &str| {
         let reply = server.post("/embed", body);
         assert_eq!(reply.status, status, "{body}: {reply:?}");
-        let told = reply.json();
-        assert_eq!(told["error_type"], kind, "{body}: {told}");
-        assert!(told["error"].as_str().unwrap().contains(word), "{body}: {told}");
+        let error = reply.json();
+        assert_eq!(error["error_type"], kind, "{body}: {error}");
+        assert!(error["error"].as_str().unwrap().contains(word), "{body}: {error}");
     };
     check(&json!({"inputs": []}), 400, "Empty", "inputs");
     check(&json!({"inputs": 3}), 422, "Validation", "a list of texts");
@@ -85,8 +85,8 @@ fn errors_have_teis_shape_and_status() {
 }
 
 #[test]
-fn predict_gives_the_references_labels() {
-    let server = serve(&["task-classify"], cutting());
+fn predict_labels_match_the_reference() {
+    let server = serve(&["task-classify"], truncating());
     let cases = cases("task-classify");
     let cases = cases["cases"].as_array().unwrap();
     let texts = |c: &Value| [&c["text"], &c["text_pair"]].into_iter().filter(|t| t.is_string()).cloned().collect();
@@ -102,8 +102,8 @@ fn predict_gives_the_references_labels() {
         assert!(got.windows(2).all(|w| w[0]["score"].as_f64() >= w[1]["score"].as_f64()));
     }
     // The response to a single input is not nested; a pair is a single input.
-    let one = server.post("/predict", &json!({"inputs": cases[1]["text"]})).ok();
-    assert_eq!(one, all[1]);
+    let single = server.post("/predict", &json!({"inputs": cases[1]["text"]})).ok();
+    assert_eq!(single, all[1]);
     assert!(server.post("/predict", &json!({"inputs": ["a", "b"]})).ok()[0]["label"].is_string());
     assert_eq!(server.post("/predict", &json!({"inputs": ["a", "b", "c"]})).status, 422);
     let raw = server.post("/predict", &json!({"inputs": cases[1]["text"], "raw_scores": true})).ok();
@@ -112,8 +112,8 @@ fn predict_gives_the_references_labels() {
 }
 
 #[test]
-fn rerank_gives_the_references_order_in_both_dialects() {
-    let server = serve(&["task-rerank"], cutting());
+fn rerank_matches_the_reference_in_tei_and_cohere_format() {
+    let server = serve(&["task-rerank"], truncating());
     let cases = cases("task-rerank");
     let (queries, documents) = (cases["queries"].as_array().unwrap(), &cases["documents"]);
     let scores = arrays("task-rerank").f32("sigmoid").values;
@@ -154,8 +154,8 @@ fn rerank_gives_the_references_order_in_both_dialects() {
 }
 
 #[test]
-fn sparse_and_token_vectors_are_the_references() {
-    let server = serve(&["task-sparse", "task-m3", "task-colbert"], cutting());
+fn sparse_and_m3_embeddings_match_the_reference() {
+    let server = serve(&["task-sparse", "task-m3", "task-colbert"], truncating());
     for model in ["task-sparse", "task-m3"] {
         let cases = cases(model);
         let (cases, key) = (cases["cases"].as_array().unwrap(), if model == "task-m3" { "sparse" } else { "weights" });
@@ -185,12 +185,12 @@ fn similarity_is_the_cosine() {
     let rows = server.post("/embed", &json!({"inputs": ["hello", "The cat sat on the mat."]})).ok();
     let want = sconce_testkit::cosine(&numbers(&rows[0]), &numbers(&rows[1])) as f32;
     assert!((cosines[0] - 1.0).abs() < 1e-5 && (cosines[1] - want).abs() < 1e-5, "{cosines:?} {want}");
-    let with = json!({"inputs": {"source_sentence": "a", "sentences": []}, "parameters": {"truncate": true}});
-    assert_eq!(server.post("/similarity", &with).status, 400);
+    let empty = json!({"inputs": {"source_sentence": "a", "sentences": []}, "parameters": {"truncate": true}});
+    assert_eq!(server.post("/similarity", &empty).status, 400);
 }
 
 #[test]
-fn info_tells_what_is_served_and_what_really_ran() {
+fn info_lists_models_and_executed_ops() {
     let server = serve(&["st-prompts", "task-classify"], config());
     server.post("/embed", &json!({"inputs": "hello"})).ok();
     let info = server.get("/info").ok();
@@ -200,7 +200,7 @@ fn info_tells_what_is_served_and_what_really_ran() {
     assert_eq!((&models[0]["task"], &models[1]["task"]), (&json!("embed"), &json!("classify")));
     let ran = models[0]["ran"].as_array().unwrap();
     assert!(!ran.is_empty() && ran.iter().all(|r| r["rung"] == "fused" && r["device"] == "cpu"), "{ran:?}");
-    assert!(models[1]["ran"].as_array().unwrap().is_empty(), "it had no requests");
+    assert!(models[1]["ran"].as_array().unwrap().is_empty(), "this model had no requests");
     assert!(models[0]["planned_bytes"].as_u64() > Some(1000) && models[0]["peak_bytes"].as_u64() > Some(1000));
     for path in ["/health", "/ping"] {
         assert_eq!(server.get(path).status, 200);
@@ -208,8 +208,8 @@ fn info_tells_what_is_served_and_what_really_ran() {
 }
 
 #[test]
-fn token_ids_are_read_as_the_texts_they_stand_for() {
-    let server = serve(&["st-legacy"], cutting());
+fn token_id_inputs_embed_like_their_texts() {
+    let server = serve(&["st-legacy"], truncating());
     let tokens = server.post("/tokenize", &json!({"inputs": "a man"})).ok();
     let ids: Value = tokens[0].as_array().unwrap().iter().map(|t| t["id"].clone()).collect();
     let want = server.post("/embed", &json!({"inputs": "a man"})).ok();
@@ -221,13 +221,13 @@ fn token_ids_are_read_as_the_texts_they_stand_for() {
     assert_eq!(openai["data"][0]["embedding"], got[0]);
     assert_eq!(openai["usage"]["prompt_tokens"], ids.as_array().unwrap().len());
     // A token id outside of the vocabulary fails only its request, with an error that names it.
-    let beyond = server.post("/embed", &json!({"inputs": [1_000_000]}));
-    assert_eq!(beyond.status, 422, "{beyond:?}");
-    assert!(beyond.json()["error"].as_str().unwrap().contains("1000000"));
+    let unknown = server.post("/embed", &json!({"inputs": [1_000_000]}));
+    assert_eq!(unknown.status, 422, "{unknown:?}");
+    assert!(unknown.json()["error"].as_str().unwrap().contains("1000000"));
 }
 
 #[test]
-fn texts_that_are_too_long_lose_the_end_that_was_asked_for() {
+fn truncation_direction_selects_the_removed_end() {
     let server = serve(&["st-legacy"], config());
     let (head, tail) = ("hello ".repeat(200), "cat ".repeat(200));
     let vector = |text: &str, direction: &str| {
@@ -242,7 +242,7 @@ fn texts_that_are_too_long_lose_the_end_that_was_asked_for() {
 }
 
 #[test]
-fn vectors_need_not_be_of_length_one_and_tokens_have_their_own() {
+fn normalization_is_optional_and_embed_all_returns_token_vectors() {
     let server = serve(&["st-prompts"], config());
     let length = |row: &Value| numbers(row).iter().map(|v| v * v).sum::<f32>().sqrt();
     let raw = server.post("/embed", &json!({"inputs": "hello", "normalize": false})).ok();
@@ -259,7 +259,7 @@ fn vectors_need_not_be_of_length_one_and_tokens_have_their_own() {
 }
 
 #[test]
-fn texts_become_tokens_and_tokens_texts() {
+fn tokenize_and_decode_round_trip() {
     let server = serve(&["task-classify"], config());
     let text = "The cat sat";
     let tokens = server.post("/tokenize", &json!({"inputs": text})).ok();
@@ -268,8 +268,8 @@ fn texts_become_tokens_and_tokens_texts() {
     assert_eq!((&first["special"], &first["start"], &last["special"]), (&json!(true), &Value::Null, &json!(true)));
     let characters: Vec<char> = text.chars().collect();
     for token in &tokens[1..tokens.len() - 1] {
-        let place = token["start"].as_u64().unwrap() as usize..token["stop"].as_u64().unwrap() as usize;
-        assert_eq!(token["text"], characters[place].iter().collect::<String>(), "{token}");
+        let range = token["start"].as_u64().unwrap() as usize..token["stop"].as_u64().unwrap() as usize;
+        assert_eq!(token["text"], characters[range].iter().collect::<String>(), "{token}");
     }
     let bare = server.post("/tokenize", &json!({"inputs": text, "add_special_tokens": false})).ok();
     assert_eq!(bare[0].as_array().unwrap().len(), tokens.len() - 2);
@@ -283,13 +283,13 @@ fn texts_become_tokens_and_tokens_texts() {
 }
 
 #[test]
-fn only_so_many_tokens_of_a_document_are_read_where_that_is_asked() {
+fn max_tokens_per_doc_truncates_documents() {
     let server = serve(&["task-rerank"], config());
-    let rank = |document: &str, most: Option<usize>| {
+    let rank = |document: &str, limit: Option<usize>| {
         let body =
-            json!({"query": "the cat", "documents": [document], "max_tokens_per_doc": most, "return_documents": true});
-        let told = server.post("/v2/rerank", &body).ok();
-        (told["results"][0]["relevance_score"].as_f64().unwrap(), told["results"][0]["document"]["text"].clone())
+            json!({"query": "the cat", "documents": [document], "max_tokens_per_doc": limit, "return_documents": true});
+        let reply = server.post("/v2/rerank", &body).ok();
+        (reply["results"][0]["relevance_score"].as_f64().unwrap(), reply["results"][0]["document"]["text"].clone())
     };
     let (cut, given) = rank("A man is eating food", Some(2));
     assert_eq!((cut, given), (rank("A man", None).0, json!("A man is eating food")));

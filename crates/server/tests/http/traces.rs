@@ -37,7 +37,7 @@ fn text(span: &Span, key: &str) -> Option<String> {
 }
 
 #[test]
-fn every_request_is_a_span_and_a_child_of_the_clients() {
+fn request_spans_reach_the_collector_under_the_clients_trace() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let collector = Collector::default();
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -57,11 +57,11 @@ fn every_request_is_a_span_and_a_child_of_the_clients() {
     server.app.stop.drain();
     server.join();
 
-    let got = collector.0.lock().unwrap();
-    let resource = got[0].resource_spans[0].resource.as_ref().unwrap();
+    let exports = collector.0.lock().unwrap();
+    let resource = exports[0].resource_spans[0].resource.as_ref().unwrap();
     assert!(format!("{resource:?}").contains("a name"));
     let spans: Vec<&Span> =
-        got.iter().flat_map(|r| &r.resource_spans).flat_map(|r| &r.scope_spans).flat_map(|s| &s.spans).collect();
+        exports.iter().flat_map(|r| &r.resource_spans).flat_map(|r| &r.scope_spans).flat_map(|s| &s.spans).collect();
     let embed = spans.iter().find(|s| s.name == "POST /embed").unwrap_or_else(|| panic!("{spans:?}"));
     assert_eq!(embed.trace_id, 0x0af7651916cd43dd8448eb211c80319c_u128.to_be_bytes());
     assert_eq!(embed.parent_span_id, 0xb7ad6b7169203331_u64.to_be_bytes());
@@ -72,15 +72,15 @@ fn every_request_is_a_span_and_a_child_of_the_clients() {
     assert!(matches!(attribute(embed, "sconce.time.inference"), Some(Value::DoubleValue(s)) if s > 0.0));
     assert!(embed.end_time_unix_nano > embed.start_time_unix_nano);
     // An unknown path is not part of the span name: names would be unbounded.
-    let lost = spans.iter().find(|s| text(s, "url.path").as_deref() == Some("/nowhere/7")).unwrap();
+    let not_found = spans.iter().find(|s| text(s, "url.path").as_deref() == Some("/nowhere/7")).unwrap();
     assert_eq!(
-        (lost.name.as_str(), attribute(lost, "http.response.status_code")),
+        (not_found.name.as_str(), attribute(not_found, "http.response.status_code")),
         ("POST", Some(Value::IntValue(404)))
     );
 }
 
 #[test]
-fn a_collector_that_is_not_there_costs_nothing_but_its_spans() {
+fn unreachable_collector_does_not_affect_requests() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let traces = {
         let _within = runtime.enter();

@@ -45,14 +45,14 @@ fn worker(callback: &str, change: impl FnOnce(&mut Config)) -> Running {
     start(vec![spec], vec![dir], config)
 }
 
-fn ready(callback: &str) -> Running {
+fn ready_worker(callback: &str) -> Running {
     let running = worker(callback, |_| {});
-    wait_until("it is healthy", || running.get("/health").status == 200);
+    wait_until("the worker is healthy", || running.get("/health").status == 200);
     running
 }
 
-fn dry() -> Running {
-    ready("http://localhost:9999/dry")
+fn dry_run_worker() -> Running {
+    ready_worker("http://localhost:9999/dry")
 }
 
 fn events(body: &str) -> Vec<Value> {
@@ -74,7 +74,7 @@ fn text(events: &[Value]) -> String {
 }
 
 /// Starts a job and reads the beginning of its stream.
-fn started_at(running: &Running, body: &Value) -> TcpStream {
+fn start_job(running: &Running, body: &Value) -> TcpStream {
     let mut socket = running.connect();
     let head = [("content-type", "application/json")];
     socket.write_all(request("POST", "/execute", &head, &body.to_string()).as_bytes()).unwrap();
@@ -84,17 +84,17 @@ fn started_at(running: &Running, body: &Value) -> TcpStream {
         assert!(n > 0, "{seen}");
         seen.push_str(&String::from_utf8_lossy(&buffer[..n]));
     }
-    assert!(!seen.contains("\"type\":\"end\""), "too quick for a test: {seen}");
+    assert!(!seen.contains("\"type\":\"end\""), "the job ended too soon for this test: {seen}");
     socket
 }
 
-fn metric(running: &Running, line: &str) -> bool {
+fn has_metric(running: &Running, line: &str) -> bool {
     running.get("/metrics").body.lines().any(|l| l == line)
 }
 
 #[test]
-fn a_job_is_a_stream_of_events_with_one_end() {
-    let running = dry();
+fn job_streams_started_token_metrics_and_end_events() {
+    let running = dry_run_worker();
     let job = json!({"job_id": "j", "prompt": "the cat sat", "max_tokens": 12, "temperature": 0, "odd": 1});
     let reply = running.post("/execute", &job);
     assert_eq!(reply.header("x-sconce-ignored"), Some("odd"));
@@ -125,14 +125,14 @@ fn a_job_is_a_stream_of_events_with_one_end() {
     // The same seed gives the same answer.
     let seeded = json!({"job_id": "s", "prompt": "a", "max_tokens": 20, "temperature": 1.5, "seed": 7, "top_k": 50});
     assert_eq!(text(&execute(&running, seeded.clone())), text(&execute(&running, seeded)));
-    assert!(metric(&running, "worker_requests_total{outcome=\"success\"} 5"));
+    assert!(has_metric(&running, "worker_requests_total{outcome=\"success\"} 5"));
     assert!(running.get("/metrics").body.contains("worker_tokens_generated_total "));
     assert!(running.get("/metrics").body.contains("worker_inference_duration_ms_count 5"));
 }
 
 #[test]
-fn what_is_wrong_with_a_job_is_told_at_once_by_field() {
-    let running = dry();
+fn job_errors_name_every_invalid_field() {
+    let running = dry_run_worker();
     let reply = running
         .post("/execute", &json!({"job_id": "j", "prompt": "", "max_tokens": 9999, "stop": ["a", "b", "c", "d", "e"]}));
     let body = reply.json();
@@ -143,17 +143,17 @@ fn what_is_wrong_with_a_job_is_told_at_once_by_field() {
     // A prompt longer than the context is refused by the engine, before the stream begins.
     let long = running.post("/execute", &json!({"job_id": "j", "prompt": "the cat ".repeat(4000), "max_tokens": 2}));
     assert_eq!((long.status, &long.json()["code"]), (400, &json!("INVALID_REQUEST")), "{long:?}");
-    assert!(metric(&running, "worker_requests_total{outcome=\"invalid\"} 2"));
+    assert!(has_metric(&running, "worker_requests_total{outcome=\"invalid\"} 2"));
 }
 
 #[test]
-fn a_cancelled_job_ends_within_a_tenth_of_a_second_and_cancelling_is_idempotent() {
-    let running = dry();
+fn cancelled_job_ends_within_100_ms_and_cancel_is_idempotent() {
+    let running = dry_run_worker();
     let mut quickest = Duration::MAX;
     for try_ in 0..3 {
         let name = format!("long-{try_}");
         let long = json!({"job_id": name, "prompt": "the cat", "max_tokens": 2048, "temperature": 0});
-        let mut socket = started_at(&running, &long);
+        let mut socket = start_job(&running, &long);
         let since = Instant::now();
         let reply = running.post("/cancel", &json!({"job_id": name}));
         assert_eq!((reply.status, &reply.json()["status"]), (202, &json!("cancelling")));
@@ -165,23 +165,23 @@ fn a_cancelled_job_ends_within_a_tenth_of_a_second_and_cancelling_is_idempotent(
     }
     assert!(quickest < Duration::from_millis(100), "{quickest:?}");
     assert_eq!(running.post("/cancel", &json!({"job_id": "long-0"})).status, 202);
-    assert_eq!(running.post("/cancel", &json!({"job_id": "nobody's"})).status, 202);
-    assert!(metric(&running, "worker_requests_total{outcome=\"cancelled\"} 3"));
+    assert_eq!(running.post("/cancel", &json!({"job_id": "unknown"})).status, 202);
+    assert!(has_metric(&running, "worker_requests_total{outcome=\"cancelled\"} 3"));
 }
 
 #[test]
-fn a_client_that_goes_cancels_its_job() {
-    let running = dry();
+fn client_disconnect_cancels_its_job() {
+    let running = dry_run_worker();
     let long = json!({"job_id": "gone", "prompt": "the cat", "max_tokens": 2048, "temperature": 0});
-    drop(started_at(&running, &long));
-    wait_until("it is cancelled", || metric(&running, "worker_requests_total{outcome=\"cancelled\"} 1"));
+    drop(start_job(&running, &long));
+    wait_until("the job is cancelled", || has_metric(&running, "worker_requests_total{outcome=\"cancelled\"} 1"));
     let models = running.app.models.list();
     let sconce_engine::TaskModel::Generate(llm) = &models[0].served.as_ref().unwrap().model else { panic!() };
     wait_until("the model is idle", || llm.activity().running == 0);
 }
 
 #[test]
-fn it_says_what_it_is() {
+fn worker_reports_health_progress_and_capabilities() {
     let running = worker("http://localhost:9999/dry", |_| {});
     // These paths answer while the model loads and afterwards.
     let early = running.get("/health");
@@ -190,7 +190,7 @@ fn it_says_what_it_is() {
     let stages = events(&progress.body);
     assert_eq!(stages.last().unwrap()["stage"], "ready", "{progress:?}");
     assert!(stages.last().unwrap()["vram_mb"].is_u64());
-    wait_until("it is healthy", || running.get("/health").status == 200);
+    wait_until("the worker is healthy", || running.get("/health").status == 200);
     let health = running.get("/health").ok();
     for (key, want) in [
         ("status", json!("healthy")),
@@ -223,22 +223,22 @@ fn it_says_what_it_is() {
 }
 
 /// Callbacks that the fake manager received: head and body.
-type Heard = Arc<Mutex<Vec<(String, Value)>>>;
+type Callbacks = Arc<Mutex<Vec<(String, Value)>>>;
 
-fn manager(refuse: usize) -> (String, Heard) {
-    refusing(refuse, "503 No", "{}")
+fn manager(refuse: usize) -> (String, Callbacks) {
+    refusing_manager(refuse, "503 No", "{}")
 }
 
 /// A fake manager that refuses this many callbacks with this response.
-fn refusing(refuse: usize, status: &'static str, said: &'static str) -> (String, Heard) {
+fn refusing_manager(refuse: usize, status: &'static str, response: &'static str) -> (String, Callbacks) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/ready", listener.local_addr().unwrap());
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let kept = heard.clone();
+    let callbacks = Arc::new(Mutex::new(Vec::new()));
+    let received = callbacks.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
-            let kept = kept.clone();
+            let received = received.clone();
             std::thread::spawn(move || {
                 let (mut seen, mut buffer) = (Vec::new(), [0; 4096]);
                 loop {
@@ -247,71 +247,72 @@ fn refusing(refuse: usize, status: &'static str, said: &'static str) -> (String,
                     let text = String::from_utf8_lossy(&seen).into_owned();
                     let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
                     let Ok(value) = serde_json::from_str(body) else { continue };
-                    let mut all = kept.lock().unwrap();
-                    let (status, said) = if all.len() < refuse { (status, said) } else { ("200 OK", "{}") };
+                    let mut all = received.lock().unwrap();
+                    let (status, response) = if all.len() < refuse { (status, response) } else { ("200 OK", "{}") };
                     all.push((head.to_lowercase(), value));
                     drop(all);
                     seen.clear();
-                    write!(stream, "HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{said}", said.len()).unwrap();
+                    write!(stream, "HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{response}", response.len())
+                        .unwrap();
                 }
             });
         }
     });
-    (url, heard)
+    (url, callbacks)
 }
 
 #[test]
-fn whoever_started_it_is_told_until_they_hear_and_then_again_and_again() {
-    let (url, heard) = manager(2);
-    let running = ready(&url);
-    wait_until("heartbeats", || heard.lock().unwrap().len() > 5);
-    let all = heard.lock().unwrap().clone();
-    for (head, called) in &all[..3] {
+fn ready_callback_is_retried_and_followed_by_heartbeats() {
+    let (url, callbacks) = manager(2);
+    let running = ready_worker(&url);
+    wait_until("heartbeats arrive", || callbacks.lock().unwrap().len() > 5);
+    let all = callbacks.lock().unwrap().clone();
+    for (head, callback) in &all[..3] {
         assert!(head.contains("authorization: bearer k"), "{head}");
-        assert_eq!((&called["worker_id"], &called["model_ref"]), (&json!("w-1"), &json!("the-llama")));
-        assert_eq!(called["uri"], format!("http://{}", running.address()));
-        assert_eq!(called["capabilities"], json!(["cpu"]));
-        assert!(called["vram_bytes"].as_u64().unwrap() > 0);
+        assert_eq!((&callback["worker_id"], &callback["model_ref"]), (&json!("w-1"), &json!("the-llama")));
+        assert_eq!(callback["uri"], format!("http://{}", running.address()));
+        assert_eq!(callback["capabilities"], json!(["cpu"]));
+        assert!(callback["vram_bytes"].as_u64().unwrap() > 0);
     }
-    let (_, beat) = &all[4];
-    let worker = &beat["worker"];
+    let (_, heartbeat) = &all[4];
+    let worker = &heartbeat["worker"];
     assert_eq!(
         (&worker["id"], &worker["port"], &worker["status"]),
         (&json!("w-1"), &json!(running.address().port()), &json!("ready"))
     );
-    assert!(beat["timestamp"].as_str().unwrap().ends_with('Z') && worker["version"].is_string());
+    assert!(heartbeat["timestamp"].as_str().unwrap().ends_with('Z') && worker["version"].is_string());
 }
 
 #[test]
-fn a_refused_callback_does_not_keep_it_from_serving_and_a_dry_run_sends_none() {
+fn worker_serves_when_callback_fails_and_dry_run_sends_none() {
     // Nothing listens on that port any more.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let running = ready(&format!("http://127.0.0.1:{port}/ready"));
+    let running = ready_worker(&format!("http://127.0.0.1:{port}/ready"));
     assert_eq!(
         execute(&running, json!({"job_id": "j", "prompt": "a", "max_tokens": 2})).last().unwrap()["type"],
         "end"
     );
-    let (url, heard) = manager(0);
-    let dry = ready(&format!("{url}?localhost:9999"));
+    let (url, callbacks) = manager(0);
+    let dry = ready_worker(&format!("{url}?localhost:9999"));
     // Time for a callback that must not come.
     std::thread::sleep(Duration::from_millis(300));
-    assert!(heard.lock().unwrap().is_empty());
+    assert!(callbacks.lock().unwrap().is_empty());
     drop(dry);
 }
 
 #[test]
-fn nobodys_worker_ends() {
-    let (url, heard) = refusing(usize::MAX, "404 Not Found", r#"{"error_code": "WORKER_NOT_FOUND"}"#);
+fn worker_unknown_to_its_manager_exits() {
+    let (url, callbacks) = refusing_manager(usize::MAX, "404 Not Found", r#"{"error_code": "WORKER_NOT_FOUND"}"#);
     let mut running = worker(&url, |_| {});
-    wait_until("it has ended", || running.has_ended());
+    wait_until("the worker has ended", || running.has_ended());
     running.join();
-    assert_eq!(heard.lock().unwrap().len(), 3);
+    assert_eq!(callbacks.lock().unwrap().len(), 3);
 }
 
 #[test]
-fn a_key_is_asked_for_in_the_workers_words() {
+fn execute_needs_an_api_key_and_reports_worker_error_codes() {
     let running = worker("http://localhost:9999/dry", |config| config.api_keys = vec![Secret::new("k").unwrap()]);
-    wait_until("it is healthy", || running.get("/health").status == 200);
+    wait_until("the worker is healthy", || running.get("/health").status == 200);
     let job = json!({"job_id": "j", "prompt": "a", "max_tokens": 2}).to_string();
     let send = |head: &[(&str, &str)]| running.send("POST", "/execute", head, &job);
     let none = send(&[("content-type", "application/json")]);
@@ -322,23 +323,23 @@ fn a_key_is_asked_for_in_the_workers_words() {
 }
 
 #[test]
-fn told_to_shut_down_it_finishes_what_runs() {
-    let mut running = dry();
+fn shutdown_finishes_running_jobs_and_refuses_new_ones() {
+    let mut running = dry_run_worker();
     let long = json!({"job_id": "last", "prompt": "the cat", "max_tokens": 2048, "temperature": 0});
-    let mut socket = started_at(&running, &long);
+    let mut socket = start_job(&running, &long);
     let other = json!({"job_id": "other", "prompt": "the cat", "max_tokens": 2048, "temperature": 0});
-    let mut ended = started_at(&running, &other);
-    // A web page in a local browser must not shut it down.
+    let mut cancelled = start_job(&running, &other);
+    // A web page in a local browser must not shut the worker down.
     assert_eq!(running.send("POST", "/shutdown", &[("origin", "http://evil.example")], "").status, 403);
     assert_eq!(running.send("POST", "/shutdown", &[], "").status, 202);
-    // While draining it reports its state and cancels jobs, and refuses new ones.
+    // While draining, the worker reports its state, cancels jobs and refuses new ones.
     assert_eq!(running.get("/health").json()["status"], "draining");
     assert_eq!(running.get("/v1/ready").json()["state"], "draining");
     let refused = running.post("/execute", &json!({"job_id": "new", "prompt": "a"}));
     assert_eq!((refused.status, &refused.json()["code"]), (503, &json!("WORKER_UNHEALTHY")), "{refused:?}");
     assert_eq!(running.post("/cancel", &json!({"job_id": "other"})).status, 202);
     let mut end = String::new();
-    let _ = ended.read_to_string(&mut end);
+    let _ = cancelled.read_to_string(&mut end);
     assert!(end.contains("CANCELLED"), "{end}");
     let mut rest = Vec::new();
     let _ = socket.read_to_end(&mut rest);
@@ -348,12 +349,12 @@ fn told_to_shut_down_it_finishes_what_runs() {
         "{}",
         &rest[rest.len().saturating_sub(300)..]
     );
-    wait_until("it has ended", || running.has_ended());
+    wait_until("the worker has ended", || running.has_ended());
     running.join();
 }
 
 #[test]
-fn other_servers_are_no_workers() {
+fn execute_is_not_found_on_a_plain_server() {
     let (spec, dir) = model();
     let running = start(vec![spec], vec![dir], config());
     running.wait_ready();

@@ -18,7 +18,7 @@ fn long_chats_are_rendered() {
 }
 
 #[test]
-fn refusals_and_failures_are_told_apart() {
+fn template_errors_are_classified() {
     assert_eq!(render("{{ raise_exception('no system') }}"), Err(TemplateError::Refused("no system".into())));
     assert!(matches!(render("\n\n{{ messages.x.y }}"), Err(TemplateError::Failed { line: Some(3), .. })));
     assert!(matches!(render("\n{% if %}"), Err(TemplateError::Syntax { line: 2, .. })));
@@ -31,14 +31,14 @@ fn refusals_and_failures_are_told_apart() {
 }
 
 #[test]
-fn a_model_without_a_template_is_said_to_have_none() {
+fn missing_chat_template_is_an_error() {
     let error = ChatTemplates::read(None, &json!({"bos_token": "<s>"})).unwrap().pick(false).unwrap_err();
     assert_eq!(error, TemplateError::Absent);
     assert!(error.to_string().contains("no chat template") && error.to_string().contains("sconce generate"), "{error}");
 }
 
 #[test]
-fn templates_of_a_configuration() {
+fn named_templates_are_read_from_tokenizer_config() {
     let named = json!({
         "bos_token": {"content": "<b>"},
         "chat_template": [{"name": "default", "template": "{{ bos_token }}d{{ eos_token is defined }}"},
@@ -52,7 +52,7 @@ fn templates_of_a_configuration() {
 }
 
 #[test]
-fn messages_keep_what_they_came_with() {
+fn messages_keep_unknown_fields_and_key_order() {
     let source = r#"{"role":"user","zeta":1,"content":[{"type":"text","text":"a"}],"alpha":{"b":1,"a":2}}"#;
     let message: Message = serde_json::from_str(source).unwrap();
     assert_eq!(serde_json::to_string(&message).unwrap(), source);

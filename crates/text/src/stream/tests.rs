@@ -20,7 +20,7 @@ fn tokenizer(vocab: &[&str], decoder: &str, special: &str) -> Tokenizer {
 }
 
 /// Streamed pieces of texts of `ids` concatenate to what the library decodes at once.
-pub(crate) fn agrees(tokenizer: &Tokenizer, ids: &[u32], texts: u32) {
+pub(crate) fn assert_streams_like_decode(tokenizer: &Tokenizer, ids: &[u32], texts: u32) {
     check(texts, &vec(select(ids.to_vec()), 0..40), |text| {
         for skip in [false, true] {
             let mut detok = Detokenizer::new(tokenizer.clone().into(), skip);
@@ -43,7 +43,7 @@ const SPM: &str = r#"{"type":"Sequence","decoders":[{"type":"Replace","pattern":
     {"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]}"#;
 
 #[test]
-fn pieces_make_the_text() {
+fn streamed_pieces_equal_decoded_text() {
     let byte_level = ["Ġ", "a", "Ã", "©", "ð", "Ł", "ĺ", "Ģ", "ÿ", "Ċ", "Ġb", "é!", "日", "<s>"];
     let words = ["a", "##b", "c", ".", "'", "##s", "n't", "do not", "<s>", "##", "!"];
     let cases: [(&[&str], &str); 9] = [
@@ -65,15 +65,15 @@ fn pieces_make_the_text() {
         if decoder.contains("\"stop\":2") {
             continue;
         }
-        agrees(&tokenizer, &ids, 400);
+        assert_streams_like_decode(&tokenizer, &ids, 400);
     }
-    agrees(&tokenizer(&words, "null", "<s>"), &[0, 1, 2, 3, 8, 99], 100);
+    assert_streams_like_decode(&tokenizer(&words, "null", "<s>"), &[0, 1, 2, 3, 8, 99], 100);
 }
 
 /// Continuing a prompt outputs what follows it: the space between words, and the rest of a
 /// character.
 #[test]
-fn a_text_goes_on() {
+fn detokenizer_continues_a_prompt() {
     let words = ["a", "##b", "c", "<s>"];
     let suffixes = ["a</w>", "b", "</w>", "<s>"];
     let byte_level = ["Ġ", "a", "Ã", "©", "Ġb", "<s>"];
@@ -122,7 +122,7 @@ fn a_text_goes_on() {
 }
 
 #[test]
-fn only_whole_characters_come() {
+fn incomplete_characters_are_held_back() {
     let tokenizer = tokenizer(
         &["ð", "Ł", "ĺ", "Ģ", "a", "Ã"],
         r#"{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}"#,
@@ -136,7 +136,7 @@ fn only_whole_characters_come() {
 }
 
 #[test]
-fn trailing_strips_hold_back() {
+fn trailing_strip_matches_the_library() {
     let decoder =
         r#"{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Strip","content":"_","start":1,"stop":2}]}"#;
     let tokenizer = tokenizer(&["_", "a", "_b", "c___"], decoder, "");
@@ -151,19 +151,19 @@ fn trailing_strips_hold_back() {
 }
 
 #[test]
-fn long_rows_of_bytes_do_not_stall() {
+fn long_byte_runs_are_streamed() {
     let tokenizer = tokenizer(&BYTES, SPM, "<s>");
     let mut detok = Detokenizer::new(tokenizer.clone().into(), true);
-    let mut shown = 0;
+    let mut output_bytes = 0;
     for i in 0..3000 {
-        shown += detok.push(i % 3).map_or(0, |t| t.len());
-        assert!(i as usize + 1 - shown <= super::detokenizer::LONGEST_BYTE_RUN + 3);
+        output_bytes += detok.push(i % 3).map_or(0, |t| t.len());
+        assert!(i as usize + 1 - output_bytes <= super::detokenizer::LONGEST_BYTE_RUN + 3);
     }
-    assert_eq!(shown + detok.finish().unwrap().len(), 3000);
+    assert_eq!(output_bytes + detok.finish().unwrap().len(), 3000);
 }
 
 #[test]
-fn decoders_of_whole_texts_come_at_the_end() {
+fn unstreamable_decoder_outputs_text_at_finish() {
     let decoder = r#"{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Replace","pattern":{"String":"ab"},"content":"x"}]}"#;
     let tokenizer = tokenizer(&["a", "b"], decoder, "");
     let mut detok = Detokenizer::new(tokenizer.clone().into(), true);
@@ -173,7 +173,7 @@ fn decoders_of_whole_texts_come_at_the_end() {
 }
 
 #[test]
-fn bytes_of_tokens() {
+fn token_bytes_cover_spm_and_byte_level() {
     let spm = token_bytes(&tokenizer(&BYTES, SPM, "<s>")).unwrap();
     assert_eq!(spm[0], TokenBytes::Text(vec![0xe5]));
     assert_eq!(spm[10], TokenBytes::Text(b" a".to_vec()));
@@ -199,26 +199,26 @@ fn bytes_of_tokens() {
 }
 
 /// Slow reference: where does the first stop string end, and how much is safe to output?
-fn plain(stops: &[&str], text: &str, include: bool) -> (String, Option<usize>) {
+fn slow_first_stop(stops: &[&str], text: &str, include: bool) -> (String, Option<usize>) {
     for end in 1..=text.len() {
         let mut ending: Vec<usize> =
             (0..stops.len()).filter(|i| text.as_bytes()[..end].ends_with(stops[*i].as_bytes())).collect();
         ending.sort_by_key(|i| (std::cmp::Reverse(stops[*i].len()), *i));
         if let Some(which) = ending.first() {
-            let shown = if include { end } else { end - stops[*which].len() };
-            return (text[..shown].into(), Some(*which));
+            let output_bytes = if include { end } else { end - stops[*which].len() };
+            return (text[..output_bytes].into(), Some(*which));
         }
     }
     (text.into(), None)
 }
 
 #[test]
-fn stops_as_the_plain_form() {
+fn stop_strings_match_slow_reference() {
     let word = |most: usize| vec(select(&["a", "b", "é", "日", "ab"]), 1..=most).prop_map(|parts| parts.concat());
     let inputs = (vec(word(4), 0..4), vec(word(3), 0..8), any::<bool>());
     check(4000, &inputs, |(stops, pieces, include)| {
         let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
-        let (want, which) = plain(&stops, &pieces.concat(), include);
+        let (want, which) = slow_first_stop(&stops, &pieces.concat(), include);
         let mut machine = Stops::new(&stops, include).unwrap();
         let (mut got, mut read, mut stopped) = (String::new(), String::new(), None);
         for piece in &pieces {
@@ -245,16 +245,16 @@ fn stops_as_the_plain_form() {
 }
 
 #[test]
-fn stops_are_linear() {
+fn stop_string_search_is_linear() {
     let stop = "a".repeat(30_000) + "b";
     let mut machine = Stops::new(&[&stop, &("a".repeat(20_000) + "c")], false).unwrap();
     let began = std::time::Instant::now();
-    let mut shown = 0;
+    let mut output_bytes = 0;
     for _ in 0..2000 {
         let Step::Text(text) = machine.push(&("a".repeat(999) + "d")) else { panic!("no stop string came") };
-        shown += text.len();
+        output_bytes += text.len();
     }
-    assert_eq!(shown, 2_000_000);
+    assert_eq!(output_bytes, 2_000_000);
     assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
     assert!(Stops::new(&[""], false).is_err());
 }

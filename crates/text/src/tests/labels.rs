@@ -15,7 +15,7 @@ fn softmax(logits: &[f32]) -> Vec<f32> {
 }
 
 #[test]
-fn as_the_pipeline() {
+fn entities_match_transformers_pipeline() {
     let mut entities_seen = 0;
     for case in json(&goldens().join("labels.json")).as_array().unwrap() {
         let tokenizer = open(&goldens().join("layouts").join(case["layout"].as_str().unwrap())).unwrap();
@@ -62,7 +62,7 @@ fn as_the_pipeline() {
 }
 
 #[test]
-fn words_start_where_they_start() {
+fn word_starts_are_found_in_both_texts() {
     let tokenizer = open(&goldens().join("layouts/bert")).unwrap();
     let tokens = placed(&tokenizer.encode_char_offsets(("unbelievable é", "dog é"), true).unwrap());
     let starts: Vec<(usize, usize)> =

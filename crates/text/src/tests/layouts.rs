@@ -32,7 +32,7 @@ fn numbers(value: &Value) -> Vec<usize> {
 }
 
 #[test]
-fn as_the_reference() {
+fn tokenizer_layouts_match_transformers() {
     let texts = json(&goldens().join("texts.json"));
     let text = |i: &Value| texts["texts"][i.as_u64().unwrap() as usize].as_str().unwrap().to_string();
     let singles = 0..texts["texts"].as_array().unwrap().len();

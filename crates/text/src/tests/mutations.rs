@@ -26,7 +26,7 @@ fn copy(dir: &Path, to: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn broken_files() {
+fn mutated_tokenizer_files_never_panic() {
     let root = std::env::temp_dir().join(format!("sconce-layouts-{}", std::process::id()));
     let (opened, refused) = (Cell::new(0), Cell::new(0));
     let slow = RefCell::new(Vec::new());
@@ -49,9 +49,9 @@ fn broken_files() {
                     let text = "Anna <mask> [MASK] naïve ｶﾞ 東京 👩‍👩‍👧 \u{0}\u{1} didn't";
                     let _ = sound(|| tokenizer.encode_char_offsets((text, text), true));
                 }
-                Err(fault) => {
+                Err(error) => {
                     refused.set(refused.get() + 1);
-                    assert!(fault.path.starts_with(&to) && !fault.what.is_empty(), "{fault}");
+                    assert!(error.path.starts_with(&to) && !error.what.is_empty(), "{error}");
                 }
             }
             if started.elapsed() > Duration::from_secs(2) {
@@ -77,31 +77,31 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn sentencepiece_refusals() {
-    let refused = |bytes: &[u8]| spm::Model::parse(bytes).unwrap_err();
+fn invalid_sentencepiece_models_are_rejected() {
+    let parse_error = |bytes: &[u8]| spm::Model::parse(bytes).unwrap_err();
     let piece = |text: &[u8]| field(1, &field(1, text));
     assert!(spm::Model::parse(&piece(b"a")).is_ok());
-    assert!(refused(b"").contains("no pieces"));
-    assert!(refused(&[0xff; 40]).contains("cut short"));
-    assert!(refused(&piece(b"")).contains("0 bytes"));
-    assert!(refused(&piece(&[b'a'; 1 << 20])).contains("1048576 bytes"));
-    assert!(refused(&piece(&[0xff])).contains("UTF-8"));
+    assert!(parse_error(b"").contains("no pieces"));
+    assert!(parse_error(&[0xff; 40]).contains("cut short"));
+    assert!(parse_error(&piece(b"")).contains("0 bytes"));
+    assert!(parse_error(&piece(&[b'a'; 1 << 20])).contains("1048576 bytes"));
+    assert!(parse_error(&piece(&[0xff])).contains("UTF-8"));
     // A length that the library would allocate before it checks.
     let map = |bytes: &[u8]| [piece(b"a"), field(3, &field(2, bytes))].concat();
-    assert!(refused(&map(&[0xfc, 0xff, 0xff, 0xff, 0])).contains("cut short"));
+    assert!(parse_error(&map(&[0xfc, 0xff, 0xff, 0xff, 0])).contains("cut short"));
     let long = [&[4, 0, 0, 0, 0, 0, 0, 0][..], &[b'x'; 1000]].concat();
-    assert!(refused(&map(&long)).contains("1000 bytes"));
+    assert!(parse_error(&map(&long)).contains("1000 bytes"));
     // Unknown piece beyond the end; model type 3 (words).
-    assert!(refused(&[piece(b"a"), field(2, &[0xc0, 2, 5])].concat()).contains("number 5 of 1"));
-    assert!(refused(&[piece(b"a"), field(2, &[3 << 3, 3])].concat()).contains("model type 3"));
+    assert!(parse_error(&[piece(b"a"), field(2, &[0xc0, 2, 5])].concat()).contains("number 5 of 1"));
+    assert!(parse_error(&[piece(b"a"), field(2, &[3 << 3, 3])].concat()).contains("model type 3"));
     // NaN as a score.
     let mut nan = field(1, b"a");
     nan.extend([2 << 3 | 5, 0, 0, 0xc0, 0x7f]);
-    assert!(refused(&field(1, &nan)).contains("NaN"));
+    assert!(parse_error(&field(1, &nan)).contains("NaN"));
 }
 
 #[test]
-fn refusals_name_class_and_file() {
+fn tokenizer_errors_name_class_and_file() {
     let dir = std::env::temp_dir().join(format!("sconce-class-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let config = |file: &str, text: &str| std::fs::write(dir.join(file), text).unwrap();

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn line_markers_and_pragmas_are_space_and_survive() {
+    fn line_markers_and_pragmas_are_kept_as_whitespace() {
         let source = "a\n# 1 \"x.metal\" 2\n  #pragma b\nc # d\n";
         assert_eq!(words(source), ["a", "c", "#", "d"]);
         assert_eq!(Tokens::lex(source).unwrap().write_all(), source);

@@ -2,7 +2,7 @@
 
 use msl_translate::{AddressSpaces, Translation, translate};
 
-fn checked(source: &str) -> Translation {
+fn translate_checked(source: &str) -> Translation {
     translate(source, "lib", AddressSpaces::Checked).unwrap()
 }
 
@@ -18,13 +18,13 @@ fn body(translation: &Translation) -> String {
     body.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn rewritten(source: &str) -> String {
-    body(&checked(source))
+fn rewrite(source: &str) -> String {
+    body(&translate_checked(source))
 }
 
 /// The arguments with which the only entry point calls its kernel.
 fn arguments(source: &str) -> Vec<String> {
-    let translation = checked(source);
+    let translation = translate_checked(source);
     let (_, entry) = translation.kernels_source.split_once("using F = decltype(").expect("an entry point");
     let (_, call) = entry.split_once("; ").expect("a call");
     let (list, _) = call.split_once("); }").expect("a call");
@@ -34,7 +34,7 @@ fn arguments(source: &str) -> Vec<String> {
 
 #[test]
 fn a_plain_kernel_is_registered_under_its_own_name() {
-    let translation = checked("kernel void f(__global float *x) { }");
+    let translation = translate_checked("kernel void f(__global float *x) { }");
     assert_eq!(translation.kernel_names, ["f"]);
     assert_eq!(body(&translation), "void f(__global float *x) { }");
     assert!(translation.kernels_source.contains("extern \"C\" void __sim_lib_0(const __sim_thread *t)"));
@@ -43,13 +43,13 @@ fn a_plain_kernel_is_registered_under_its_own_name() {
 }
 
 #[test]
-fn a_declaration_without_a_body_is_no_kernel() {
-    assert!(checked("kernel void f(__global float *x);").kernel_names.is_empty());
+fn a_declaration_without_a_body_is_not_a_kernel() {
+    assert!(translate_checked("kernel void f(__global float *x);").kernel_names.is_empty());
 }
 
 #[test]
-fn the_attribute_spelling_of_kernel_is_understood() {
-    let translation = checked("[[kernel]] void f(__global float *x [[buffer(0)]]) { }");
+fn the_kernel_attribute_is_recognized() {
+    let translation = translate_checked("[[kernel]] void f(__global float *x [[buffer(0)]]) { }");
     assert_eq!(translation.kernel_names, ["f"]);
     assert_eq!(body(&translation), "void f(__global float *x ) { }");
 }
@@ -57,7 +57,7 @@ fn the_attribute_spelling_of_kernel_is_understood() {
 #[test]
 fn a_host_name_replaces_the_name_of_one_kernel_only() {
     let source = "[[host_name(\"a\" \"b\")]] kernel void f(__global float *x) { } kernel void g(__global float *x) { }";
-    assert_eq!(checked(source).kernel_names, ["ab", "g"]);
+    assert_eq!(translate_checked(source).kernel_names, ["ab", "g"]);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn an_instantiation_takes_the_bindings_of_its_template() {
         "template <typename T> kernel void f(__global T *x [[buffer(3)]], uint i [[thread_position_in_grid]]) { }
         template [[host_name(\"f_int\")]] kernel void f<int>(__global int *, uint);
         template [[host_name(\"f_half\")]] kernel decltype(f<half>) f<half>;";
-    let translation = checked(source);
+    let translation = translate_checked(source);
     assert_eq!(translation.kernel_names, ["f_int", "f_half"]);
     for function in ["f<int>", "f<half>"] {
         let call = format!(
@@ -78,14 +78,14 @@ fn an_instantiation_takes_the_bindings_of_its_template() {
 }
 
 #[test]
-fn an_instantiation_may_repeat_its_attributes() {
+fn an_instantiation_may_override_its_bindings() {
     let source = "template <typename T> kernel void f(__global T *x [[buffer(3)]]) { }
         template [[host_name(\"f_int\")]] kernel void f<int>(__global int *x [[buffer(2)]]);";
-    assert!(checked(source).kernels_source.contains("t->buffers[2]"));
+    assert!(translate_checked(source).kernels_source.contains("t->buffers[2]"));
 }
 
 #[test]
-fn an_instantiation_that_cannot_be_called_is_refused() {
+fn an_instantiation_without_host_name_or_template_is_refused() {
     let template = "template <typename T> kernel void f(__global T *x) { }";
     assert_eq!(
         error(&format!("{template} template kernel void f<int>(__global int *);")),
@@ -113,7 +113,7 @@ fn parameters_bind_by_their_attributes() {
 }
 
 #[test]
-fn every_built_in_of_metal_that_we_use_is_known() {
+fn every_used_metal_built_in_is_supported() {
     for name in [
         "thread_position_in_grid",
         "thread_position_in_threadgroup",
@@ -156,13 +156,14 @@ fn an_argument_without_its_function_constant_is_absent() {
 }
 
 #[test]
-fn an_index_must_be_a_literal() {
+fn a_buffer_index_must_be_a_literal() {
     assert_eq!(error("kernel void f(__global float *x [[buffer(N)]]) { }"), "[[buffer(N)]] needs a literal index");
 }
 
 #[test]
 fn function_constants_become_globals_that_the_host_sets() {
-    let translation = checked("constant bool masked [[function_constant(7)]];\nkernel void f(__global float *x) { }");
+    let translation =
+        translate_checked("constant bool masked [[function_constant(7)]];\nkernel void f(__global float *x) { }");
     assert_eq!(body(&translation), "__global bool masked ; void f(__global float *x) { }");
     assert!(translation.kernels_source.contains("__sim_lib_set_7(const void *p, uint size)"));
     assert!(translation.kernels_source.contains("if (size == sizeof(bool)) masked = *(const bool *)p;"));
@@ -170,10 +171,10 @@ fn function_constants_become_globals_that_the_host_sets() {
 }
 
 #[test]
-fn constants_derived_from_them_follow_and_others_stay() {
+fn constants_derived_from_function_constants_become_globals() {
     let source = "constant bool masked [[function_constant(7)]];
         static constant bool plain = !masked; constant bool both = plain && masked; constant int four = 4;";
-    let translation = checked(source);
+    let translation = translate_checked(source);
     assert_eq!(
         body(&translation),
         "__global bool masked ; static __global bool plain ; __global bool both ; constant int four = 4;"
@@ -186,26 +187,26 @@ fn constants_derived_from_them_follow_and_others_stay() {
 }
 
 #[test]
-fn attributes_are_dropped_and_subscripts_are_not() {
+fn attributes_are_dropped_and_subscripts_are_kept() {
     assert_eq!(
-        rewritten("[[max_total_threads_per_threadgroup(64)]] int a[2] = { b [ [ ] { } ] };"),
+        rewrite("[[max_total_threads_per_threadgroup(64)]] int a[2] = { b [ [ ] { } ] };"),
         "int a[2] = { b [ [ ] { } ] };"
     );
 }
 
 #[test]
-fn a_threadgroup_variable_becomes_a_reference_of_its_own() {
+fn a_threadgroup_variable_becomes_a_reference() {
     assert_eq!(
-        rewritten("void f() { __local float a[2][3]; __local int b; }"),
+        rewrite("void f() { __local float a[2][3]; __local int b; }"),
         "void f() { struct __sim_tag_0 {}; __local float (&a)[2][3] = __sim_threadgroup_variable<float[2][3], __sim_tag_0>(\"a\") ; \
          struct __sim_tag_1 {}; __local int (&b) = __sim_threadgroup_variable<int, __sim_tag_1>(\"b\") ; }"
     );
 }
 
 #[test]
-fn threadgroup_pointers_and_parameters_are_left_alone() {
+fn threadgroup_pointers_and_parameters_are_unchanged() {
     let source = "void f(__local float *p) { __local float *q = p; __local float (&r)[4] = *(__local float (*)[4])p; }";
-    assert_eq!(rewritten(source), source);
+    assert_eq!(rewrite(source), source);
 }
 
 #[test]
@@ -215,38 +216,38 @@ fn two_threadgroup_variables_in_one_declaration_are_refused() {
 }
 
 #[test]
-fn members_of_an_address_space_go_only_where_spaces_are_erased() {
+fn address_space_members_are_dropped_when_spaces_are_erased() {
     let source =
         "struct S { int f() const { return x; } int f() const __local { return x; } S() __global = default; int x; };";
     let erased = translate(source, "lib", AddressSpaces::Erased).unwrap();
     assert_eq!(body(&erased), "struct S { int f() const { return x; } int x; };");
-    assert_eq!(rewritten(source), source);
+    assert_eq!(rewrite(source), source);
 }
 
 #[test]
-fn vector_constructors_go_through_make() {
-    assert_eq!(rewritten("a = float4(b, c);"), "a = metal::__make<float4>(b, c);");
-    assert_eq!(rewritten("a = metal::vec<T, 4>(b);"), "a = metal::__make<metal::vec<T, 4>>(b);");
-    assert_eq!(rewritten("a = vec<T, 2>(b);"), "a = metal::__make<metal::vec<T, 2>>(b);");
+fn vector_constructors_become_make_calls() {
+    assert_eq!(rewrite("a = float4(b, c);"), "a = metal::__make<float4>(b, c);");
+    assert_eq!(rewrite("a = metal::vec<T, 4>(b);"), "a = metal::__make<metal::vec<T, 4>>(b);");
+    assert_eq!(rewrite("a = vec<T, 2>(b);"), "a = metal::__make<metal::vec<T, 2>>(b);");
 }
 
 #[test]
-fn vector_types_that_construct_nothing_stay() {
+fn vector_types_without_construction_are_unchanged() {
     for source in ["float4 a = b;", "vec<T, 4> a;", "a = sizeof(float4);", "a = float5(b);", "float4 (*p)[2];"] {
-        assert_eq!(rewritten(source), source);
+        assert_eq!(rewrite(source), source);
     }
 }
 
 #[test]
-fn vector_casts_go_through_an_operator() {
-    assert_eq!(rewritten("a = (half4)b;"), "a = metal::__cast<half4>() ->* b;");
-    assert_eq!(rewritten("return (half4)(b + c);"), "return metal::__cast<half4>() ->* (b + c);");
-    assert_eq!(rewritten("a = f(half4) (b);"), "a = f(half4) (b);");
+fn vector_casts_become_a_cast_operator() {
+    assert_eq!(rewrite("a = (half4)b;"), "a = metal::__cast<half4>() ->* b;");
+    assert_eq!(rewrite("return (half4)(b + c);"), "return metal::__cast<half4>() ->* (b + c);");
+    assert_eq!(rewrite("a = f(half4) (b);"), "a = f(half4) (b);");
 }
 
 #[test]
-fn static_cast_goes_through_convert() {
-    assert_eq!(rewritten("a = static_cast<half>(b);"), "a = metal::__convert<half>(b);");
+fn static_cast_becomes_a_convert_call() {
+    assert_eq!(rewrite("a = static_cast<half>(b);"), "a = metal::__convert<half>(b);");
 }
 
 #[test]

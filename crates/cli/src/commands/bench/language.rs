@@ -195,14 +195,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prompts_differ_and_keep_to_the_vocabulary() {
+    fn prompts_differ_and_stay_in_the_vocabulary() {
         let (a, b) = (tokens(64, 10, 0), tokens(64, 10, 1));
         assert!(a != b && a.iter().chain(&b).all(|id| *id < 10));
         assert!((0..10).all(|id| a.contains(&id) || b.contains(&id)));
     }
 
     #[test]
-    fn numbers_for_a_table() {
+    fn table_numbers_are_computed_and_formatted() {
         assert_eq!((mean(&[1.0, 3.0]), deviation(&[1.0, 3.0]), deviation(&[5.0])), (2.0, 2f64.sqrt(), 0.0));
         assert_eq!([count(134_515_008), count(7_241_732_096), count(900)], ["134.5 M", "7.24 B", "0.9 K"]);
         if cfg!(target_os = "linux") {

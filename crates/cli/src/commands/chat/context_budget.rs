@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_never_asks_for_more_than_there_is() {
+    fn answer_tokens_are_limited_to_free_context() {
         let budget = ContextBudget::new(100, 90).unwrap();
         assert_eq!(
             (budget.max_answer_tokens(None), budget.max_answer_tokens(Some(4)), budget.max_answer_tokens(Some(11))),

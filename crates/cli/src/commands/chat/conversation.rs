@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_can_be_undone_and_asked_again() {
+    fn undo_reopen_and_clear_edit_the_conversation() {
         let mut c = sample();
         assert!(c.reopen());
         assert_eq!((c.len(), c.messages().last().unwrap().role()), (3, "user"));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_comes_back_and_what_is_none_is_refused() {
+    fn saved_conversation_loads_and_invalid_files_are_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("talk.json");
         sample().save(&path).unwrap();

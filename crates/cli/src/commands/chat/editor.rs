@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_may_have_several_lines() {
+    fn multiline_input_joins_continuations_and_blocks() {
         let line = |text: &str| UserInput::Line(text.into());
         let block = |text: &str| UserInput::Block(text.into());
         assert_eq!(input(&["one"]), line("one"));

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_order_is_read_and_told_and_others_are_refused() {
+    fn slash_commands_parse_and_appear_in_help() {
         let parse = |line: &str| SlashCommand::parse(line).unwrap();
         assert_eq!(parse("/set  stop  a b "), Ok(SlashCommand::Set("stop".into(), "a b".into())));
         assert_eq!(parse("/system Be brief."), Ok(SlashCommand::System(Some("Be brief.".into()))));

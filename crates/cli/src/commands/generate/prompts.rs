@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_a_prompt_or_a_chat_with_options() {
+    fn jsonl_line_holds_prompt_or_chat_with_options() {
         let prompt = line(r#"{"prompt": "a", "id": [1], "n": 2, "max_tokens": 3, "stop": "x"}"#).unwrap();
         assert!(matches!(prompt.input, PromptInput::Text(text) if text == "a"));
         assert_eq!((prompt.id, prompt.generate_options.n), (Some(serde_json::json!([1])), Some(2)));

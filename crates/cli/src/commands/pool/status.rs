@@ -96,7 +96,7 @@ mod tests {
     use sconce_api::pool::{Device, State};
 
     #[test]
-    fn the_table_tells_what_runs_and_what_does_not() {
+    fn status_table_shows_devices_workers_and_failures() {
         let worker = |id: &str, state, why: Option<&str>| Worker {
             id: id.into(),
             model: "chat".into(),

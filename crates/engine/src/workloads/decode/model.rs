@@ -340,7 +340,7 @@ mod tests {
     use super::default_cache_tokens;
 
     #[test]
-    fn a_cache_is_as_large_as_it_may_have_to_be_and_memory_allows() {
+    fn default_kv_cache_size_is_limited_by_memory() {
         assert_eq!(default_cache_tokens(128, 64, u64::MAX), 8192);
         assert_eq!(default_cache_tokens(128, 64, 1000), 1000);
         assert_eq!(default_cache_tokens(128, 64, 0), 128);

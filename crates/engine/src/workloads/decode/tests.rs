@@ -38,7 +38,7 @@ fn tokens(inbox: Events) -> Result<Vec<u32>> {
 }
 
 #[test]
-fn what_fails_in_a_step_fails_alone() {
+fn failing_prompt_fails_alone_in_its_batch() {
     let dir = materialize("task-embed-llama");
     let tokenizer = Tokenizer::from_file(dir.path().join("tokenizer.json")).expect("words");
     let mut options = LoadOptions::new(Options::from_env().expect("caches"));

@@ -109,38 +109,38 @@ fn all(mut stream: PartStream) -> Result<Vec<f32>> {
 }
 
 #[test]
-fn who_comes_while_a_batch_runs_shares_the_next() {
+fn requests_during_a_batch_share_the_next_batch() {
     let fixture = fixture();
-    let patient = RequestContext::default();
-    let held = fixture.submit(&[&[HOLD]], &patient);
+    let context = RequestContext::default();
+    let blocking = fixture.submit(&[&[HOLD]], &context);
     assert_eq!(fixture.batch(), [HOLD]);
     let streams: Vec<_> = (0..4).map(|i| fixture.submit(&[&[10 + i]], &RequestContext::default())).collect();
     let two = fixture.submit(&[&[20, 21], &[30]], &RequestContext::default());
     let waiting = fixture.executor.queue_watch()();
     assert_eq!((waiting.requests, waiting.tokens, waiting.batch_sequences, waiting.batch_tokens), (5, 7, 1, 1));
-    assert_eq!((patient.times().inference, patient.times().queue > Duration::ZERO), (Duration::ZERO, true));
+    assert_eq!((context.times().inference, context.times().queue > Duration::ZERO), (Duration::ZERO, true));
     fixture.go.send(()).unwrap();
     let mut together = fixture.batch();
     together.sort_unstable();
-    assert_eq!(together, [10, 11, 12, 13, 20, 21, 30], "one batch");
-    assert_eq!(all(held).unwrap(), [1.0]);
+    assert_eq!(together, [10, 11, 12, 13, 20, 21, 30], "all waiting requests are in one batch");
+    assert_eq!(all(blocking).unwrap(), [1.0]);
     for (i, stream) in streams.into_iter().enumerate() {
         assert_eq!(all(stream).unwrap(), [10.0 + i as f32]);
     }
     assert_eq!(all(two).unwrap(), [41.0, 30.0], "each request gets its own results, in order");
     assert_eq!((fixture.executor.queue_watch()().requests, fixture.executor.queue_watch()().batch_tokens), (0, 7));
-    assert!(patient.times().inference > Duration::ZERO);
+    assert!(context.times().inference > Duration::ZERO);
 }
 
 #[test]
-fn what_fails_together_fails_alone() {
+fn failing_text_fails_alone_in_its_batch() {
     let fixture = fixture();
-    let held = fixture.submit(&[&[HOLD]], &RequestContext::default());
+    let blocking = fixture.submit(&[&[HOLD]], &RequestContext::default());
     fixture.batch();
     let texts: [&[u32]; 4] = [&[10], &[FAIL], &[11], &[PANIC]];
     let streams: Vec<_> = texts.iter().map(|ids| fixture.submit(&[ids], &RequestContext::default())).collect();
     fixture.go.send(()).unwrap();
-    all(held).unwrap();
+    all(blocking).unwrap();
     let answers: Vec<_> = streams.into_iter().map(all).collect();
     assert_eq!((answers[0].as_ref().unwrap()[0], answers[2].as_ref().unwrap()[0]), (10.0, 11.0));
     assert!(matches!(&answers[1], Err(Error::Input(why)) if why == "bad"), "{:?}", answers[1]);
@@ -153,9 +153,9 @@ fn what_fails_together_fails_alone() {
 }
 
 #[test]
-fn who_is_cancelled_late_or_gone_is_never_run() {
+fn cancelled_late_and_dropped_requests_never_run() {
     let fixture = fixture();
-    let held = fixture.submit(&[&[HOLD]], &RequestContext::default());
+    let blocking = fixture.submit(&[&[HOLD]], &RequestContext::default());
     fixture.batch();
     let deadline = Instant::now() + Duration::from_millis(1);
     let (cancelled, late) = (RequestContext::default(), RequestContext::new(Some(deadline)));
@@ -165,9 +165,9 @@ fn who_is_cancelled_late_or_gone_is_never_run() {
     cancelled.cancel();
     wait_until("the deadline has passed", || Instant::now() > deadline);
     fixture.go.send(()).unwrap();
-    all(held).unwrap();
+    all(blocking).unwrap();
     assert_eq!(all(other).unwrap(), [10.0]);
-    assert_eq!(fixture.batch(), [10], "none of the others");
+    assert_eq!(fixture.batch(), [10], "only the request that is neither cancelled, late nor dropped runs");
     let [first, second] = streams.map(all);
     assert!(matches!(first, Err(Error::Cancelled)));
     assert!(matches!(second, Err(Error::Late { .. })));
@@ -185,7 +185,7 @@ fn who_is_cancelled_late_or_gone_is_never_run() {
 }
 
 #[test]
-fn who_does_not_read_what_is_done_is_passed_over_until_they_do() {
+fn requests_with_unread_results_wait_until_read() {
     let fixture = fixture();
     let text: &[u32] = &[7; 10];
     let mut slow = fixture.submit(&[text; 5], &RequestContext::default());

@@ -42,7 +42,7 @@ fn tokens(inbox: Events) -> Result<Vec<u32>> {
 
 /// A failing input fails alone, with its own error, and waiting inputs are counted.
 #[test]
-fn one_bad_input_fails_alone_and_waiting_inputs_are_counted() {
+fn failing_input_fails_alone_and_waiting_inputs_are_counted() {
     let dir = materialize("t5-seq2seq");
     // Any tokenizer works, because tokens are compared.
     let words = materialize("task-embed-llama");

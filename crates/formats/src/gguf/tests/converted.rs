@@ -48,7 +48,7 @@ const UNREAD: [&str; 33] = [
 
 #[test]
 #[ignore = "needs models that tools/goldens/gguf_models.py makes; SCONCE_GGUF_MODELS=DIR"]
-fn what_was_converted_is_what_it_was() {
+fn converted_models_equal_the_originals() {
     let root = PathBuf::from(std::env::var_os("SCONCE_GGUF_MODELS").expect("SCONCE_GGUF_MODELS"));
     let mut wrong = Vec::new();
     let mut models: Vec<_> = std::fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -78,10 +78,10 @@ fn compare(model: &str, dir: &Path) -> Vec<String> {
         Ok(ours) => {
             let theirs: Value = serde_json::from_slice(&std::fs::read(dir.join("config.json")).unwrap()).unwrap();
             for (key, theirs) in theirs.as_object().unwrap() {
-                let alike =
+                let is_same =
                     if key == "rope_parameters" { same_rope(&ours[key], theirs) } else { same(&ours[key], theirs) };
-                if !is_unread(model, key) && !alike {
-                    problems.push(format!("{key} is {theirs}, we say {}", ours[key]));
+                if !is_unread(model, key) && !is_same {
+                    problems.push(format!("{key} is {theirs}, we read {}", ours[key]));
                 }
             }
         }
@@ -177,7 +177,7 @@ fn tensors(model: &str, gguf: &Gguf, dir: &Path) -> Vec<String> {
         let got = if quantised { q8_0(&ours.bytes) } else { floats(&ours.bytes) };
         let differ = |pair| if quantised { q8_differs(pair) } else { differ(pair) };
         if ours.kind != 0 && !quantised || ours.dims != dims || got.len() != values.len() {
-            problems.push(format!("{name} is {dims:?}, we say {:?} in {}", ours.dims, ours.kind));
+            problems.push(format!("{name} is {dims:?}, we read {:?} in {}", ours.dims, ours.kind));
         } else if got.iter().zip(&values).any(differ) {
             problems.push(format!("{name} differs"));
         }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A file with every key that the configuration of any family needs.
-fn whole(name: &str) -> Writer {
+fn complete_file(name: &str) -> Writer {
     let key = |key: &str| format!("{name}.{key}");
     let numbers = [
         ("block_count", 1),
@@ -32,24 +32,24 @@ fn whole(name: &str) -> Writer {
 }
 
 #[test]
-fn every_family_is_in_the_registry() {
+fn every_gguf_family_is_in_the_model_registry() {
     let types = |writer: Writer| writer.tensor("token_types.weight", &[2, 8]);
     let mut files: Vec<Writer> = NAMES
         .iter()
         .map(|name| match *name {
-            "qwen3moe" => whole(name).u32("qwen3moe.expert_count", 2),
-            name => types(whole(name)),
+            "qwen3moe" => complete_file(name).u32("qwen3moe.expert_count", 2),
+            name => types(complete_file(name)),
         })
         .collect();
-    files.push(whole("llama").u32("llama.expert_count", 2));
-    files.push(whole("bert"));
-    files.push(types(whole("bert")).str("tokenizer.ggml.model", "gpt2"));
-    files.push(types(whole("bert")).str("tokenizer.ggml.model", "t5"));
-    files.push(whole("t5").tensor("enc.blk.1.attn_rel_b.weight", &[4, 1]));
+    files.push(complete_file("llama").u32("llama.expert_count", 2));
+    files.push(complete_file("bert"));
+    files.push(types(complete_file("bert")).str("tokenizer.ggml.model", "gpt2"));
+    files.push(types(complete_file("bert")).str("tokenizer.ggml.model", "t5"));
+    files.push(complete_file("t5").tensor("enc.blk.1.attn_rel_b.weight", &[4, 1]));
     let mut kinds = BTreeSet::new();
     for file in files {
         let gguf = Arc::new(open(&file).unwrap());
-        let config = gguf.config().unwrap_or_else(|fault| panic!("{}: {fault}", gguf.architecture()));
+        let config = gguf.config().unwrap_or_else(|error| panic!("{}: {error}", gguf.architecture()));
         kinds.insert(config["model_type"].to_string());
         let weights = Weights::new(gguf, DType::F32, Place::phantom(Device::Cpu));
         // The tensors are missing, so other errors are expected.

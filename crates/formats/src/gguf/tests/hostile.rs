@@ -1,5 +1,5 @@
-//! Hostile, truncated or damaged files: an error that names the place, never a panic, and no more
-//! memory than the file is long.
+//! Hostile, truncated or damaged files: an error that names the key or tensor, never a panic, and
+//! no more memory than the file is long.
 
 use super::super::Gguf;
 use super::{open, open_bytes};
@@ -65,7 +65,7 @@ fn models() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_file_cut_anywhere_is_a_fault() {
+fn truncated_files_are_errors() {
     for bytes in models() {
         read_all(&open_bytes(&bytes).unwrap());
         // The padding of the last tensor is optional.
@@ -76,7 +76,7 @@ fn a_file_cut_anywhere_is_a_fault() {
 }
 
 #[test]
-fn a_file_with_any_byte_changed_never_panics() {
+fn changed_header_bytes_never_panic() {
     for bytes in models() {
         let mut changed = bytes.clone();
         // Tensor data may be anything; the header is what precedes it.
@@ -95,53 +95,53 @@ fn a_file_with_any_byte_changed_never_panics() {
 
 /// Checks the error of an invalid file.
 #[track_caller]
-fn refused(writer: &Writer, what: &str) {
+fn assert_error(writer: &Writer, what: &str) {
     match open(writer) {
         Ok(_) => panic!("opened; `{what}` was expected"),
-        Err(fault) => assert!(fault.what.contains(what), "`{}` does not say `{what}`", fault.what),
+        Err(error) => assert!(error.what.contains(what), "`{}` does not contain `{what}`", error.what),
     }
 }
 
 #[test]
-fn other_versions_and_files_are_refused() {
+fn unsupported_versions_and_other_files_are_rejected() {
     assert!(open_bytes(b"").err().unwrap().what.contains("not a GGUF file"));
     assert!(open_bytes(b"<html>").err().unwrap().what.contains("not a GGUF file"));
     let of = |version| Writer { version, ..Writer::llama() };
-    refused(&of(1), "version 1");
-    refused(&of(4), "version 4; 2 and 3 are supported");
-    refused(&of(3u32.swap_bytes()), "big-endian");
+    assert_error(&of(1), "version 1");
+    assert_error(&of(4), "version 4; 2 and 3 are supported");
+    assert_error(&of(3u32.swap_bytes()), "big-endian");
     assert!(open(&of(2)).is_ok());
 }
 
 #[test]
-fn lying_counts_end_with_the_file() {
+fn counts_beyond_the_file_are_rejected() {
     for count in [1 << 16, 1 << 32, 1 << 60, u64::MAX] {
-        refused(&Writer { counts: Some((count, 15)), ..Writer::llama() }, "tensor");
-        refused(&Writer { counts: Some((4, count)), ..Writer::llama() }, "key");
-        refused(&Writer::llama().array("long", 8, count, &[]), "`long`");
-        refused(&Writer::llama().array("long", 12, count, &[]), "ends inside the value of `long`");
-        refused(&Writer::llama().raw("long", 8, &count.to_le_bytes()), "ends inside the value of `long`");
+        assert_error(&Writer { counts: Some((count, 15)), ..Writer::llama() }, "tensor");
+        assert_error(&Writer { counts: Some((4, count)), ..Writer::llama() }, "key");
+        assert_error(&Writer::llama().array("long", 8, count, &[]), "`long`");
+        assert_error(&Writer::llama().array("long", 12, count, &[]), "ends inside the value of `long`");
+        assert_error(&Writer::llama().raw("long", 8, &count.to_le_bytes()), "ends inside the value of `long`");
     }
 }
 
 #[test]
-fn values_that_cannot_be_are_refused() {
-    refused(&Writer::llama().raw("odd", 13, &[]), "`odd` of the unknown type 13");
-    refused(&Writer::llama().array("odd", 13, 0, &[]), "`odd` of the unknown type 13");
+fn invalid_metadata_values_are_rejected() {
+    assert_error(&Writer::llama().raw("odd", 13, &[]), "`odd` of the unknown type 13");
+    assert_error(&Writer::llama().array("odd", 13, 0, &[]), "`odd` of the unknown type 13");
     let deep: Vec<u8> = (0..1000).flat_map(|_| [9u32.to_le_bytes(), 1u32.to_le_bytes(), [0; 4]].concat()).collect();
-    refused(&Writer::llama().raw("deep", 9, &deep), "array of arrays in the value of `deep`");
-    refused(&Writer::llama().bool("maybe", 2), "2 for a boolean in the value of `maybe`");
-    refused(&Writer::llama().raw("bytes", 8, b"\x01\0\0\0\0\0\0\0\xff"), "`bytes` that is not UTF-8");
-    refused(&Writer::llama().array("bytes", 8, 1, b"\x01\0\0\0\0\0\0\0\xff"), "`bytes` that is not UTF-8");
-    refused(&Writer::llama().u32("twice", 1).u32("twice", 1), "`twice` twice");
-    refused(&Writer::llama().u32("general.alignment", 0), "alignment 0");
-    refused(&Writer::llama().u32("general.alignment", 24), "alignment 24");
-    refused(&Writer::llama().str("general.alignment", "32"), "general.alignment");
-    refused(&Writer::llama().str("a\u{1b}[2J", "").str("a\u{1b}[2J", ""), "`a\\u{1b}[2J`");
+    assert_error(&Writer::llama().raw("deep", 9, &deep), "array of arrays in the value of `deep`");
+    assert_error(&Writer::llama().bool("maybe", 2), "2 for a boolean in the value of `maybe`");
+    assert_error(&Writer::llama().raw("bytes", 8, b"\x01\0\0\0\0\0\0\0\xff"), "`bytes` that is not UTF-8");
+    assert_error(&Writer::llama().array("bytes", 8, 1, b"\x01\0\0\0\0\0\0\0\xff"), "`bytes` that is not UTF-8");
+    assert_error(&Writer::llama().u32("twice", 1).u32("twice", 1), "`twice` twice");
+    assert_error(&Writer::llama().u32("general.alignment", 0), "alignment 0");
+    assert_error(&Writer::llama().u32("general.alignment", 24), "alignment 24");
+    assert_error(&Writer::llama().str("general.alignment", "32"), "general.alignment");
+    assert_error(&Writer::llama().str("a\u{1b}[2J", "").str("a\u{1b}[2J", ""), "`a\\u{1b}[2J`");
 }
 
 #[test]
-fn tensors_that_cannot_be_are_refused() {
+fn invalid_tensors_are_rejected() {
     let with = |change: fn(&mut Tensor)| {
         let mut writer = Writer::llama();
         change(writer.tensors.last_mut().unwrap());
@@ -163,27 +163,27 @@ fn tensors_that_cannot_be_are_refused() {
         (|t| t.offset = Some(1 << 20), "beyond the end"),
         (|t| t.offset = Some(u64::MAX - 31), "beyond the end"),
     ] {
-        refused(&with(change), name);
-        refused(&with(change), what);
+        assert_error(&with(change), name);
+        assert_error(&with(change), what);
     }
-    refused(&with(|t| t.offset = Some(0)), "`blk.0.attn_k.weight` and `token_embd.weight` in the same place");
-    refused(&with(|t| t.name = "token_embd.weight".into()), "the tensor `token_embd.weight` twice");
+    assert_error(&with(|t| t.offset = Some(0)), "`blk.0.attn_k.weight` and `token_embd.weight` in the same place");
+    assert_error(&with(|t| t.name = "token_embd.weight".into()), "the tensor `token_embd.weight` twice");
     let twice = "\n".repeat(1000);
-    refused(&Writer::llama().tensor(&twice, &[1]).tensor(&twice, &[1]), "`\\n\\n");
+    assert_error(&Writer::llama().tensor(&twice, &[1]).tensor(&twice, &[1]), "`\\n\\n");
 }
 
 #[test]
-fn a_table_of_positions_without_dimensions_is_refused() {
+fn position_table_without_dimensions_is_rejected() {
     let roberta = Writer::new("bert").str("tokenizer.ggml.model", "gpt2").u32("tokenizer.ggml.padding_token_id", 1);
-    refused(&roberta.blocks("position_embd.weight", &[], 0, vec![0; 4]), "`position_embd.weight`");
+    assert_error(&roberta.blocks("position_embd.weight", &[], 0, vec![0; 4]), "`position_embd.weight`");
 }
 
 #[test]
-fn what_is_no_model_of_ours_is_refused() {
-    refused(&Writer::new("mamba"), "architecture `mamba`; these are supported: llama");
-    refused(&Writer::new("qwen2moe"), "architecture `qwen2moe`; these are supported: llama");
-    refused(&Writer::llama().str("general.type", "adapter"), "type `adapter`");
-    refused(&Writer::new("bert").str("tokenizer.ggml.model", "rwkv"), "tokenizer `rwkv`");
+fn unsupported_models_are_rejected() {
+    assert_error(&Writer::new("mamba"), "architecture `mamba`; these are supported: llama");
+    assert_error(&Writer::new("qwen2moe"), "architecture `qwen2moe`; these are supported: llama");
+    assert_error(&Writer::llama().str("general.type", "adapter"), "type `adapter`");
+    assert_error(&Writer::new("bert").str("tokenizer.ggml.model", "rwkv"), "tokenizer `rwkv`");
     let layers = |n: i32| Writer::llama().i32s("llama.attention.sliding_window", &[n]);
     assert!(open(&layers(0)).is_ok());
     let bare = open(&Writer::new("llama")).unwrap();
@@ -202,7 +202,7 @@ fn what_is_no_model_of_ours_is_refused() {
 }
 
 #[test]
-fn heads_larger_than_the_file_cost_nothing() {
+fn huge_head_size_is_rejected_without_allocation() {
     let key = |size: u64| Writer::new("llama").raw("llama.attention.key_length", 10, &size.to_le_bytes());
     let writer =
         key(1 << 60).u32("llama.attention.head_count", 1).u32("llama.embedding_length", 8).u32("llama.block_count", 1);
@@ -215,12 +215,12 @@ fn heads_larger_than_the_file_cost_nothing() {
 }
 
 #[test]
-fn many_tiny_experts_are_refused() {
+fn many_tiny_experts_are_rejected() {
     let writer = Writer::llama().u32("llama.expert_count", 512).blocks(
         "blk.0.ffn_up_exps.weight",
         &[512, 1, 1],
         24,
         vec![0; 512],
     );
-    refused(&writer, "512 slices of 1 bytes");
+    assert_error(&writer, "512 slices of 1 bytes");
 }

@@ -11,7 +11,7 @@ fn rows(gguf: &super::Gguf, name: &str, width: usize) -> Vec<usize> {
 }
 
 #[test]
-fn rows_of_heads_part_again() {
+fn attention_rows_are_unpermuted() {
     let gguf = open(&Writer::llama().tensor("blk.0.attn_q.bias", &[8])).unwrap();
     // Two heads of four: in the file the halves alternate.
     assert_eq!(rows(&gguf, "model.layers.0.self_attn.q_proj.weight", 32), [0, 2, 1, 3, 4, 6, 5, 7]);
@@ -21,7 +21,7 @@ fn rows_of_heads_part_again() {
 }
 
 #[test]
-fn rows_of_blocks_move_whole() {
+fn quantized_rows_are_unpermuted_whole() {
     // A row of 64 in Q4_0 is two blocks of 18 bytes.
     let bytes: Vec<u8> = (0..4u8).flat_map(|row| [row; 36]).collect();
     let mut writer = Writer::llama();
@@ -34,7 +34,7 @@ fn rows_of_blocks_move_whole() {
 }
 
 #[test]
-fn fused_rows_come_apart_and_are_turned() {
+fn fused_qkv_is_split_and_unpermuted() {
     let mut writer = Writer::llama();
     writer.tensors.truncate(2);
     let gguf = open(&writer.tensor("blk.0.attn_qkv.weight", &[16, 32])).unwrap();
@@ -44,7 +44,7 @@ fn fused_rows_come_apart_and_are_turned() {
 }
 
 #[test]
-fn falcons_groups_come_together() {
+fn falcon_qkv_rows_are_regrouped() {
     let writer = Writer::new("falcon")
         .u32("falcon.embedding_length", 4)
         .u32("falcon.attention.head_count", 4)
@@ -57,25 +57,25 @@ fn falcons_groups_come_together() {
 }
 
 #[test]
-fn experts_are_found_in_stacks_and_alone() {
+fn experts_are_read_stacked_and_separate() {
     let moe = || Writer::llama().u32("llama.expert_count", 2).u32("llama.expert_used_count", 1);
     let stacked = open(&moe().tensor("blk.0.ffn_down_exps.weight", &[2, 2, 32])).unwrap();
-    let alone = moe().tensor("blk.0.ffn_down.0.weight", &[2, 32]);
+    let separate = moe().tensor("blk.0.ffn_down.0.weight", &[2, 32]);
     let more: Vec<f32> = (64..128).map(|n| n as f32).collect();
-    let alone = open(&alone.values("blk.0.ffn_down.1.weight", &[2, 32], &more)).unwrap();
+    let separate = open(&separate.values("blk.0.ffn_down.1.weight", &[2, 32], &more)).unwrap();
     for expert in 0..2 {
         let name = format!("model.layers.0.block_sparse_moe.experts.{expert}.w2.weight");
         assert_eq!(floats(&stacked, &name)[0], 64.0 * expert as f32);
-        assert_eq!(floats(&stacked, &name), floats(&alone, &name));
+        assert_eq!(floats(&stacked, &name), floats(&separate, &name));
         assert_eq!(stacked.tensor(&name).unwrap().dims, [2, 32]);
     }
-    assert_eq!(stacked.names(), alone.names());
+    assert_eq!(stacked.names(), separate.names());
     let both = moe().tensor("blk.0.ffn_down_exps.weight", &[2, 2, 32]).tensor("blk.0.ffn_down.0.weight", &[2, 32]);
     assert!(open(&both).err().unwrap().what.contains("`model.layers.0.block_sparse_moe.experts.0.w2.weight`"));
 }
 
 #[test]
-fn gemmas_norms_are_one_less() {
+fn gemma_norm_weights_are_reduced_by_one() {
     let half = |values: [f32; 2]| values.iter().flat_map(|&v| half::f16::from_f32(v).to_le_bytes()).collect();
     let writer = Writer::new("gemma").values("output_norm.weight", &[2], &[1.5, 0.25]).blocks(
         "blk.0.attn_norm.weight",
@@ -91,7 +91,7 @@ fn gemmas_norms_are_one_less() {
 }
 
 #[test]
-fn tables_keep_their_rows() {
+fn bert_embedding_tables_regain_their_shape() {
     let writer = Writer::new("bert")
         .str("tokenizer.ggml.model", "t5")
         .u32("tokenizer.ggml.padding_token_id", 1)
@@ -106,7 +106,7 @@ fn tables_keep_their_rows() {
 }
 
 #[test]
-fn a_tensor_that_no_table_knows_keeps_its_name() {
+fn unknown_tensors_keep_their_names() {
     for name in ["blk.0.attn_q.scale", "blk.00.attn_v.weight", "blk.+0.attn_v.weight", "output.other.weight"] {
         let gguf = open(&Writer::llama().tensor(name, &[4])).unwrap();
         assert!(gguf.names().contains(&name.to_owned()));
@@ -114,7 +114,7 @@ fn a_tensor_that_no_table_knows_keeps_its_name() {
 }
 
 #[test]
-fn llamas_frequencies_give_its_parameters() {
+fn llama3_rope_scaling_is_derived_from_frequencies() {
     // The formula of the paper's code, in f32 as in the converter.
     let divisors = |theta: f64, factor: f64, low: f64, high: f64, context: f64| -> Vec<f32> {
         let one = |i: u32| {

@@ -6,7 +6,7 @@ use sconce_testkit::GgufWriter as Writer;
 use serde_json::json;
 
 #[test]
-fn keys_are_read_as_what_they_are() {
+fn metadata_values_are_read_by_type() {
     let writer = Writer::llama()
         .str("a.text", "Grüße")
         .f32("a.float", 1e-6)
@@ -33,7 +33,7 @@ fn keys_are_read_as_what_they_are() {
 }
 
 #[test]
-fn the_vocabulary_is_read_and_checked() {
+fn vocabulary_is_read_and_validated() {
     let more = Writer::llama().u32("tokenizer.ggml.eot_token_id", 2).bool("tokenizer.ggml.add_bos_token", 1);
     let gguf = open(&more.strs("tokenizer.ggml.merges", &["a b"])).unwrap();
     let vocabulary = gguf.vocabulary().unwrap();
@@ -53,7 +53,7 @@ fn the_vocabulary_is_read_and_checked() {
 }
 
 #[test]
-fn templates_and_labels_are_found() {
+fn chat_templates_pooling_and_type_names_are_read() {
     let writer = Writer::llama().str("tokenizer.chat_template.tool_use", "{{ tools }}").u32("llama.pooling_type", 3);
     let gguf = open(&writer).unwrap();
     assert_eq!(gguf.chat_template(None).unwrap(), Some("{{ messages }}"));
@@ -64,7 +64,7 @@ fn templates_and_labels_are_found() {
 }
 
 #[test]
-fn a_llamas_configuration_is_what_transformers_says() {
+fn llama_config_matches_transformers() {
     let config = open(&Writer::llama()).unwrap().config().unwrap();
     let expected = json!({
         "model_type": "llama",
@@ -93,23 +93,23 @@ fn a_llamas_configuration_is_what_transformers_says() {
 }
 
 #[test]
-fn lists_of_one_number_are_that_number() {
+fn per_layer_arrays_must_be_constant() {
     let mut writer = Writer::new("llama").i32s("llama.attention.head_count", &[2, 2]).u32("llama.embedding_length", 32);
     writer = writer.tensor("blk.0.attn_q.weight", &[8, 32]);
     assert!(open(&writer).is_ok());
     let other = Writer::new("llama").i32s("llama.attention.head_count", &[2, 4]).u32("llama.embedding_length", 32);
-    let fault = open(&other.tensor("blk.0.attn_q.weight", &[8, 32])).err().unwrap();
-    assert!(fault.what.contains("`llama.attention.head_count` that differs between layers"));
+    let error = open(&other.tensor("blk.0.attn_q.weight", &[8, 32])).err().unwrap();
+    assert!(error.what.contains("`llama.attention.head_count` that differs between layers"));
 }
 
 #[test]
-fn an_alignment_of_ones_own_is_kept() {
+fn custom_alignment_is_respected() {
     let gguf = open(&Writer::llama().aligned(4096)).unwrap();
     assert_eq!(super::floats(&gguf, "model.norm.weight")[31], 31.0);
 }
 
 #[test]
-fn a_template_for_tools_stands_beside_the_default_one() {
+fn named_chat_templates_do_not_replace_the_default() {
     let writer = Writer::llama().str("tokenizer.chat_template.tool_use", "{{ bos_token }}tools");
     let gguf = open(&writer.str("tokenizer.chat_template.rag", "{{ another }}")).unwrap();
     assert_eq!(gguf.chat_template(Some("tool_use")).unwrap(), Some("{{ bos_token }}tools"));

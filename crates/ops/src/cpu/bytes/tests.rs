@@ -48,7 +48,7 @@ fn product(isa: Isa, (m, k, n): (usize, usize, usize), x: &[f32], w: &[f32]) -> 
 }
 
 #[test]
-fn every_instruction_set_gives_the_sums_of_whole_numbers() {
+fn every_instruction_set_equals_integer_sums() {
     for size @ (m, k, n) in [(1, 1, 1), (2, 5, 31), (3, 70, 33), (19, 64, 32), (70, 1600, 65), (37, 130, 100)] {
         let (x, w) = (values(1, m, k), values(2, n, k));
         let codes = |values: &[f32]| {
@@ -84,7 +84,7 @@ fn every_instruction_set_gives_the_sums_of_whole_numbers() {
 
 /// A row with one large element among small ones, which a single row of codes would round away.
 #[test]
-fn what_stands_beside_a_large_element_is_not_lost() {
+fn small_elements_beside_an_outlier_keep_precision() {
     let k = 384;
     let mut x = values(5, 1, k);
     x[17] = 100.0;
@@ -102,7 +102,7 @@ fn what_stands_beside_a_large_element_is_not_lost() {
 }
 
 #[test]
-fn codes_are_the_nearest_and_what_is_no_number_is_not_hidden() {
+fn int8_codes_round_to_nearest_and_nan_propagates() {
     let x = values(3, 3, 100);
     let mut codes = vec![0; 100];
     let scale = largest(&x[..100]) / 127.0;
@@ -119,7 +119,7 @@ fn codes_are_the_nearest_and_what_is_no_number_is_not_hidden() {
 }
 
 #[test]
-fn a_column_is_read_back_within_half_a_step() {
+fn column_dequantizes_within_half_a_step() {
     let w = values(4, 40, 70);
     let packed = Bytes::pack(40, 70, &|i, out| out.copy_from_slice(&w[i * 70..][..70]), &|| ());
     let mut column = vec![0.0; 70];

@@ -3,14 +3,14 @@
 use super::*;
 
 #[test]
-fn a_worker_is_planned_spawned_and_ready_when_it_calls() {
+fn worker_is_planned_spawned_and_ready_after_its_callback() {
     let mut h = TestCore::new();
     let actions = h.start("m-1", Origin::Declared);
     assert!(matches!(&actions[..], [Action::Plan { id, attempt: 1, .. }] if id == "m-1"));
     assert_eq!(h.state("m-1"), Some(State::Starting));
     let actions = h.handle("m-1", plan(3), 1);
     assert!(matches!(&actions[..], [Action::Spawn { device, .. }] if device == "cuda:0"));
-    h.spawned("m-1", 1);
+    h.spawn("m-1", 1);
     assert_eq!((h.state("m-1"), h.core.outcome("m-1")), (Some(State::Starting), Outcome::Pending));
     h.core.ready_callback("m-1", at(5)).unwrap();
     assert_eq!(h.state("m-1"), Some(State::Ready));
@@ -19,12 +19,12 @@ fn a_worker_is_planned_spawned_and_ready_when_it_calls() {
 }
 
 #[test]
-fn memory_is_promised_once() {
+fn memory_is_reserved_once() {
     let mut h = TestCore::new();
     h.start("a-1", Origin::Asked);
     h.start("b-1", Origin::Asked);
     assert_eq!(h.handle("a-1", plan(6), 0).len(), 1);
-    // 10 GiB are free, but 6 of them are promised to a worker that has not loaded its model yet.
+    // 10 GiB are free, but 6 of them are reserved for a worker that has not loaded its model yet.
     assert!(h.handle("b-1", plan(5), 0).is_empty());
     let Outcome::Failed(why) = h.core.outcome("b-1") else { panic!("{:?}", h.core.outcome("b-1")) };
     assert_eq!(why.error_code, Code::InsufficientVram);
@@ -35,21 +35,21 @@ fn memory_is_promised_once() {
 }
 
 #[test]
-fn what_does_not_call_in_time_is_killed() {
+fn worker_without_callback_is_killed_at_start_timeout() {
     let mut h = TestCore::new();
     h.start("m-1", Origin::Asked);
     h.handle("m-1", plan(1), 0);
-    let process = h.spawned("m-1", 0);
+    let process = h.spawn("m-1", 0);
     assert!(h.tick(59).is_empty());
     assert_eq!(h.tick(60), [Action::Kill(process)]);
-    assert_eq!(h.tick(61), [], "once");
+    assert_eq!(h.tick(61), [], "the process is killed only once");
     h.handle("m-1", Event::Exited { code: None, how: "signal 9".into() }, 61);
     assert_eq!(h.state("m-1"), None);
     assert!(matches!(h.core.outcome("m-1"), Outcome::Failed(f) if f.error_code == Code::WorkerStartTimeout));
 }
 
 #[test]
-fn a_process_that_comes_after_its_time_is_killed() {
+fn process_spawned_after_start_timeout_is_killed() {
     let mut h = TestCore::new();
     h.start("m-1", Origin::Declared);
     h.handle("m-1", plan(1), 0);
@@ -58,31 +58,31 @@ fn a_process_that_comes_after_its_time_is_killed() {
     assert_eq!(h.handle("m-1", Event::Spawned { process: late, port: 1 }, 61), [Action::Kill(late)]);
     // The same for a process whose worker was removed.
     let event = Event::Spawned { process: late, port: 1 };
-    assert_eq!(h.core.handle("nobody", 1, event, at(62)), [Action::Kill(late)]);
+    assert_eq!(h.core.handle("unknown", 1, event, at(62)), [Action::Kill(late)]);
 }
 
 #[test]
-fn a_crash_is_restarted_with_backoff_and_in_its_place() {
+fn crashed_worker_restarts_with_backoff_and_keeps_its_memory() {
     let mut h = TestCore::new();
-    h.ready("m-1", Origin::Asked, 0);
+    h.make_ready("m-1", Origin::Asked, 0);
     h.handle("m-1", exit(1), 10);
     assert_eq!(h.state("m-1"), Some(State::Failed));
-    let shown = h.core.worker("m-1", at(10)).unwrap();
-    assert_eq!((shown.exit_code, shown.again_in_seconds, shown.vram_bytes), (Some(1), Some(1), GIB));
+    let status = h.core.worker("m-1", at(10)).unwrap();
+    assert_eq!((status.exit_code, status.again_in_seconds, status.vram_bytes), (Some(1), Some(1), GIB));
     assert!(h.tick(10).is_empty());
     assert!(matches!(&h.tick(11)[..], [Action::Spawn { attempt: 2, .. }]));
-    h.spawned("m-1", 11);
+    h.spawn("m-1", 11);
     h.core.ready_callback("m-1", at(12)).unwrap();
     h.handle("m-1", exit(1), 13);
-    assert!(h.tick(14).is_empty(), "twice as long");
+    assert!(h.tick(14).is_empty(), "the second wait is twice as long");
     assert!(matches!(&h.tick(15)[..], [Action::Spawn { .. }]));
     assert_eq!(h.core.worker("m-1", at(15)).unwrap().restarts, 2);
 }
 
 #[test]
-fn the_breaker_opens_and_lets_one_try_through() {
+fn open_breaker_releases_memory_and_allows_one_attempt_later() {
     let mut h = TestCore::new();
-    h.ready("m-1", Origin::Declared, 0);
+    h.make_ready("m-1", Origin::Declared, 0);
     let mut now = 1;
     for _ in 0..5 {
         h.handle("m-1", exit(1), now);
@@ -90,47 +90,51 @@ fn the_breaker_opens_and_lets_one_try_through() {
         if h.tick(now).is_empty() {
             break;
         }
-        h.spawned("m-1", now);
+        h.spawn("m-1", now);
     }
-    let shown = h.core.worker("m-1", at(now)).unwrap();
-    assert_eq!((shown.state, shown.vram_bytes), (State::Failed, 0), "it must not reserve memory that others could use");
+    let status = h.core.worker("m-1", at(now)).unwrap();
+    assert_eq!(
+        (status.state, status.vram_bytes),
+        (State::Failed, 0),
+        "a worker with an open breaker reserves no memory"
+    );
     assert!(h.tick(now + 200).is_empty());
     assert!(matches!(&h.tick(now + 300)[..], [Action::Plan { .. }]));
 }
 
 #[test]
-fn a_declared_worker_is_tried_again_and_an_asked_one_is_told() {
+fn declared_worker_is_retried_and_requested_one_reports_failure() {
     let mut h = TestCore::new();
     for (id, origin) in [("a-1", Origin::Declared), ("b-1", Origin::Asked)] {
         h.start(id, origin);
         h.handle(id, plan(1), 0);
-        h.spawned(id, 0);
+        h.spawn(id, 0);
         h.handle(id, exit(3), 1);
     }
     assert_eq!((h.state("a-1"), h.state("b-1")), (Some(State::Failed), None));
     assert!(matches!(h.core.outcome("b-1"), Outcome::Failed(f) if f.error_code == Code::WorkerStartFailed));
     assert_eq!(h.core.snapshot(at(1)).ended[0].exit_code, Some(3));
-    assert!(matches!(&h.tick(2)[..], [Action::Plan { id, .. }] if id == "a-1"), "from the beginning");
+    assert!(matches!(&h.tick(2)[..], [Action::Plan { id, .. }] if id == "a-1"), "the retry begins with a plan");
 }
 
 #[test]
-fn a_taken_port_is_no_failure_until_the_last() {
+fn taken_port_is_retried_up_to_the_limit() {
     let mut h = TestCore::new();
     h.start("m-1", Origin::Asked);
     h.handle("m-1", plan(1), 0);
     for _ in 0..MAX_PORT_TRIES {
-        h.spawned("m-1", 0);
+        h.spawn("m-1", 0);
         assert!(matches!(&h.handle("m-1", exit(PORT_TAKEN), 0)[..], [Action::Spawn { .. }]));
     }
-    h.spawned("m-1", 0);
+    h.spawn("m-1", 0);
     assert!(h.handle("m-1", exit(PORT_TAKEN), 0).is_empty());
     assert_eq!(h.state("m-1"), None);
 }
 
 #[test]
-fn three_misses_in_a_row_mean_failed() {
+fn worker_fails_after_three_missed_probes_in_a_row() {
     let mut h = TestCore::new();
-    let process = h.ready("m-1", Origin::Declared, 0);
+    let process = h.make_ready("m-1", Origin::Declared, 0);
     let probe = |h: &mut TestCore, now| matches!(&h.tick(now)[..], [Action::Probe { .. }]);
     let miss = || Event::Probed(ProbeResult::Missed("no answer".into()));
     assert!(!probe(&mut h, 9));
@@ -154,32 +158,35 @@ fn three_misses_in_a_row_mean_failed() {
 }
 
 #[test]
-fn a_stop_waits_for_requests_then_asks_then_kills() {
+fn stop_drains_then_terminates_then_kills() {
     let mut h = TestCore::new();
-    let process = h.ready("m-1", Origin::Asked, 0);
+    let process = h.make_ready("m-1", Origin::Asked, 0);
     let target = h.core.begin(&query("m", 10)).unwrap();
     assert_eq!(h.state("m-1"), Some(State::Busy));
     assert_eq!(without_save(h.core.stop("m-1", at(1)).unwrap()), []);
     assert_eq!(h.state("m-1"), Some(State::Draining));
-    assert!(matches!(h.core.begin(&query("m", 10)), Err(NoRoute::NotReady { .. })), "no new ones");
+    assert!(
+        matches!(h.core.begin(&query("m", 10)), Err(NoRoute::NotReady { .. })),
+        "a draining worker takes no new requests"
+    );
     assert_eq!(without_save(h.core.end(&target.id, 10, at(5))), [Action::Terminate(process)]);
-    assert_eq!(h.core.stop("m-1", at(6)).unwrap(), [Action::Save], "asked again");
+    assert_eq!(h.core.stop("m-1", at(6)).unwrap(), [Action::Save], "a second stop does nothing more");
     assert!(h.tick(34).is_empty());
     assert_eq!(h.tick(35), [Action::Kill(process)]);
     h.handle("m-1", Event::Exited { code: None, how: "signal 9".into() }, 36);
-    assert_eq!((h.state("m-1"), h.tick(1000)), (None, vec![]), "it is not started again");
+    assert_eq!((h.state("m-1"), h.tick(1000)), (None, vec![]), "a stopped worker is not restarted");
     assert_eq!(h.core.counts().stopped["killed"], 1);
 }
 
 #[test]
-fn a_stop_does_not_wait_for_ever_and_an_idle_worker_goes_at_once() {
+fn stop_has_a_drain_timeout_and_ends_idle_workers_at_once() {
     let mut h = TestCore::new();
-    let process = h.ready("m-1", Origin::Asked, 0);
+    let process = h.make_ready("m-1", Origin::Asked, 0);
     h.core.begin(&query("m", 10)).unwrap();
     h.core.stop("m-1", at(1)).unwrap();
-    assert!(matches!(&h.tick(30)[..], [Action::Probe { .. }]), "its process is watched until it exits");
+    assert!(matches!(&h.tick(30)[..], [Action::Probe { .. }]), "a stopping worker is probed until it exits");
     assert_eq!(h.tick(31), [Action::Terminate(process)]);
-    let idle = h.ready("n-1", Origin::Asked, 40);
+    let idle = h.make_ready("n-1", Origin::Asked, 40);
     assert_eq!(without_save(h.core.stop("n-1", at(40)).unwrap()), [Action::Terminate(idle)]);
     h.handle("n-1", exit(0), 41);
     assert_eq!(h.state("n-1"), None);
@@ -187,7 +194,7 @@ fn a_stop_does_not_wait_for_ever_and_an_idle_worker_goes_at_once() {
 }
 
 #[test]
-fn a_stop_while_starting_ends_what_starts() {
+fn stop_during_start_ends_the_new_process() {
     let mut h = TestCore::new();
     h.start("m-1", Origin::Declared);
     h.handle("m-1", plan(1), 0);
@@ -198,24 +205,24 @@ fn a_stop_while_starting_ends_what_starts() {
     assert_eq!(h.state("m-1"), None);
     h.start("n-1", Origin::Declared);
     h.core.stop("n-1", at(3)).unwrap();
-    assert_eq!((h.state("n-1"), h.tick(100)), (None, vec![]), "nothing was there");
+    assert_eq!((h.state("n-1"), h.tick(100)), (None, vec![]), "there was no process to end");
 }
 
 #[test]
-fn drained_workers_stay_and_take_nothing() {
+fn drained_worker_stays_and_takes_no_requests() {
     let mut h = TestCore::new();
-    let process = h.ready("m-1", Origin::Declared, 0);
+    let process = h.make_ready("m-1", Origin::Declared, 0);
     h.core.drain("m-1").unwrap();
     assert_eq!(h.state("m-1"), Some(State::Draining));
     assert!(h.core.begin(&query("m", 1)).is_err());
-    assert!(matches!(&h.tick(1000)[..], [Action::Probe { .. }]), "it is still watched");
+    assert!(matches!(&h.tick(1000)[..], [Action::Probe { .. }]), "a drained worker is still probed");
     assert_eq!(without_save(h.core.stop("m-1", at(1001)).unwrap()), [Action::Terminate(process)]);
 }
 
 #[test]
-fn a_drained_worker_that_hangs_or_crashes_is_found_out() {
+fn hung_or_crashed_drained_worker_is_removed() {
     let mut h = TestCore::new();
-    let process = h.ready("m-1", Origin::Declared, 0);
+    let process = h.make_ready("m-1", Origin::Declared, 0);
     h.core.begin(&query("m", 10)).unwrap();
     h.core.drain("m-1").unwrap();
     for now in [10, 20, 30] {
@@ -225,17 +232,21 @@ fn a_drained_worker_that_hangs_or_crashes_is_found_out() {
     }
     h.handle("m-1", Event::Exited { code: None, how: "signal 9".into() }, 31);
     assert_eq!((h.state("m-1"), h.core.counts().stopped["killed"]), (None, 1));
-    h.ready("n-1", Origin::Declared, 40);
+    h.make_ready("n-1", Origin::Declared, 40);
     h.core.drain("n-1").unwrap();
     h.handle("n-1", exit(139), 41);
-    assert_eq!((h.state("n-1"), h.core.counts().stopped["failed"]), (None, 1), "it failed without a stop request");
+    assert_eq!(
+        (h.state("n-1"), h.core.counts().stopped["failed"]),
+        (None, 1),
+        "the worker failed without a stop request"
+    );
     assert!(!h.core.counts().stopped.contains_key("requested"));
 }
 
 #[test]
-fn many_doubts_at_once_are_one_miss_and_our_own_want_is_none() {
+fn simultaneous_missed_probes_count_once_and_unsent_ones_never() {
     let mut h = TestCore::new();
-    let process = h.ready("m-1", Origin::Declared, 0);
+    let process = h.make_ready("m-1", Origin::Declared, 0);
     let miss = || Event::Probed(ProbeResult::Missed("refused".into()));
     // A hundred requests fail within a second, and each triggers a probe.
     for n in 0..100 {
@@ -256,41 +267,41 @@ fn many_doubts_at_once_are_one_miss_and_our_own_want_is_none() {
 }
 
 #[test]
-fn news_of_an_earlier_process_is_no_news() {
+fn events_of_earlier_attempts_are_ignored() {
     let mut h = TestCore::new();
-    h.ready("m-1", Origin::Declared, 0);
+    h.make_ready("m-1", Origin::Declared, 0);
     let old = h.attempt("m-1");
     h.handle("m-1", exit(1), 1);
     h.tick(2);
-    h.spawned("m-1", 2);
+    h.spawn("m-1", 2);
     h.core.ready_callback("m-1", at(3)).unwrap();
     assert!(h.core.handle("m-1", old, exit(1), at(4)).is_empty());
     assert_eq!(h.state("m-1"), Some(State::Ready));
 }
 
 #[test]
-fn a_manager_that_comes_back_finds_its_workers() {
+fn restarted_manager_adopts_its_workers() {
     let mut before = TestCore::new();
-    let process = before.ready("a-1", Origin::Declared, 0);
-    before.ready("b-1", Origin::Asked, 0);
-    before.ready("c-1", Origin::Asked, 0);
-    before.ready("d-1", Origin::Asked, 0);
+    let process = before.make_ready("a-1", Origin::Declared, 0);
+    before.make_ready("b-1", Origin::Asked, 0);
+    before.make_ready("c-1", Origin::Asked, 0);
+    before.make_ready("d-1", Origin::Asked, 0);
     before.core.stop("d-1", at(1)).unwrap();
     let records: Vec<Record> =
-        serde_json::from_str(&serde_json::to_string(&before.core.records()).unwrap()).expect("what was written");
+        serde_json::from_str(&serde_json::to_string(&before.core.records()).unwrap()).expect("valid records");
     let mut h = TestCore::new();
-    let mut done = Vec::new();
+    let mut actions = Vec::new();
     for record in records {
         let found = match record.id.as_str() {
             "a-1" | "d-1" => Found::Serving,
             "b-1" => Found::Gone,
             _ => Found::Silent,
         };
-        done.extend(without_save(h.core.adopt(record, found, at(0))));
+        actions.extend(without_save(h.core.adopt(record, found, at(0))));
     }
     assert_eq!(h.state("a-1"), Some(State::Ready));
     assert_eq!(h.core.records()[0].process, Some(process));
-    assert!(matches!(&done[..], [Action::Spawn { id, .. }, Action::Terminate(_)] if id == "b-1"), "{done:?}");
+    assert!(matches!(&actions[..], [Action::Spawn { id, .. }, Action::Terminate(_)] if id == "b-1"), "{actions:?}");
     assert_eq!(h.state("c-1"), Some(State::Starting));
     h.core.ready_callback("c-1", at(1)).unwrap();
     assert_eq!(h.state("c-1"), Some(State::Ready));

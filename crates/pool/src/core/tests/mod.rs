@@ -75,7 +75,7 @@ impl TestCore {
         self.core.workers.get(id).map(Worker::state)
     }
 
-    fn spawned(&mut self, id: &str, now: u64) -> Process {
+    fn spawn(&mut self, id: &str, now: u64) -> Process {
         self.pid += 1;
         let process = process(self.pid);
         self.handle(id, Event::Spawned { process, port: 9000 + self.pid as u16 }, now);
@@ -83,10 +83,10 @@ impl TestCore {
     }
 
     /// Starts a worker and makes it ready.
-    fn ready(&mut self, id: &str, origin: Origin, now: u64) -> Process {
+    fn make_ready(&mut self, id: &str, origin: Origin, now: u64) -> Process {
         self.start(id, origin);
         assert!(matches!(&self.handle(id, plan(1), now)[..], [Action::Spawn { .. }]));
-        let process = self.spawned(id, now);
+        let process = self.spawn(id, now);
         self.core.ready_callback(id, at(now)).unwrap();
         assert_eq!(self.state(id), Some(State::Ready));
         process

@@ -40,10 +40,10 @@ fn events() -> impl Strategy<Value = (u64, u64, RandomEvent)> {
     (0..20u64, 0..4u64, event)
 }
 
-/// Whatever the order of events, nothing panics, memory is never promised twice, and a stopped
-/// worker ends.
+/// In any order of events, nothing panics, memory is never reserved twice, and a stopped worker
+/// ends.
 #[test]
-fn any_order_of_events_leaves_a_sound_house() {
+fn random_event_orders_keep_core_invariants() {
     check(300, &vec(events(), 0..400), |events| {
         let mut h = TestCore::new();
         let mut now = 0;
@@ -58,7 +58,7 @@ fn any_order_of_events_leaves_a_sound_house() {
                 }
                 RandomEvent::Planned(gib) => drop(h.handle(&id, plan(gib), now)),
                 RandomEvent::Spawned => {
-                    h.spawned(&id, now);
+                    h.spawn(&id, now);
                 }
                 RandomEvent::ReadyCallback => drop(h.core.ready_callback(&id, at(now))),
                 RandomEvent::Exited(code) => drop(h.handle(&id, exit(code), now)),
@@ -80,7 +80,7 @@ fn any_order_of_events_leaves_a_sound_house() {
             h.tick(now);
             for id in h.core.ids() {
                 if !h.core.workers[&id].has_process() {
-                    h.spawned(&id, now);
+                    h.spawn(&id, now);
                 }
                 h.handle(&id, exit(0), now);
             }

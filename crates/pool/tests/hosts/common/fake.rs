@@ -123,7 +123,7 @@ async fn serve((id, model, port): (String, String, u16), callback: String, limit
         .route("/cancel", post(cancel))
         .route("/metrics", get(metrics))
         .route("/v1/models", get(models))
-        .route("/docs", get(async || Html("<p>how to ask</p>")))
+        .route("/docs", get(async || Html("<p>API documentation</p>")))
         .route("/v1/chat/completions", post(chat))
         .layer(DefaultBodyLimit::max(limit))
         .with_state(fake);

@@ -98,7 +98,7 @@ impl Running {
         Running { runtime: Some(runtime), stop: Some(stop), done, address, config }
     }
 
-    /// Ends it as a crash does: nothing more is written or sent.
+    /// Ends the manager as a crash does: nothing more is written or sent.
     pub(crate) fn crash(mut self) -> Config {
         let mut config = self.config.clone();
         config.port = self.address.port();
@@ -106,7 +106,7 @@ impl Running {
         config
     }
 
-    /// Shuts it down.
+    /// Shuts the manager down.
     pub(crate) fn end(mut self) -> Config {
         let mut config = self.config.clone();
         config.port = self.address.port();
@@ -126,7 +126,7 @@ impl Running {
     }
 
     /// A value of `/metrics`.
-    pub(crate) fn number(&self, name: &str) -> u64 {
+    pub(crate) fn metric(&self, name: &str) -> u64 {
         let text = self.get("/metrics");
         let line = text.as_str().unwrap().lines().find_map(|l| l.strip_prefix(name)?.trim().parse().ok());
         line.unwrap_or_else(|| panic!("no {name} in {text}"))
@@ -137,27 +137,27 @@ impl Running {
         serde_json::from_slice(&std::fs::read(self.config.state.join("state.json")).unwrap()).unwrap()
     }
 
-    pub(crate) fn ask(&self, method: Method, path: &str, body: Option<Value>) -> (StatusCode, Value) {
-        self.try_ask(method, path, body).unwrap()
+    pub(crate) fn request(&self, method: Method, path: &str, body: Option<Value>) -> (StatusCode, Value) {
+        self.try_request(method, path, body).unwrap()
     }
 
-    pub(crate) fn try_ask(
+    pub(crate) fn try_request(
         &self,
         method: Method,
         path: &str,
         body: Option<Value>,
     ) -> Result<(StatusCode, Value), String> {
-        ask(self.address, method, path, body)
+        send_request(self.address, method, path, body)
     }
 
     pub(crate) fn get(&self, path: &str) -> Value {
-        let (status, body) = self.ask(Method::GET, path, None);
+        let (status, body) = self.request(Method::GET, path, None);
         assert!(status.is_success(), "{path}: {status} {body}");
         body
     }
 
     pub(crate) fn post(&self, path: &str, body: Value) -> (StatusCode, Value) {
-        self.ask(Method::POST, path, Some(body))
+        self.request(Method::POST, path, Some(body))
     }
 
     pub(crate) fn chat(&self, model: &str, text: &str) -> (StatusCode, Value) {
@@ -188,7 +188,8 @@ impl Running {
 
     /// A stream of `/execute`.
     pub(crate) fn execute(&self, model: &str, job: &str) -> Stream {
-        let body = json!({"model": model, "job_id": job, "prompt": format!("A beginning of its own: {job}"), "max_tokens": 10});
+        let body =
+            json!({"model": model, "job_id": job, "prompt": format!("A prompt of its own: {job}"), "max_tokens": 10});
         Stream::open(self.address, "/execute", &body)
     }
 }
@@ -209,7 +210,7 @@ pub(crate) fn raw(address: SocketAddr, request: &str) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-pub(crate) fn ask(
+pub(crate) fn send_request(
     address: SocketAddr,
     method: Method,
     path: &str,
@@ -250,7 +251,7 @@ impl Stream {
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
                 read => read.unwrap(),
             };
-            assert!(n > 0, "it ended before {text:?}: {}", self.seen);
+            assert!(n > 0, "the stream ended before {text:?}: {}", self.seen);
             self.seen.push_str(&String::from_utf8_lossy(&buffer[..n]));
         }
     }
@@ -276,7 +277,7 @@ pub(crate) fn signal(worker: &Value, signal: &str) {
 }
 
 /// Whether a process runs and is no zombie.
-pub(crate) fn lives(pid: u64) -> bool {
+pub(crate) fn is_alive(pid: u64) -> bool {
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
 }

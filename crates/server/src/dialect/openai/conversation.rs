@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn which_tools_may_and_must_be_called() {
+    fn tool_choice_is_parsed_and_validated() {
         let tools =
             json!([{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "g"}}]);
         let with = |choice: Value| chat(json!({"tools": tools, "tool_choice": choice}));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_as_templates_know_them() {
+    fn template_tools_omit_strict_and_have_parameters() {
         let tools: Vec<Tool> = serde_json::from_value(json!([
             {"type": "function", "function": {"name": "f", "description": "d", "strict": true}},
         ]))
@@ -265,14 +265,14 @@ mod tests {
     }
 
     #[test]
-    fn messages_in_one_piece() {
+    fn text_parts_are_joined_and_images_refused() {
         let messages = json!([
             {"role": "developer", "content": "Be brief."},
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
         ]);
         let messages: Vec<Map<String, Value>> = serde_json::from_value(messages).unwrap();
-        let read = normalized(&messages, false).unwrap();
-        assert_eq!((&read[0]["role"], &read[1]["content"]), (&json!("system"), &json!("a\nb")));
+        let joined = normalized(&messages, false).unwrap();
+        assert_eq!((&joined[0]["role"], &joined[1]["content"]), (&json!("system"), &json!("a\nb")));
         assert_eq!(normalized(&messages, true).unwrap()[0]["role"], "developer");
         let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]);
         let fault = normalized(&serde_json::from_value::<Vec<_>>(image).unwrap(), true).unwrap_err();

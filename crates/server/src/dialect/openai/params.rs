@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn every_knob_turns_something() {
+    fn every_sampling_field_is_applied() {
         let request = chat(
             json!({"temperature": 0.5, "top_p": 0.25, "top_k": 7, "min_p": 0.125, "repetition_penalty": 1.5,
             "presence_penalty": 1, "frequency_penalty": -1, "logit_bias": {"5": -100}, "seed": -2, "n": 3, "logprobs": true,
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_said_the_model_has_its_way_but_for_the_seed() {
+    fn unset_fields_use_model_defaults_and_a_random_seed() {
         let defaults = GenerationParams::default().with_temperature(0.7).with_top_k(Some(40));
         let request = chat(json!({}));
         let fields = SharedFields::from(&request);
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_honoured_is_named() {
+    fn invalid_fields_are_named_in_errors() {
         let faults = [
             (json!({"stop": ["a", "b", "c", "d", "e"]}), "stop", "5 texts"),
             (json!({"stop": ""}), "stop", "empty"),
@@ -345,27 +345,30 @@ mod tests {
             (json!({"structured_outputs": {"choice": []}}), "structured_outputs", "not empty"),
         ];
         for (fields, param, why) in faults {
-            let (at, said) = fault(fields.clone());
-            assert_eq!(at, param, "{fields}");
-            assert!(said.contains(why), "{said}");
+            let (field, message) = fault(fields.clone());
+            assert_eq!(field, param, "{fields}");
+            assert!(message.contains(why), "{message}");
         }
     }
 
     #[test]
-    fn forms() {
-        let form = |fields| SharedFields::from(&chat(fields)).output_params().unwrap().format;
-        assert_eq!(form(json!({"response_format": {"type": "text"}})), None);
+    fn response_formats_are_parsed() {
+        let format_of = |fields| SharedFields::from(&chat(fields)).output_params().unwrap().format;
+        assert_eq!(format_of(json!({"response_format": {"type": "text"}})), None);
         assert_eq!(
-            form(json!({"response_format": {"type": "json_object"}})),
+            format_of(json!({"response_format": {"type": "json_object"}})),
             Some(AnswerFormat::Json(json!({"type": "object"})))
         );
         let schema = json!({"type": "integer"});
         let with_schema = json!({"response_format": {"type": "json_object", "schema": schema}});
-        assert_eq!(form(with_schema), Some(AnswerFormat::Json(schema.clone())));
+        assert_eq!(format_of(with_schema), Some(AnswerFormat::Json(schema.clone())));
         let named = json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}});
-        assert_eq!(form(named), Some(AnswerFormat::Json(schema.clone())));
-        assert_eq!(form(json!({"structured_outputs": {"json": schema.to_string()}})), Some(AnswerFormat::Json(schema)));
-        let choice = form(json!({"structured_outputs": {"choice": ["a", "\"b\""]}}));
+        assert_eq!(format_of(named), Some(AnswerFormat::Json(schema.clone())));
+        assert_eq!(
+            format_of(json!({"structured_outputs": {"json": schema.to_string()}})),
+            Some(AnswerFormat::Json(schema))
+        );
+        let choice = format_of(json!({"structured_outputs": {"choice": ["a", "\"b\""]}}));
         assert_eq!(choice, Some(AnswerFormat::Other(Format::Grammar("start: \"a\" | \"\\\"b\\\"\"".into()))));
     }
 }

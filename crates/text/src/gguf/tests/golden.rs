@@ -22,7 +22,7 @@ const TEXTS: [&str; 6] = [
 fn models() -> PathBuf {
     let dir = std::env::var_os("SCONCE_LLAMA_MODELS");
     dir.map(PathBuf::from)
-        .expect("SCONCE_LLAMA_MODELS is to name the folder of ggml-vocab-*.gguf in llama.cpp's sources")
+        .expect("SCONCE_LLAMA_MODELS must name the folder of ggml-vocab-*.gguf in llama.cpp's sources")
 }
 
 pub(super) fn read(name: &str) -> Metadata {
@@ -32,29 +32,29 @@ pub(super) fn read(name: &str) -> Metadata {
 
 #[test]
 #[ignore = "needs llama.cpp's vocabularies: SCONCE_LLAMA_MODELS=vendor/llama.cpp/models of the sdist of llama-cpp-python"]
-fn ids_are_those_of_llama_cpp() {
+fn ids_match_llama_cpp() {
     let mut wrong = Vec::new();
     for name in SETS.split_whitespace() {
         let file = read(name);
         let v = file.vocabulary();
         let plain = tokenizer(&v, Specials::Text).unwrap_or_else(|e| panic!("{name}: {e}"));
         let parsed = tokenizer(&v, Specials::Parsed).unwrap();
-        let beside = |end: &str| fs::read_to_string(models().join(format!("ggml-vocab-{name}.gguf.{end}"))).unwrap();
-        let (questions, answers) = (beside("inp"), beside("out"));
+        let read_file = |end: &str| fs::read_to_string(models().join(format!("ggml-vocab-{name}.gguf.{end}"))).unwrap();
+        let (inputs, outputs) = (read_file("inp"), read_file("out"));
         let mark = "\n__ggml_vocab_test__\n";
-        let questions: Vec<&str> = questions.strip_suffix(mark).unwrap_or(&questions).split(mark).collect();
-        let answers: Vec<&str> = answers.lines().collect();
-        assert!(questions.len() >= 40, "{name} has {} cases", questions.len());
-        assert_eq!(questions.len(), answers.len(), "{name}");
-        for (question, answer) in questions.iter().zip(answers) {
-            let answer: Vec<u32> = answer.split_whitespace().map(|id| id.parse().unwrap()).collect();
-            let got = ids(&plain, question, false);
-            if got != answer {
-                wrong.push(format!("{name}: {question:?}\n   is {got:?}\n  not {answer:?}"));
+        let inputs: Vec<&str> = inputs.strip_suffix(mark).unwrap_or(&inputs).split(mark).collect();
+        let outputs: Vec<&str> = outputs.lines().collect();
+        assert!(inputs.len() >= 40, "{name} has {} cases", inputs.len());
+        assert_eq!(inputs.len(), outputs.len(), "{name}");
+        for (input, expected) in inputs.iter().zip(outputs) {
+            let expected: Vec<u32> = expected.split_whitespace().map(|id| id.parse().unwrap()).collect();
+            let got = ids(&plain, input, false);
+            if got != expected {
+                wrong.push(format!("{name}: {input:?}\n   is {got:?}\n  not {expected:?}"));
             }
             let text = parsed.decode(&got, false).unwrap();
-            if v.model != "bert" && text != *question {
-                wrong.push(format!("{name}: {question:?} comes back as {text:?}"));
+            if v.model != "bert" && text != *input {
+                wrong.push(format!("{name}: {input:?} is decoded as {text:?}"));
             }
         }
     }
@@ -63,7 +63,7 @@ fn ids_are_those_of_llama_cpp() {
 
 #[test]
 #[ignore = "needs llama.cpp's vocabularies, as above"]
-fn other_vocabularies_are_built_and_come_back() {
+fn all_vocabularies_build_and_round_trip() {
     for name in SETS.split_whitespace().chain(OTHERS.split_whitespace()) {
         let file = read(name);
         let v = file.vocabulary();

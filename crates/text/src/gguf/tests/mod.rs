@@ -32,7 +32,7 @@ fn ids(tokenizer: &Tokenizer, text: &str, special: bool) -> Vec<u32> {
 }
 
 #[test]
-fn every_kind_of_words_can_be_built_and_cuts() {
+fn every_pre_tokenizer_builds_and_merges() {
     let names = "default llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano dbrx smaug-bpe \
         chatglm-bpe glm4 glm5 jais-2 minicpm5 deepseek-llm deepseek-coder deepseek-v3 hunyuan-dense hy_v4 joyai-llm spark2_5 \
         youtu falcon starcoder refact command-r smollm codeshell exaone minerva-7b mellum2 gpt-2 phi-2 jina-es jina-de \
@@ -59,7 +59,7 @@ fn every_kind_of_words_can_be_built_and_cuts() {
 }
 
 #[test]
-fn control_tokens_are_found_only_when_asked_for() {
+fn control_tokens_are_parsed_only_on_request() {
     let tokens = bytes(&["ab", "<|im_end|>", "<s>", "<think>"]);
     let mut types = vec![1; tokens.len()];
     (types[257], types[258], types[259]) = (1, 3, 4);
@@ -79,7 +79,7 @@ fn control_tokens_are_found_only_when_asked_for() {
     let v = Vocabulary { merges: Some(vec!["a b"]), ..v };
     let (parsed, plain) = (tokenizer(&v, Specials::Parsed).unwrap(), tokenizer(&v, Specials::Text).unwrap());
     let text = "ab<|im_end|><think>ab";
-    // Its name makes it a control token, although its type is another.
+    // The name of `<|im_end|>` makes it a control token, although its type is normal.
     assert_eq!(ids(&parsed, text, true), [258, 256, 257, 259, 256, 257]);
     let spelled = ids(&plain, text, true);
     assert_eq!((spelled[0], spelled[1], *spelled.last().unwrap()), (258, 256, 257));
@@ -91,7 +91,7 @@ fn control_tokens_are_found_only_when_asked_for() {
 }
 
 #[test]
-fn pieces_merge_by_score_fall_back_to_bytes_and_come_back_as_text() {
+fn spm_merges_by_score_with_byte_fallback_and_round_trips() {
     let (tokens, scores, types) = pieces(&[
         ("\u{2581}", -10.0),
         ("a", -11.0),
@@ -126,7 +126,7 @@ fn pieces_merge_by_score_fall_back_to_bytes_and_come_back_as_text() {
 }
 
 #[test]
-fn words_of_bert_have_a_sign_before_them_or_none() {
+fn bert_word_starts_are_marked_by_prefix() {
     let mut tokens: Vec<String> = (0..104).map(|i| format!("[unused{i}]")).collect();
     tokens[100..].clone_from_slice(&["[UNK]", "[CLS]", "[SEP]", "[MASK]"].map(String::from));
     tokens.extend(["\u{2581}un", "able", "\u{2581}!", "\u{2581}able"].map(String::from));
@@ -147,7 +147,7 @@ fn words_of_bert_have_a_sign_before_them_or_none() {
 }
 
 #[test]
-fn unigrams_take_the_likeliest_cut() {
+fn unigram_takes_the_most_likely_segmentation() {
     let tokens = ["<pad>", "</s>", "<unk>", "\u{2581}", "a", "b", "\u{2581}a", "ab", "\u{2581}ab", "[PAD0]", "<0x61>"];
     let scores = vec![0.0, 0.0, 0.0, -2.0, -3.0, -4.0, -2.5, -9.0, -20.0, -10000.0, 0.0];
     let v = Vocabulary {
@@ -170,7 +170,7 @@ fn unigrams_take_the_likeliest_cut() {
 }
 
 #[test]
-fn what_contradicts_itself_is_named() {
+fn inconsistent_vocabulary_errors_name_the_key() {
     let tokens = bytes(&["ab", "bc"]);
     let tokens = refs(&tokens);
     let sound = Vocabulary { model: "gpt2", tokens, merges: Some(vec!["a b"]), ..Default::default() };
@@ -219,7 +219,7 @@ fn what_contradicts_itself_is_named() {
 }
 
 #[test]
-fn empty_tokens_are_there_and_mean_nothing() {
+fn empty_tokens_are_counted_and_never_matched() {
     let mut tokens = bytes(&["ab"]);
     tokens.extend([String::new(), String::new()]);
     let v = Vocabulary { model: "gpt2", tokens: refs(&tokens), merges: Some(vec!["a b"]), ..Default::default() };
@@ -228,7 +228,7 @@ fn empty_tokens_are_there_and_mean_nothing() {
 }
 
 #[test]
-fn what_a_file_may_ask_for_has_an_end() {
+fn user_defined_tokens_and_merges_are_limited() {
     // Just over the limit, so that the test is short.
     let tokens: Vec<String> = (0..265_000).map(|i| format!("t{i:x}")).collect();
     let (scores, types) = (Some(vec![0.0; tokens.len()]), Some(vec![4; tokens.len()]));

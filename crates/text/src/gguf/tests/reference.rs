@@ -8,7 +8,7 @@ use proptest::sample::select;
 use sconce_testkit::check;
 
 /// Repeatedly joins the adjacent pair that makes the token with the best score, the leftmost first.
-fn slow(v: &Vocabulary<'_>, text: &str) -> Vec<u32> {
+fn slow_bpe(v: &Vocabulary<'_>, text: &str) -> Vec<u32> {
     let scores = v.scores.as_deref().unwrap();
     let known: HashMap<&str, u32> = v.tokens.iter().copied().zip(0..).collect();
     let text_id = |part: &str| {
@@ -38,7 +38,7 @@ fn texts(parts: &[&str], most: usize) -> impl Strategy<Value = String> {
 }
 
 #[test]
-fn ranked_merges_are_merges_by_score() {
+fn ranked_merges_match_merges_by_score() {
     let runs: Vec<String> = (2..9).map(|n| SPACE.repeat(n)).collect();
     let mut list =
         vec![(SPACE, -9.0), ("a", -10.0), ("b", -11.0), ("c", -12.0), ("ab", -1.0), ("bc", -2.0), ("abc", -3.0)];
@@ -49,13 +49,13 @@ fn ranked_merges_are_merges_by_score() {
     let v = Vocabulary { model: "llama", tokens: refs(&tokens), scores, types, ..Default::default() };
     let built = tokenizer(&v, Specials::Text).unwrap();
     check(2000, &texts(&["a", "b", "c", " ", "  ", "x", "cc"], 24), |text| {
-        assert_eq!(ids(&built, &text, false), slow(&v, &text), "{text:?}");
+        assert_eq!(ids(&built, &text, false), slow_bpe(&v, &text), "{text:?}");
     });
 }
 
 #[test]
 #[ignore = "needs llama.cpp's vocabularies: SCONCE_LLAMA_MODELS"]
-fn ranked_merges_are_merges_by_score_in_real_vocabularies() {
+fn ranked_merges_match_merges_by_score_in_real_vocabularies() {
     for name in ["llama-spm", "phi-3", "baichuan"] {
         let file = read(name);
         let v = file.vocabulary();
@@ -65,7 +65,7 @@ fn ranked_merges_are_merges_by_score_in_real_vocabularies() {
         let mut parts = refs(&parts);
         parts.retain(|part| part.len() < 24);
         check(500, &texts(&parts, 30), |text| {
-            assert_eq!(ids(&built, &text, false), slow(&v, &text), "{name}: {text:?}");
+            assert_eq!(ids(&built, &text, false), slow_bpe(&v, &text), "{name}: {text:?}");
         });
     }
 }

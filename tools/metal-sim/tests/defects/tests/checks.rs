@@ -5,13 +5,13 @@ use metal_sim_tests::{Buffer, Library, Mode, Order};
 
 const ORDERS: [Order; 5] = [Order::Forward, Order::Backward, Order::Shuffled(0), Order::Shuffled(7), Order::InTurns];
 
-fn checked(name: &str) -> Library {
+fn load_checked(name: &str) -> Library {
     Library::load_as(name, Mode::Checked).unwrap()
 }
 
 #[test]
-fn races_are_reported_in_every_order_and_nothing_else_is() {
-    let library = checked("races");
+fn races_are_reported_in_every_order_without_false_reports() {
+    let library = load_checked("races");
     for (kernel, subject, groups) in [
         ("neighbours", "shared", 1),
         ("lanes", "shared", 1),
@@ -28,38 +28,38 @@ fn races_are_reported_in_every_order_and_nothing_else_is() {
                 let (y, x) = (library.buffer(&[0f32; 256]), library.buffer(&[0f32; 256]));
                 library.dispatch(kernel, [groups, 64], &[&y, &x], order).unwrap()
             };
-            let said = run(&format!("{kernel}_race"));
-            let races = said.contains(&format!("{kernel}_race: data race at byte")) && said.contains(subject);
+            let report = run(&format!("{kernel}_race"));
+            let races = report.contains(&format!("{kernel}_race: data race at byte")) && report.contains(subject);
             // `tile_race` may also report unwritten memory, if the reader runs first.
-            assert!(races, "{kernel}, {order:?}: {said:?}");
+            assert!(races, "{kernel}, {order:?}: {report:?}");
             assert_eq!(run(kernel), "", "{order:?}");
         }
     }
 }
 
 #[test]
-fn a_race_is_told_with_both_threads_and_the_place() {
-    let library = checked("races");
+fn race_report_names_both_threads_and_the_byte() {
+    let library = load_checked("races");
     let y = library.buffer(&[0f32; 64]);
-    let said = library.dispatch("neighbours_race", [1, 64], &[&y], Order::Forward).unwrap();
-    let race = said.lines().find(|line| line.contains("data race")).unwrap();
+    let report = library.dispatch("neighbours_race", [1, 64], &[&y], Order::Forward).unwrap();
+    let race = report.lines().find(|line| line.contains("data race")).unwrap();
     assert_eq!(
         race,
         "neighbours_race: data race at byte 128 of shared: thread 32 of threadgroup (0,0,0) writes what thread 31 of \
          threadgroup (0,0,0) read with no barrier between"
     );
     let y = library.buffer(&[0u16; 256]);
-    let said = library.dispatch("parts_race", [2, 64], &[&y], Order::Forward).unwrap();
+    let report = library.dispatch("parts_race", [2, 64], &[&y], Order::Forward).unwrap();
     assert_eq!(
-        said,
+        report,
         "parts_race: data race at byte 126 of buffer 0: thread 0 of threadgroup (1,0,0) writes what thread 63 of \
          threadgroup (0,0,0) wrote in the same dispatch\n"
     );
 }
 
 #[test]
-fn commands_that_no_barrier_orders_are_reported() {
-    let library = checked("races");
+fn conflicting_commands_without_a_barrier_are_reported() {
+    let library = load_checked("races");
     let run = |kernels: &[&str]| {
         let (y, x) = (library.buffer(&[0f32; 64]), library.buffer(&[0f32; 64]));
         library.dispatch_together(kernels, [1, 64], &[&y, &x], Order::Forward).unwrap()
@@ -73,22 +73,22 @@ fn commands_that_no_barrier_orders_are_reported() {
 }
 
 #[test]
-fn bytes_side_by_side_do_not_race() {
-    let library = checked("races");
+fn adjacent_bytes_do_not_race() {
+    let library = load_checked("races");
     let y = library.buffer(&[0u8; 128]);
     assert_eq!(library.dispatch("bytes", [2, 64], &[&y], Order::Forward).unwrap(), "");
 }
 
 fn out_of_bounds(library: &Library, kernel: &str, buffers: &[&Buffer<'_>]) -> String {
     let error = library.dispatch(kernel, [1, 32], buffers, Order::Forward).unwrap_err();
-    let before = format!("{kernel}: out of bounds: ");
-    assert!(error.starts_with(&before), "{error}");
-    error[before.len()..].replace(" of threadgroup (0,0,0)", "")
+    let prefix = format!("{kernel}: out of bounds: ");
+    assert!(error.starts_with(&prefix), "{error}");
+    error[prefix.len()..].replace(" of threadgroup (0,0,0)", "")
 }
 
 #[test]
-fn one_element_out_of_bounds_ends_the_dispatch() {
-    let library = checked("memory");
+fn access_one_element_out_of_bounds_ends_the_dispatch() {
+    let library = load_checked("memory");
     let (y, x) = (library.buffer(&[0f32; 32]), library.buffer(&[0f32; 32]));
     let all: &[&Buffer<'_>] = &[&y, &x];
     for kernel in ["reads", "shares"] {
@@ -116,18 +116,18 @@ fn one_element_out_of_bounds_ends_the_dispatch() {
 }
 
 #[test]
-fn what_is_not_bound_may_not_be_read() {
-    let library = checked("memory");
+fn reads_of_unbound_arguments_are_errors() {
+    let library = load_checked("memory");
     let (y, x) = (library.buffer(&[0f32; 32]), library.buffer(&[0f32; 32]));
-    let said = out_of_bounds(&library, "reads_absent", &[&y, &x]);
-    assert_eq!(said, "thread 0 reads 4 bytes of an argument that its function constant turns off");
-    let said = out_of_bounds(&library, "reads_unbound", &[&y, &x]);
-    assert_eq!(said, "thread 0 reads 4 bytes of a buffer that is not bound");
+    let error = out_of_bounds(&library, "reads_absent", &[&y, &x]);
+    assert_eq!(error, "thread 0 reads 4 bytes of an argument that its function constant turns off");
+    let error = out_of_bounds(&library, "reads_unbound", &[&y, &x]);
+    assert_eq!(error, "thread 0 reads 4 bytes of a buffer that is not bound");
 }
 
 #[test]
-fn reads_of_what_no_one_wrote_are_reported() {
-    let library = checked("memory");
+fn uninitialised_reads_are_reported() {
+    let library = load_checked("memory");
     let y = library.buffer(&[0f32; 32]);
     let run = |kernel: &str, y: &Buffer<'_>| library.dispatch(kernel, [1, 32], &[y], Order::Forward).unwrap();
     assert_eq!(run("fills", &y), "");
@@ -138,8 +138,8 @@ fn reads_of_what_no_one_wrote_are_reported() {
     );
     for kernel in ["adds_f32", "adds_f16", "adds_u8"] {
         let fresh = library.fresh(128);
-        let said = run(kernel, &fresh);
-        assert!(said.contains("reads byte 0 of buffer 0, which no one has written"), "{kernel}: {said:?}");
+        let report = run(kernel, &fresh);
+        assert!(report.contains("reads byte 0 of buffer 0, which no one has written"), "{kernel}: {report:?}");
         assert_eq!(run(kernel, &y), "", "the host has written it");
     }
     let fresh = library.fresh(128);
@@ -148,7 +148,7 @@ fn reads_of_what_no_one_wrote_are_reported() {
 }
 
 #[test]
-fn lanes_that_do_not_keep_together_are_reported() {
+fn diverging_simd_lanes_are_reported() {
     const DIFFERENT: &str = "lanes of one SIMD-group wait at different SIMD operations";
     const UNREACHED: &str = "a SIMD operation that some lanes do not reach: they wait at threadgroup_barrier";
     for mode in [Mode::Plain, Mode::Checked] {
@@ -158,8 +158,8 @@ fn lanes_that_do_not_keep_together_are_reported() {
         {
             for order in ORDERS {
                 let y = library.buffer(&[0f32; 32]);
-                let said = library.dispatch(kernel, [1, 32], &[&y], order).unwrap();
-                assert_eq!(said, format!("{kernel}: {what}\n"), "{order:?}");
+                let report = library.dispatch(kernel, [1, 32], &[&y], order).unwrap();
+                assert_eq!(report, format!("{kernel}: {what}\n"), "{order:?}");
             }
         }
         let y = library.buffer(&[0f32; 32]);
@@ -169,7 +169,7 @@ fn lanes_that_do_not_keep_together_are_reported() {
 }
 
 #[test]
-fn orders_differ_and_a_seed_gives_one_order() {
+fn thread_orders_differ_and_seeds_are_deterministic() {
     let library = Library::load("simd").unwrap();
     let (groups, threads) = (3, 64);
     let places = |order| {
@@ -180,10 +180,10 @@ fn orders_differ_and_a_seed_gives_one_order() {
     let all: Vec<Vec<u32>> = ORDERS.iter().map(|order| places(*order)).collect();
     for (i, order) in ORDERS.iter().enumerate() {
         assert_eq!(all[i], places(*order), "{order:?}");
-        assert!(all[..i].iter().all(|other| *other != all[i]), "{order:?} is another's");
-        let mut came = all[i].clone();
-        came.sort_unstable();
-        assert!(came.into_iter().eq(0..(2 * groups * threads) as u32), "{order:?}");
+        assert!(all[..i].iter().all(|other| *other != all[i]), "{order:?} equals another order");
+        let mut sorted = all[i].clone();
+        sorted.sort_unstable();
+        assert!(sorted.into_iter().eq(0..(2 * groups * threads) as u32), "{order:?}");
     }
     let [forward, backward, _, _, in_turns] = &all[..] else { unreachable!() };
     let second = groups * threads; // index of the first place after the SIMD operation
@@ -195,8 +195,8 @@ fn orders_differ_and_a_seed_gives_one_order() {
 }
 
 #[test]
-fn bytes_are_counted_as_asked_for_and_once() {
-    let library = checked("memory");
+fn traffic_counts_requested_and_distinct_bytes() {
+    let library = load_checked("memory");
     let (y, x) = (library.buffer(&[0f32; 32]), library.buffer(&[0f32; 32]));
     assert_eq!(library.traffic("reads", [1, 32], &[&y, &x]), [128, 128, 128, 128]);
     // Every thread reads the same bytes.

@@ -94,7 +94,7 @@ fn a_missing_barrier_gives_wrong_numbers_in_some_order() {
         let error = worst(&y, &reference(&x, length));
         error.is_nan() || error > 1e-3
     };
-    assert!(ORDERS.iter().any(wrong), "the defect went unseen in every order");
+    assert!(ORDERS.iter().any(wrong), "the defect went undetected in every order");
 }
 
 #[test]
@@ -137,23 +137,23 @@ fn a_read_past_the_end_of_a_buffer_traps() {
         let library = Library::load("row_norm").unwrap();
         let x = samples(256);
         row_norm(&library, "row_norm_reads_past_row", &x, [256, 64], Order::Forward);
-        unreachable!("the read past the end went unseen");
+        unreachable!("the read past the end went undetected");
     }
     let output = Command::new(env::current_exe().unwrap())
         .args(["a_read_past_the_end_of_a_buffer_traps", "--exact", "--nocapture"])
         .env(CHILD, "1")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(139), "{said}");
-    assert!(said.contains("out-of-bounds access") && said.contains("thread_position_in_grid (0,0,0)"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(139), "{stderr}");
+    assert!(stderr.contains("out-of-bounds access") && stderr.contains("thread_position_in_grid (0,0,0)"), "{stderr}");
 }
 
 #[test]
 fn a_pointer_into_the_wrong_address_space_does_not_compile() {
     compile("right_spaces", Mode::Plain).expect("the correct twin compiles");
-    let said = compile("wrong_pointer_space", Mode::Plain).unwrap_err();
-    assert!(said.contains("no matching function for call to 'first'") && said.contains("address space"), "{said}");
-    let said = compile("wrong_thread_space", Mode::Plain).unwrap_err();
-    assert!(said.contains("no matching function for call to 'increment'"), "{said}");
+    let error = compile("wrong_pointer_space", Mode::Plain).unwrap_err();
+    assert!(error.contains("no matching function for call to 'first'") && error.contains("address space"), "{error}");
+    let error = compile("wrong_thread_space", Mode::Plain).unwrap_err();
+    assert!(error.contains("no matching function for call to 'increment'"), "{error}");
 }

@@ -2,8 +2,8 @@
 //! loading, callers do not deadlock, and a failed command is an error for its own caller only.
 
 use metal_sim_sconce::{allocated, fail_next, pipelines};
-use sconce_ops::Device;
 use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Prompt};
+use sconce_ops::Device;
 use sconce_testkit::materialize;
 use std::sync::{Mutex, PoisonError};
 
@@ -52,7 +52,7 @@ fn memory_is_flat_and_nothing_is_compiled_over_a_thousand_batches() {
 }
 
 #[test]
-fn sixty_four_callers_get_their_own_answers() {
+fn concurrent_callers_get_their_own_results() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (embedder, _dir) = embedder();
     let alone: Vec<_> = (0..64).map(|i| embed(&embedder, &texts(1, i)).expect("a vector")).collect();
@@ -69,7 +69,7 @@ fn sixty_four_callers_get_their_own_answers() {
 }
 
 #[test]
-fn a_command_that_fails_fails_its_request_alone() {
+fn failed_command_fails_only_its_request() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (embedder, _dir) = embedder();
     let want = embed(&embedder, &texts(2, 5)).expect("vectors");

@@ -37,7 +37,7 @@ fn function(gpu: &Gpu, has_bias: bool) -> Retained<ProtocolObject<dyn MTLFunctio
         .expect("a kernel of the library")
 }
 
-fn described(gpu: &Gpu, has_bias: bool) -> Retained<MTLComputePipelineDescriptor> {
+fn pipeline_descriptor(gpu: &Gpu, has_bias: bool) -> Retained<MTLComputePipelineDescriptor> {
     let descriptor = MTLComputePipelineDescriptor::new();
     descriptor.setComputeFunction(Some(&function(gpu, has_bias)));
     descriptor
@@ -54,20 +54,20 @@ fn url(path: &Path) -> Retained<NSURL> {
 }
 
 #[test]
-fn an_archive_has_what_was_put_in_and_nothing_else() {
+fn archive_contains_only_the_added_pipelines() {
     let (_alone, gpu) = device();
     let path = Path::new(&env::var("METAL_SIM_WORK").unwrap()).join("archive.test");
     fs::write(&path, "not an archive").unwrap();
     assert!(archive(&gpu, Some(&path)).unwrap_err().contains("is no binary archive"));
 
     let empty = archive(&gpu, None).unwrap();
-    empty.addComputePipelineFunctionsWithDescriptor_error(&described(&gpu, true)).unwrap();
+    empty.addComputePipelineFunctionsWithDescriptor_error(&pipeline_descriptor(&gpu, true)).unwrap();
     empty.serializeToURL_error(&url(&path)).unwrap();
 
     let read = archive(&gpu, Some(&path)).unwrap();
     let (made, archived) = (pipelines(), archived_pipelines());
     let pipeline = |has_bias: bool, options| {
-        let descriptor = described(&gpu, has_bias);
+        let descriptor = pipeline_descriptor(&gpu, has_bias);
         descriptor.setBinaryArchives(Some(&NSArray::from_retained_slice(&[read.clone()])));
         descriptor.setMaxTotalThreadsPerThreadgroup(256);
         gpu.newComputePipelineStateWithDescriptor_options_reflection_error(&descriptor, options, None)
@@ -81,7 +81,7 @@ fn an_archive_has_what_was_put_in_and_nothing_else() {
 }
 
 #[test]
-fn memory_is_counted_while_it_lives() {
+fn allocated_bytes_count_live_buffers() {
     let (_alone, gpu) = device();
     let before = allocated();
     let buffer = gpu.newBufferWithLength_options(1000, MTLResourceOptions::StorageModeShared).unwrap();
@@ -92,16 +92,16 @@ fn memory_is_counted_while_it_lives() {
 }
 
 #[test]
-fn memory_that_the_host_lends_is_used_in_place_and_given_back() {
+fn host_memory_buffers_are_not_copied_and_call_their_deallocator() {
     const PAGE: usize = 16384;
-    static GIVEN_BACK: AtomicUsize = AtomicUsize::new(0);
+    static DEALLOCATED: AtomicUsize = AtomicUsize::new(0);
     let (_alone, gpu) = device();
     #[repr(align(16384))]
     struct Page([u8; PAGE]);
     let mut page = Box::new(Page([7; PAGE]));
     let pointer = NonNull::from(&mut page.0).cast::<c_void>();
     let deallocator = RcBlock::new(|_: NonNull<c_void>, length: usize| {
-        GIVEN_BACK.fetch_add(length, Ordering::Relaxed);
+        DEALLOCATED.fetch_add(length, Ordering::Relaxed);
     });
     // SAFETY: the page outlives the buffer.
     let buffer = unsafe {
@@ -110,22 +110,22 @@ fn memory_that_the_host_lends_is_used_in_place_and_given_back() {
     }
     .unwrap();
     assert_eq!(buffer.contents(), pointer);
-    assert_eq!(GIVEN_BACK.load(Ordering::Relaxed), 0);
+    assert_eq!(DEALLOCATED.load(Ordering::Relaxed), 0);
     drop(buffer);
-    assert_eq!(GIVEN_BACK.load(Ordering::Relaxed), PAGE);
+    assert_eq!(DEALLOCATED.load(Ordering::Relaxed), PAGE);
 }
 
 /// Runs `layer_norm` on one row of ones; returns the final status and the first result.
 fn run(gpu: &Gpu) -> (MTLCommandBufferStatus, f32) {
-    let (status, first, _) = run_told(gpu, 32);
+    let (status, first, _) = run_with_length(gpu, 32);
     (status, first)
 }
 
 /// The same with a row length that may exceed the 32 elements; also returns the error.
-fn run_told(gpu: &Gpu, told: usize) -> (MTLCommandBufferStatus, f32, String) {
+fn run_with_length(gpu: &Gpu, length: usize) -> (MTLCommandBufferStatus, f32, String) {
     const N: usize = 32;
     let ones = [1f32; N];
-    let told = [told as u32, 1, 0, 0, 0, 0, 1, 1e-5f32.to_bits()];
+    let args = [length as u32, 1, 0, 0, 0, 0, 1, 1e-5f32.to_bits()];
     let bytes = NonNull::from(&ones).cast();
     let shared = MTLResourceOptions::StorageModeShared;
     // SAFETY: each buffer is as long as the data it is made from, and the kernel stays within them.
@@ -140,7 +140,7 @@ fn run_told(gpu: &Gpu, told: usize) -> (MTLCommandBufferStatus, f32, String) {
             encoder.setBuffer_offset_atIndex(Some(&x), 0, index);
         }
         encoder.setBuffer_offset_atIndex(Some(&y), 0, 4);
-        encoder.setBytes_length_atIndex(NonNull::from(&told).cast(), size_of_val(&told), 5);
+        encoder.setBytes_length_atIndex(NonNull::from(&args).cast(), size_of_val(&args), 5);
         let (groups, threads) = (MTLSize { width: 1, height: 1, depth: 1 }, MTLSize { width: 32, height: 1, depth: 1 });
         encoder.dispatchThreadgroups_threadsPerThreadgroup(groups, threads);
         encoder.endEncoding();
@@ -153,23 +153,23 @@ fn run_told(gpu: &Gpu, told: usize) -> (MTLCommandBufferStatus, f32, String) {
 }
 
 #[test]
-fn a_kernel_fails_once_when_told_to() {
+fn fail_next_fails_one_command_buffer() {
     let (_alone, gpu) = device();
     assert_eq!(run(&gpu), (MTLCommandBufferStatus::Completed, 0.0));
     let before = dispatches("layer_norm_f32");
     fail_next("layer_norm_f32");
     assert_eq!(run(&gpu).0, MTLCommandBufferStatus::Error);
-    assert_eq!(dispatches("layer_norm_f32"), before, "it ran all the same");
+    assert_eq!(dispatches("layer_norm_f32"), before, "the failed kernel must not run");
     assert_eq!(run(&gpu), (MTLCommandBufferStatus::Completed, 0.0));
 }
 
 /// Our kernels are compiled for the checked mode if that is requested: only it detects a single
 /// element too many.
 #[test]
-fn the_checked_mode_is_on_when_asked_for() {
+fn checked_mode_is_active_when_requested() {
     let (_alone, gpu) = device();
     if env::var("METAL_SIM_CHECK").is_ok_and(|on| on != "0") {
-        let (status, _, error) = run_told(&gpu, 33);
+        let (status, _, error) = run_with_length(&gpu, 33);
         assert_eq!(status, MTLCommandBufferStatus::Error);
         assert!(
             error.contains("layer_norm_f32: out of bounds: thread 0") && error.contains("which has 128"),

@@ -2,9 +2,9 @@
 //! results equal the goldens.
 
 use metal_sim_sconce::{allocated, lent};
-use sconce_ops::Device;
 use sconce_engine::hub::Options;
-use sconce_engine::{DeviceChoice, Embedder, Llm, LoadOptions, Loaded, GenerationParams, Prompt, Request, Start};
+use sconce_engine::{DeviceChoice, Embedder, GenerationParams, Llm, LoadOptions, Loaded, Prompt, Request, Start};
+use sconce_ops::Device;
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -20,7 +20,7 @@ fn options(device: Device, cache: &Path) -> LoadOptions {
 
 /// Shifts the tensors of a safetensors file until the first of them begins `over` bytes after a
 /// multiple of 64.
-fn moved(file: &Path, over: usize) {
+fn shift_tensors(file: &Path, over: usize) {
     let bytes = std::fs::read(file).expect("weights");
     let (length, rest) = bytes.split_first_chunk::<8>().expect("a length");
     let (header, tensors) = rest.split_at(u64::from_le_bytes(*length) as usize);
@@ -33,9 +33,9 @@ fn moved(file: &Path, over: usize) {
 
 /// Embeds the golden's texts from a file shifted like that. Returns the worst error, and the bytes
 /// of all weights, of those read in place, and of all other allocations.
-fn embedded(over: usize) -> (f32, [u64; 3]) {
+fn embed_shifted(over: usize) -> (f32, [u64; 3]) {
     let (cache, dir) = (tempfile::tempdir().expect("a folder"), materialize(NAME));
-    moved(&dir.path().join("model.safetensors"), over);
+    shift_tensors(&dir.path().join("model.safetensors"), over);
     let (before, lent_before) = (allocated(), lent());
     let reference = dir.path().to_str().expect("a path").parse().expect("a reference");
     let embedder = Embedder::load(&reference, &options(Device::Metal(0), cache.path()), &()).expect("a model");
@@ -53,29 +53,29 @@ fn embedded(over: usize) -> (f32, [u64; 3]) {
 }
 
 #[test]
-fn weights_are_read_where_they_lie() {
+fn aligned_weights_are_read_in_place() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let before = lent();
-    let (off, [weights, there, copied]) = embedded(0);
+    let (off, [weights, in_place, copied]) = embed_shifted(0);
     assert!(off <= 1e-5, "off by {off}");
-    assert!(there > 0 && copied < weights, "of {weights} bytes {there} are read where they lie, {copied} are copied");
+    assert!(in_place > 0 && copied < weights, "of {weights} bytes {in_place} are read in place, {copied} are copied");
     // They are freed with the model; otherwise the file would stay mapped.
     assert_eq!(lent(), before);
 }
 
 /// Unaligned weights are copied, and no result changes.
 #[test]
-fn weights_that_lie_badly_are_copied() {
+fn unaligned_weights_are_copied() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for over in [1, 4, 8] {
-        let (off, [_, there, _]) = embedded(over);
+        let (off, [_, in_place, _]) = embed_shifted(over);
         assert!(off <= 1e-5, "{over}: off by {off}");
-        assert_eq!(there, 0, "{over}");
+        assert_eq!(in_place, 0, "{over}");
     }
 }
 
 #[test]
-fn blocks_are_read_where_they_lie() {
+fn quantized_blocks_are_read_in_place() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (cache, file) = (tempfile::tempdir().expect("a folder"), golden("gguf-qwen3-embed").join("model.gguf"));
     let reference = file.to_str().expect("a path").parse().expect("a reference");
@@ -83,10 +83,10 @@ fn blocks_are_read_where_they_lie() {
     let start = Start::Tokens(vec![5, 6, 7, 8]);
     let request = Request { start, params: Some(params), max_tokens: Some(4), ignore_end: true, ..Request::default() };
     let before = lent();
-    let write = |device| {
+    let generate = |device| {
         let llm = Llm::load(&reference, &options(device, cache.path()), &()).expect("a model");
         assert_eq!(lent() > before, device != Device::Cpu, "{device}");
         llm.generate(std::slice::from_ref(&request)).remove(0).expect("an answer").answers.remove(0).text
     };
-    assert_eq!(write(Device::Metal(0)), write(Device::Cpu));
+    assert_eq!(generate(Device::Metal(0)), generate(Device::Cpu));
 }

@@ -3,8 +3,8 @@
 use metal_sim_sconce::warnings;
 use sconce_ops::case::{Variant, check, is_rung_wanted, variants, wanted};
 use sconce_ops::{
-    Activation, KvCache, KvCacheFormat, KvCacheShape, DType, Device, ExpertParts, Experts, WeightFormat, Linear, Place, Projected,
-    Quant, Raw, Result, Rotary, Rung, Store, Stored, Tensor, KvTensor, Weights, cases, embed,
+    Activation, DType, Device, ExpertParts, Experts, KvCache, KvCacheFormat, KvCacheShape, KvTensor, Linear, Place,
+    Projected, Quant, Raw, Result, Rotary, Rung, Store, Stored, Tensor, WeightFormat, Weights, cases, embed,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ fn every_case_holds_on_every_rung() {
     let host = Variant { rung: Rung::Host, isa: None };
     // `METAL_SIM_STOP=1` stops at the first failure. With `METAL_SIM_TRACE=1` the dispatches of a
     // case are printed below its name.
-    let (stops, tells) = (std::env::var("METAL_SIM_STOP").is_ok(), std::env::var("METAL_SIM_TRACE").is_ok());
+    let (stops, traces) = (std::env::var("METAL_SIM_STOP").is_ok(), std::env::var("METAL_SIM_TRACE").is_ok());
     for case in wanted(METAL) {
         if stops && !failures.is_empty() {
             break;
         }
-        if tells {
+        if traces {
             eprintln!("{} {} {}", case.op, case.name, case.dtype);
         }
         for variant in variants(METAL).into_iter().chain([host]) {
@@ -73,7 +73,7 @@ impl Store for File {
 /// The joint dispatch of rotary embedding and KV cache write gives bitwise the same result as the
 /// two calls.
 #[test]
-fn turning_while_storing_changes_no_number() {
+fn rotary_with_kv_write_equals_separate_calls() {
     const TOKENS: usize = 4;
     let place = metal();
     let (positions, rows) = ([3, 0, 40, 17], [2, 5, 0, 4]);
@@ -91,15 +91,15 @@ fn turning_while_storing_changes_no_number() {
         let (q, k, v) = (part(0, 3), part(3, 2), part(5, 2));
         let caches = [(); 2].map(|()| KvCache::new(KvCacheShape { layers: 1, heads: 2, size }, 6, format, &place));
         let [once, twice] = caches.map(|cache| cache.expect("a cache"));
-        let kept = |cache: &KvCache| cache.layer(0).expect("a layer").clone();
+        let layer = |cache: &KvCache| cache.layer(0).expect("a layer").clone();
         let all = Projected { q: &q, k: &k, v: &v, positions: &positions };
-        let got = rotary.forward_and_write_kv(all, &kept(&once), &rows).expect("queries");
-        let turned = |x| rotary.forward(x, &positions).expect("turned");
-        twice.write(0, &turned(&k), &v, &rows).expect("written");
+        let got = rotary.forward_and_write_kv(all, &layer(&once), &rows).expect("queries");
+        let rotated = |x| rotary.forward(x, &positions).expect("rotated");
+        twice.write(0, &rotated(&k), &v, &rows).expect("written");
         let floats = |q: &Tensor, cache: &[KvTensor; 2]| {
             [q.to_f32(), cache[0].to_f32(), cache[1].to_f32()].map(|x| x.expect("numbers"))
         };
-        let (got, want) = (floats(&got, &kept(&once)), floats(&turned(&q), &kept(&twice)));
+        let (got, want) = (floats(&got, &layer(&once)), floats(&rotated(&q), &layer(&twice)));
         assert_eq!(got, want, "{dtype}, {dims} of {size} in {format}");
     }
 }
@@ -107,7 +107,7 @@ fn turning_while_storing_changes_no_number() {
 /// Invalid indices read and write nothing out of bounds: a token id or a position beyond the last
 /// counts as the last, and a row beyond the KV cache is not written.
 #[test]
-fn what_is_beyond_the_end_stays_there() {
+fn out_of_range_indices_stay_in_bounds() {
     let place = metal();
     let numbers = |values: &[u32]| Tensor::from_u32(values, &place).expect("numbers");
     let floats = |x: Tensor| x.to_f32().expect("floats");
@@ -120,7 +120,8 @@ fn what_is_beyond_the_end_stays_there() {
     let words = table(5, 64);
     let look_up = |ids: &Tensor| floats(embed(&[(&words, ids)]).expect("rows"));
     assert_eq!(look_up(&beyond), look_up(&last));
-    let weights = Weights::new(Arc::new(File(Some([5, 64]))), DType::F32, place.clone()).with_format(WeightFormat::File);
+    let weights =
+        Weights::new(Arc::new(File(Some([5, 64]))), DType::F32, place.clone()).with_format(WeightFormat::File);
     let blocks = Linear::load(&weights, 64, 5, false).expect("words in blocks");
     let look_up = |ids: &Tensor| floats(blocks.embed(ids, 1.0, Some((&words, ids))).expect("rows"));
     assert_eq!(look_up(&beyond), look_up(&last));
@@ -128,8 +129,8 @@ fn what_is_beyond_the_end_stays_there() {
     let weights = Weights::new(Arc::new(File(None)), DType::F32, place.clone());
     let rotary = Rotary::new(&weights, &Rotary::frequencies(100.0, 32), 5).expect("tables of five positions");
     let x = Tensor::from_f32(&floats(table(9, 32)), &[3, 3, 32], DType::F32, &place).expect("a projection");
-    let turned = |at: &Tensor| floats(rotary.forward(&x, at).expect("turned"));
-    assert_eq!(turned(&beyond), turned(&last));
+    let rotated = |at: &Tensor| floats(rotary.forward(&x, at).expect("rotated"));
+    assert_eq!(rotated(&beyond), rotated(&last));
 
     // Only row 1 is written and copied. There are many more rows than tokens, so that a row taken
     // for a token index would be out of bounds of x.
@@ -138,30 +139,32 @@ fn what_is_beyond_the_end_stays_there() {
     let part = |from| x.narrow(1, from, 1).expect("a part");
     let (q, k, v) = (part(0), part(1), part(2));
     for format in [KvCacheFormat::Float(DType::F32), KvCacheFormat::Q8] {
-        let cache = || KvCache::new(KvCacheShape { layers: 1, heads: 1, size: 32 }, ROWS, format, &place).expect("a cache");
-        let held = |cache: &KvCache| cache.layer(0).expect("a layer").clone().map(|x| x.to_f32().expect("what is kept"));
+        let cache =
+            || KvCache::new(KvCacheShape { layers: 1, heads: 1, size: 32 }, ROWS, format, &place).expect("a cache");
+        let stored_values =
+            |cache: &KvCache| cache.layer(0).expect("a layer").clone().map(|x| x.to_f32().expect("values"));
         let first = |x: &Tensor| x.narrow(0, 0, 1).expect("the first token");
-        let (all, one, storing) = (cache(), cache(), cache());
+        let (all, one, rotated_cache) = (cache(), cache(), cache());
         all.write(0, &k, &v, &rows).expect("written");
         one.write(0, &first(&k), &first(&v), &numbers(&[1])).expect("written");
-        assert_eq!(held(&all), held(&one), "{format}");
+        assert_eq!(stored_values(&all), stored_values(&one), "{format}");
         all.copy(&numbers(&[u32::MAX, 1, 1]), &numbers(&[1, u32::MAX, 3])).expect("copied");
         one.copy(&numbers(&[1]), &numbers(&[3])).expect("copied");
-        assert_eq!(held(&all), held(&one), "{format}");
-        let layer = storing.layer(0).expect("a layer").clone();
-        let turn = |positions: &Tensor| {
+        assert_eq!(stored_values(&all), stored_values(&one), "{format}");
+        let layer = rotated_cache.layer(0).expect("a layer").clone();
+        let rotate = |positions: &Tensor| {
             let all = Projected { q: &q, k: &k, v: &v, positions };
-            floats(rotary.forward_and_write_kv(all, &layer, &rows).expect("turned"))
+            floats(rotary.forward_and_write_kv(all, &layer, &rows).expect("rotated"))
         };
-        assert_eq!(turn(&beyond), turn(&last), "{format}");
-        let row = &held(&storing)[1];
+        assert_eq!(rotate(&beyond), rotate(&last), "{format}");
+        let row = &stored_values(&rotated_cache)[1];
         assert!(row.iter().enumerate().all(|(i, v)| (*v != 0.0) == (i / 32 == 1)), "{format}: {row:?}");
     }
 }
 
 /// A token whose hidden state is NaN is routed to no expert, and does not change the other tokens.
 #[test]
-fn a_broken_token_breaks_itself_alone() {
+fn nan_token_does_not_affect_other_tokens() {
     const N: usize = 32;
     let place = metal();
     let weights = Weights::new(Arc::new(File(Some([N, N]))), DType::F32, place.clone()).with_format(WeightFormat::File);

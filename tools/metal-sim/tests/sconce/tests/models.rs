@@ -2,8 +2,8 @@
 //! CPU, with our kernels only.
 
 use metal_sim_sconce::all_dispatches;
-use sconce_ops::{DType, Device, WeightFormat, Rung};
-use sconce_engine::{DeviceChoice, Embedder, Llm, LoadOptions, Loaded, GenerationParams, Prompt, Request, Start};
+use sconce_engine::{DeviceChoice, Embedder, GenerationParams, Llm, LoadOptions, Loaded, Prompt, Request, Start};
+use sconce_ops::{DType, Device, Rung, WeightFormat};
 use std::sync::{Mutex, PoisonError};
 
 const METAL: Device = Device::Metal(0);
@@ -24,7 +24,7 @@ fn assert_fused(counts: &[(sconce_ops::Counted, u64)]) {
 }
 
 #[test]
-fn minilm_embeds_as_on_the_cpu() {
+fn minilm_embeddings_equal_the_cpu() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let minilm = "minilm".parse().expect("a reference");
     let texts = ["A man is eating food.", "Two dogs."];
@@ -47,23 +47,22 @@ fn minilm_embeds_as_on_the_cpu() {
 }
 
 #[test]
-fn smollm_writes_as_on_the_cpu() {
+fn smollm_generates_the_same_text_as_the_cpu() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let smollm = "smollm".parse().expect("a reference");
     let params = GenerationParams::default().with_temperature(0.0);
     let start = Start::Text("The capital of France is".into());
     let request = Request { start, params: Some(params), max_tokens: Some(4), ..Request::default() };
-    let write = |device, dtype| {
-        let llm =
-            Llm::load(&smollm, &on(device).with_dtype(dtype), &()).expect("SmolLM2");
+    let generate = |device, dtype| {
+        let llm = Llm::load(&smollm, &on(device).with_dtype(dtype), &()).expect("SmolLM2");
         let before = all_dispatches();
         let mut answers = llm.generate(std::slice::from_ref(&request)).remove(0).expect("an answer").answers;
         (answers.remove(0).text, llm.counts(), llm.plan().clone(), all_dispatches() - before)
     };
-    let (want, ..) = write(Device::Cpu, DType::F32);
+    let (want, ..) = generate(Device::Cpu, DType::F32);
     let mut weights = Vec::new();
     for dtype in [DType::F32, DType::F16] {
-        let (got, counts, plan, dispatches) = write(METAL, dtype);
+        let (got, counts, plan, dispatches) = generate(METAL, dtype);
         assert_eq!((got, plan.weight_format), (want.clone(), WeightFormat::File), "{dtype}");
         assert_fused(&counts);
         // Nine in each of thirty layers; and word embeddings, a norm, the head and sampling. The

@@ -2,12 +2,12 @@
 //! process or by compiling it. Nothing is compiled later.
 
 use metal_sim_sconce::{archived_pipelines, pipelines};
-use sconce_ops::Device;
 use sconce_engine::hub::Options;
 use sconce_engine::{
-    DeviceChoice, Embedder, Llm, LoadOptions, GenerationParams, Prompt, Request, Seq2Seq, Seq2SeqOptions,
-    Seq2SeqLimits, Start,
+    DeviceChoice, Embedder, GenerationParams, Llm, LoadOptions, Prompt, Request, Seq2Seq, Seq2SeqLimits,
+    Seq2SeqOptions, Start,
 };
+use sconce_ops::Device;
 use sconce_testkit::{materialize, plain_words};
 use std::path::Path;
 use std::process::Command;
@@ -47,39 +47,39 @@ fn load_and_count() {
 
 /// Number of pipelines that a process makes when it loads a model with this cache, and how many
 /// came from an archive.
-fn counted(cache: &Path) -> (u64, u64) {
+fn count_pipelines(cache: &Path) -> (u64, u64) {
     let this = std::env::current_exe().expect("this program");
     let run = Command::new(this)
         .args(["--ignored", "--exact", "load_and_count", "--nocapture"])
         .env(CACHE, cache)
         .output()
         .expect("a process");
-    let told = String::from_utf8_lossy(&run.stdout).into_owned();
-    assert!(run.status.success(), "{told}{}", String::from_utf8_lossy(&run.stderr));
+    let stdout = String::from_utf8_lossy(&run.stdout).into_owned();
+    assert!(run.status.success(), "{stdout}{}", String::from_utf8_lossy(&run.stderr));
     let number = |from: &str, to: &str| {
-        let behind = told.split_once(from).expect("a count").1;
-        behind.split_once(to).expect("its end").0.parse::<u64>().expect("a number")
+        let rest = stdout.split_once(from).expect("a count").1;
+        rest.split_once(to).expect("its end").0.parse::<u64>().expect("a number")
     };
     (number("made ", " "), number("archived ", "."))
 }
 
 #[test]
-fn a_second_process_has_its_kernels_from_the_first() {
+fn second_process_loads_kernels_from_the_archive() {
     let cache = tempfile::tempdir().expect("a folder");
-    let (made, archived) = counted(cache.path());
+    let (made, archived) = count_pipelines(cache.path());
     assert!(made > 0 && archived == 0, "{made} made, {archived} from an archive");
-    assert_eq!(counted(cache.path()), (made, made));
+    assert_eq!(count_pipelines(cache.path()), (made, made));
 }
 
 #[test]
-fn a_cache_that_cannot_be_written_is_none() {
+fn unwritable_kernel_cache_is_ignored() {
     let file = tempfile::NamedTempFile::new().expect("a file");
-    let (made, archived) = counted(&file.path().join("not a folder"));
+    let (made, archived) = count_pipelines(&file.path().join("not a folder"));
     assert!(made > 0 && archived == 0, "{made} made, {archived} from an archive");
 }
 
 #[test]
-fn a_second_load_makes_nothing() {
+fn second_load_compiles_nothing() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cache = tempfile::tempdir().expect("a folder");
     drop(embedder("task-embed-llama", cache.path()));
@@ -109,9 +109,9 @@ fn generating_compiles_nothing() {
     let (cache, dir) = (tempfile::tempdir().expect("a folder"), materialize("task-embed-llama"));
     // Long enough for keys to be split between threadgroups.
     let config = dir.path().join("config.json");
-    let told = std::fs::read_to_string(&config).expect("a configuration");
-    let longer = told.replace("\"max_position_embeddings\": 128", "\"max_position_embeddings\": 1024");
-    assert_ne!(told, longer);
+    let text = std::fs::read_to_string(&config).expect("a configuration");
+    let longer = text.replace("\"max_position_embeddings\": 128", "\"max_position_embeddings\": 1024");
+    assert_ne!(text, longer);
     std::fs::write(&config, longer).expect("a configuration");
     let reference = dir.path().to_str().expect("a path").parse().expect("a reference");
     let llm = Llm::load(&reference, &options(cache.path()), &()).expect("a model");
@@ -132,13 +132,14 @@ fn generating_compiles_nothing() {
 }
 
 #[test]
-fn writing_what_was_read_compiles_nothing() {
+fn seq2seq_generation_compiles_nothing() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (cache, dir) = (tempfile::tempdir().expect("a folder"), materialize("t5-seq2seq"));
     std::fs::write(dir.path().join("tokenizer.json"), plain_words(67).to_string()).expect("a tokenizer");
     let reference = dir.path().to_str().expect("a path").parse().expect("a reference");
-    let room = Seq2SeqLimits::default().with_input(Some(256)).with_output(200).with_sequences(12).with_cache_format(None);
-    let model = Seq2Seq::load(&reference, &options(cache.path()).with_seq2seq(room), &()).expect("a model");
+    let limits =
+        Seq2SeqLimits::default().with_input(Some(256)).with_output(200).with_sequences(12).with_cache_format(None);
+    let model = Seq2Seq::load(&reference, &options(cache.path()).with_seq2seq(limits), &()).expect("a model");
     let made = pipelines();
     for (n, length) in [(1, 1), (1, 200), (2, 30), (11, 9)] {
         let input = |i: usize| (0..length).map(|j| 3 + ((i + j) % 20) as u32).collect();

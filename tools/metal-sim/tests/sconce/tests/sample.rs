@@ -1,14 +1,14 @@
 //! Sampling on the device: it chooses the same tokens as the CPU, and logits are downloaded only if
 //! a parameter needs them.
 
+use sconce_engine::{DeviceChoice, GenerationParams, Llm, LoadOptions, Loaded, Request, Start};
 use sconce_ops::{Counted, Device, Rung};
-use sconce_engine::{DeviceChoice, Llm, LoadOptions, Loaded, GenerationParams, Request, Start};
 use sconce_testkit::materialize;
 
 const TOKENS: usize = 12;
 
 /// The generated tokens for each of the parameters, and the counts of what ran.
-fn write(device: Device, all: &[GenerationParams]) -> Vec<(Vec<u32>, Vec<(Counted, u64)>)> {
+fn generate(device: Device, all: &[GenerationParams]) -> Vec<(Vec<u32>, Vec<(Counted, u64)>)> {
     let dir = materialize("task-embed-llama");
     for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
         std::fs::remove_file(dir.path().join(name)).expect("a file");
@@ -32,10 +32,10 @@ fn write(device: Device, all: &[GenerationParams]) -> Vec<(Vec<u32>, Vec<(Counte
 }
 
 #[test]
-fn tokens_are_those_of_the_cpu_and_only_they_are_read() {
+fn device_sampling_equals_the_cpu_and_downloads_only_tokens() {
     let plain = GenerationParams::default().with_seed(7);
     // Parameters, and whether they need nothing from the logits but a token.
-    let (how, alone): (Vec<GenerationParams>, Vec<bool>) = [
+    let (all_params, on_device): (Vec<GenerationParams>, Vec<bool>) = [
         (plain.clone().with_temperature(0.0), true),
         (plain.clone(), true),
         (plain.clone().with_top_k(Some(40)).with_top_p(0.9).with_min_p(0.01).with_temperature(0.7), true),
@@ -44,15 +44,17 @@ fn tokens_are_those_of_the_cpu_and_only_they_are_read() {
     ]
     .into_iter()
     .unzip();
-    let (got, want) = (write(Device::Metal(0), &how), write(Device::Cpu, &how));
-    for (((got, counts), (want, on_cpu)), (how, alone)) in got.iter().zip(&want).zip(how.iter().zip(alone)) {
-        assert_eq!((got.len(), got), (TOKENS, want), "{how:?}");
-        let chosen = |counts: &[(Counted, u64)]| -> u64 {
+    let (got, want) = (generate(Device::Metal(0), &all_params), generate(Device::Cpu, &all_params));
+    for (((got, counts), (want, on_cpu)), (params, on_device)) in
+        got.iter().zip(&want).zip(all_params.iter().zip(on_device))
+    {
+        assert_eq!((got.len(), got), (TOKENS, want), "{params:?}");
+        let sampled = |counts: &[(Counted, u64)]| -> u64 {
             let fused = |c: &Counted| c.op == "sample" && c.rung == Rung::Fused;
             counts.iter().filter(|(counted, _)| fused(counted)).map(|(_, n)| n).sum()
         };
-        assert_eq!(chosen(counts), if alone { TOKENS as u64 } else { 0 }, "{how:?}");
-        assert_eq!(chosen(on_cpu), 0, "{how:?}");
-        assert!(counts.iter().all(|(counted, _)| counted.rung == Rung::Fused), "{how:?}");
+        assert_eq!(sampled(counts), if on_device { TOKENS as u64 } else { 0 }, "{params:?}");
+        assert_eq!(sampled(on_cpu), 0, "{params:?}");
+        assert!(counts.iter().all(|(counted, _)| counted.rung == Rung::Fused), "{params:?}");
     }
 }

@@ -64,9 +64,9 @@ fn weights(tensors: &[(&'static str, &[usize])], place: &Place) -> Weights {
 #[test]
 fn argsort_beyond_1024_columns_is_wrong() {
     let this = std::env::current_exe().expect("this test");
-    let apart =
+    let child =
         Command::new(this).args(["--exact", "--ignored", "argsort_of_1500_columns"]).output().expect("a process");
-    assert!(!apart.status.success(), "Candle sorts more than 1024 columns on Metal now");
+    assert!(!child.status.success(), "Candle sorts more than 1024 columns on Metal now");
 }
 
 #[test]
@@ -83,12 +83,13 @@ fn argsort_of_1500_columns() {
 
 /// The experts of a token are selected one by one instead of sorting their probabilities.
 #[test]
-fn more_than_1024_experts_are_chosen_from() {
+fn experts_beyond_1024_are_selected() {
     let (tokens, n, experts) = (2, 2, 1025);
     assert_close(&|place| {
         let w = weights(&[("up", &[experts * 2, n]), ("down", &[experts * n, 2])], place);
-        let part =
-            |name, rows, columns, e| Experts::part(&w, name, e, ExpertShape { experts, rows, columns, transposed: false });
+        let part = |name, rows, columns, e| {
+            Experts::part(&w, name, e, ExpertShape { experts, rows, columns, transposed: false })
+        };
         let all = |name, rows, columns| (0..experts).map(|e| part(name, rows, columns, e)).collect::<Result<Vec<_>>>();
         let (up, down) = (all("up", 2, n)?, all("down", n, 2)?);
         // The likeliest experts for either sign of the first element are at the ends of the list.
@@ -172,7 +173,7 @@ fn scatter_of_bytes_is_refused() {
 
 /// Operations that no composed rung may use: wrong on Metal in some cases, or missing.
 #[test]
-fn no_composed_rung_calls_what_is_wrong() {
+fn composed_rungs_avoid_defective_candle_ops() {
     let ops = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../../crates/ops/src");
     let avoided = [
         "arg_sort",

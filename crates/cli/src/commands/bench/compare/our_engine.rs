@@ -103,7 +103,8 @@ mod tests {
         text: String,
     }
 
-    fn again(given: &[&str]) -> (Model, Model) {
+    /// The arguments parsed from `given`, and those that a timed process parses from its flags.
+    fn parse_twice(given: &[&str]) -> (Model, Model) {
         let all = [&["embed", "--model", "m"][..], given, &["text"]].concat();
         let model = Embed::parse_from(all).model;
         let mut flags = flags(&model, "cpu", "bf16");
@@ -114,19 +115,19 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_timed_is_told_all_that_this_one_was() {
+    fn timed_process_gets_the_same_flags() {
         let given = ["--isa", "scalar", "--rung", "fused", "--batch-tokens", "99", "--allow-host", "--pin"];
-        let (_, Model { model, run_args }) = again(&given);
+        let (_, Model { model, run_args }) = parse_twice(&given);
         assert_eq!((model.as_str(), run_args.device), ("m", DeviceChoice::Only(Device::Cpu)));
         assert_eq!((run_args.dtype, run_args.isa), (Some(Format::Float(DType::BF16)), Some(Isa::Scalar)));
         assert_eq!((run_args.rung, run_args.batch_tokens, run_args.allow_host), (Some(Rung::Fused), Some(99), true));
         assert_eq!((run_args.threads.threads, run_args.threads.pin), (Some(threads::count()), true));
 
-        let (was, is) = again(&[]);
+        let (parent, child) = parse_twice(&[]);
         assert_eq!(
-            (is.run_args.isa, is.run_args.rung, is.run_args.batch_tokens, is.run_args.allow_host),
+            (child.run_args.isa, child.run_args.rung, child.run_args.batch_tokens, child.run_args.allow_host),
             (None, None, None, false)
         );
-        assert_eq!(is.run_args.threads.pin, was.run_args.threads.pin);
+        assert_eq!(child.run_args.threads.pin, parent.run_args.threads.pin);
     }
 }

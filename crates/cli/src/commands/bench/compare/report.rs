@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_and_cosines() {
+    fn median_and_min_cosine_handle_edge_cases() {
         assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0])), (2.0, 2.5));
         assert!(median(&[]).is_nan());
         let (a, b) = (vec![vec![1.0, 0.0]], vec![vec![2.0, 0.0]]);

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_have_many_lengths_and_stay_the_same() {
+    fn texts_are_deterministic_with_many_lengths() {
         let words = |i| text(i).split(' ').count();
         let (least, most) = ((0..MIXED_LENGTHS).map(words).min(), (0..MIXED_LENGTHS).map(words).max());
         assert!(least < Some(12) && most > Some(60), "{least:?} to {most:?} words");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_get_alike_lengths_together() {
+    fn jobs_batch_texts_of_similar_length() {
         let row = Row { name: "r".into(), texts: (1..=70).map(|n| vec![0; n]).collect() };
         let job = row.job();
         let lengths = |batch: usize| -> Vec<usize> {

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_conversation_in_plain_words() {
+    fn tools_and_calls_are_written_into_messages() {
         let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {}}}]);
         let messages = json!([
             {"role": "user", "content": "hi"},

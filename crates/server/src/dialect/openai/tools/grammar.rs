@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn around_the_arguments_stands_what_the_model_would_write() {
+    fn grammar_wraps_arguments_in_the_models_call_syntax() {
         let (f, g) = (function("f", Some(json!({"type": "object"}))), function("g", None));
         let of = |style, parallel, control: &dyn Fn(&str) -> Option<u32>| {
             CallGrammar { style, functions: &[&f, &g], parallel, instead: None }.grammar(control).unwrap()
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn schemas_that_cannot_be() {
+    fn invalid_parameter_schemas_are_refused() {
         let deep = (0..100).fold(json!({"type": "string"}), |inner, _| json!({"type": "array", "items": inner}));
         for (bad, why) in [(json!("x"), "an object"), (deep, "nested")] {
             let f = function("f", Some(bad));

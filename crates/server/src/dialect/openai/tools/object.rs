@@ -289,10 +289,10 @@ mod tests {
         for (i, c) in text.char_indices() {
             let mut found = Vec::new();
             object.push(c, &mut found);
-            for one in found {
-                match (all.last_mut(), one) {
+            for event in found {
+                match (all.last_mut(), event) {
                     (Some(ObjectEvent::Arguments(before)), ObjectEvent::Arguments(more)) => before.push_str(&more),
-                    (_, one) => all.push(one),
+                    (_, event) => all.push(event),
                 }
             }
             if matches!(all.last(), Some(ObjectEvent::End | ObjectEvent::Broken)) {
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_in_any_order_and_spelling() {
+    fn call_fields_parse_in_any_order_and_spelling() {
         let same = [
             r#"{"name": "f", "arguments": {"a": [1, {"b": "}\"]"}]}} rest"#,
             r#"{"arguments": {"a": [1, {"b": "}\"]"}]}, "name": "f"} rest"#,
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_come_before_they_are_complete() {
+    fn arguments_are_emitted_before_they_are_complete() {
         let (found, _) = read(r#"{"name": "f", "arguments": {"a": "gr"#);
         assert_eq!(found, [ObjectEvent::Name("f".into()), ObjectEvent::Arguments(r#"{"a": "gr"#.into())]);
         // Nothing is emitted before the arguments begin.
@@ -330,14 +330,14 @@ mod tests {
     }
 
     #[test]
-    fn line_breaks_within_strings_become_json() {
+    fn control_characters_in_strings_are_escaped() {
         let (found, _) = read("{\"name\": \"f\", \"arguments\": {\"a\":\n\"x\ny\u{1}\"}}");
         assert_eq!(found, call("f", "{\"a\":\n\"x\\ny\\u0001\"}"));
         assert!(serde_json::from_str::<serde_json::Value>("{\"a\":\n\"x\\ny\\u0001\"}").is_ok());
     }
 
     #[test]
-    fn what_is_no_call() {
+    fn malformed_calls_end_with_a_broken_event() {
         let broken = [
             "[1]",
             "{}",

@@ -3,21 +3,21 @@ use super::style::Style;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-fn reader(style: Style) -> ToolCallParser {
+fn parser(style: Style) -> ToolCallParser {
     ToolCallParser::new(style, Arc::new(BTreeSet::from(["weather".to_owned(), "add".into()])), true)
 }
 
 /// The text and calls of an answer, which must not depend on how it is split into chunks.
-fn read_all(style: Style, text: &str) -> (String, Vec<(String, String)>) {
+fn parse_chunked(style: Style, text: &str) -> (String, Vec<(String, String)>) {
     let chars: Vec<char> = text.chars().collect();
     let mut all = None;
     for size in [1, 2, 3, 5, 8, chars.len().max(1)] {
-        let mut reader = reader(style);
+        let mut parser = parser(style);
         let mut pieces = Vec::new();
         for part in chars.chunks(size) {
-            pieces.extend(reader.push(&part.iter().collect::<String>()));
+            pieces.extend(parser.push(&part.iter().collect::<String>()));
         }
-        pieces.extend(reader.finish());
+        pieces.extend(parser.finish());
         let (mut prose, mut calls) = (String::new(), Vec::<(String, String)>::new());
         for piece in pieces {
             match piece {
@@ -32,9 +32,9 @@ fn read_all(style: Style, text: &str) -> (String, Vec<(String, String)>) {
                 }
             }
         }
-        assert_eq!(reader.calls(), calls.len());
+        assert_eq!(parser.calls(), calls.len());
         let this = (prose, calls);
-        assert_eq!(all.get_or_insert_with(|| this.clone()), &this, "cut in {size}: {text}");
+        assert_eq!(all.get_or_insert_with(|| this.clone()), &this, "in chunks of {size}: {text}");
     }
     all.expect("at least one size")
 }
@@ -44,52 +44,58 @@ fn calls(all: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn tagged() {
+fn tagged_calls_are_parsed() {
     let one = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln\"}}\n</tool_call>";
     let weather = ("weather", "{\"city\": \"Köln\"}");
-    assert_eq!(read_all(Style::Tagged, one), (String::new(), calls(&[weather])));
+    assert_eq!(parse_chunked(Style::Tagged, one), (String::new(), calls(&[weather])));
     let two = format!("I'll look.\n{one}\n{one}\n");
-    assert_eq!(read_all(Style::Tagged, &two), ("I'll look.".into(), calls(&[weather, weather])));
-    let behind = format!("{one} Done.");
-    assert_eq!(read_all(Style::Tagged, &behind), ("Done.".into(), calls(&[weather])));
+    assert_eq!(parse_chunked(Style::Tagged, &two), ("I'll look.".into(), calls(&[weather, weather])));
+    let trailing = format!("{one} Done.");
+    assert_eq!(parse_chunked(Style::Tagged, &trailing), ("Done.".into(), calls(&[weather])));
     // A list within one pair of tags; an unknown name is still a call.
     let list = "<tool_call>[{\"name\": \"add\", \"arguments\": {\"a\": 1}}, {\"name\": \"sub\", \"arguments\": {}}]</tool_call>";
-    assert_eq!(read_all(Style::Tagged, list), (String::new(), calls(&[("add", "{\"a\": 1}"), ("sub", "{}")])));
+    assert_eq!(parse_chunked(Style::Tagged, list), (String::new(), calls(&[("add", "{\"a\": 1}"), ("sub", "{}")])));
     // Without the closing tag, as when that is the stop string.
     let open = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n";
-    assert_eq!(read_all(Style::Tagged, open), (String::new(), calls(&[("add", "{\"a\": 1}")])));
+    assert_eq!(parse_chunked(Style::Tagged, open), (String::new(), calls(&[("add", "{\"a\": 1}")])));
     // Without tags.
     let bare = "{\"name\": \"add\", \"arguments\": {\"a\": 1}}";
-    assert_eq!(read_all(Style::Tagged, bare), (String::new(), calls(&[("add", "{\"a\": 1}")])));
+    assert_eq!(parse_chunked(Style::Tagged, bare), (String::new(), calls(&[("add", "{\"a\": 1}")])));
 }
 
 #[test]
-fn llama() {
+fn llama_calls_are_parsed() {
     let call = "{\"name\": \"add\", \"parameters\": {\"a\": 1}}";
     let add = ("add", "{\"a\": 1}");
-    assert_eq!(read_all(Style::Llama, call), (String::new(), calls(&[add])));
-    assert_eq!(read_all(Style::Llama, &format!("<|python_tag|>{call}")), (String::new(), calls(&[add])));
-    assert_eq!(read_all(Style::Llama, &format!("<|python_tag|>{call}; {call}")), (String::new(), calls(&[add, add])));
-    assert_eq!(read_all(Style::Llama, &format!("\n\n{call}\n{call}")), (String::new(), calls(&[add, add])));
+    assert_eq!(parse_chunked(Style::Llama, call), (String::new(), calls(&[add])));
+    assert_eq!(parse_chunked(Style::Llama, &format!("<|python_tag|>{call}")), (String::new(), calls(&[add])));
+    assert_eq!(
+        parse_chunked(Style::Llama, &format!("<|python_tag|>{call}; {call}")),
+        (String::new(), calls(&[add, add]))
+    );
+    assert_eq!(parse_chunked(Style::Llama, &format!("\n\n{call}\n{call}")), (String::new(), calls(&[add, add])));
     let python = "<|python_tag|>brave_search.call(query=\"x\")";
-    assert_eq!(read_all(Style::Llama, python), ("brave_search.call(query=\"x\")".into(), Vec::new()));
+    assert_eq!(parse_chunked(Style::Llama, python), ("brave_search.call(query=\"x\")".into(), Vec::new()));
 }
 
 #[test]
-fn mistral() {
+fn mistral_calls_are_parsed() {
     let list =
         "[TOOL_CALLS] [{\"name\": \"add\", \"arguments\": {\"a\": 1}}, {\"name\": \"weather\", \"arguments\": {}}]";
-    assert_eq!(read_all(Style::Mistral, list), (String::new(), calls(&[("add", "{\"a\": 1}"), ("weather", "{}")])));
+    assert_eq!(
+        parse_chunked(Style::Mistral, list),
+        (String::new(), calls(&[("add", "{\"a\": 1}"), ("weather", "{}")]))
+    );
     let named = "Well. [TOOL_CALLS]add[ARGS]{\"a\": 1}[TOOL_CALLS]weather[CALL_ID]x1[ARGS]{\"b\": {}}";
     let both = calls(&[("add", "{\"a\": 1}"), ("weather", "{\"b\": {}}")]);
-    assert_eq!(read_all(Style::Mistral, named), ("Well.".into(), both));
+    assert_eq!(parse_chunked(Style::Mistral, named), ("Well.".into(), both));
     // The marker is missing when control tokens are not shown.
     let bare = "[{\"name\": \"add\", \"arguments\": {\"a\": 1}}]";
-    assert_eq!(read_all(Style::Mistral, bare), (String::new(), calls(&[("add", "{\"a\": 1}")])));
+    assert_eq!(parse_chunked(Style::Mistral, bare), (String::new(), calls(&[("add", "{\"a\": 1}")])));
 }
 
 #[test]
-fn what_is_no_call_is_text_to_the_letter() {
+fn text_without_calls_is_passed_through_unchanged() {
     let texts = [
         "",
         " \n",
@@ -108,39 +114,39 @@ fn what_is_no_call_is_text_to_the_letter() {
     ];
     for style in [Style::Tagged, Style::Described, Style::Llama, Style::Mistral] {
         for text in texts {
-            assert_eq!(read_all(style, text), (text.into(), Vec::new()), "{style:?}");
+            assert_eq!(parse_chunked(style, text), (text.into(), Vec::new()), "{style:?}");
         }
     }
 }
 
 #[test]
-fn a_call_that_breaks_off_leaks_nothing() {
+fn incomplete_call_is_not_emitted_as_text() {
     let cut = "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": \"x";
-    assert_eq!(read_all(Style::Tagged, cut), (String::new(), calls(&[("add", "{\"a\": \"x")])));
+    assert_eq!(parse_chunked(Style::Tagged, cut), (String::new(), calls(&[("add", "{\"a\": \"x")])));
     let broken = "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}] oh }</tool_call>Then.";
-    assert_eq!(read_all(Style::Tagged, broken), ("Then.".into(), calls(&[("add", "{\"a\": 1}")])));
+    assert_eq!(parse_chunked(Style::Tagged, broken), ("Then.".into(), calls(&[("add", "{\"a\": 1}")])));
 }
 
 #[test]
-fn one_call_is_enough_where_they_are_not_parallel() {
-    let mut reader = ToolCallParser::new(Style::Tagged, Arc::default(), false);
+fn only_the_first_call_is_kept_without_parallel_calls() {
+    let mut parser = ToolCallParser::new(Style::Tagged, Arc::default(), false);
     let call = "<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>";
-    let pieces = reader.push(&format!("{call}\n{call}\nand text"));
+    let pieces = parser.push(&format!("{call}\n{call}\nand text"));
     let arguments = AnswerPart::Arguments { index: 0, text: "{}".into() };
     assert_eq!(pieces, [AnswerPart::Call { index: 0, name: "add".into() }, arguments]);
-    assert_eq!(reader.finish(), []);
+    assert_eq!(parser.finish(), []);
 }
 
 #[test]
-fn arguments_are_passed_on_as_they_come() {
-    let mut reader = reader(Style::Tagged);
-    assert_eq!(reader.push("Let me see. <tool"), [AnswerPart::Text("Let me see.".into())]);
-    assert_eq!(reader.push("_call>\n{\"name\": \"add\","), []);
-    assert_eq!(reader.push(" \"arguments\": "), []);
-    let began = AnswerPart::Call { index: 0, name: "add".into() };
-    assert_eq!(reader.push("{\"a\""), [began, AnswerPart::Arguments { index: 0, text: "{\"a\"".into() }]);
-    assert_eq!(reader.push(": 1"), [AnswerPart::Arguments { index: 0, text: ": 1".into() }]);
-    assert_eq!(reader.push("}}\n</too"), [AnswerPart::Arguments { index: 0, text: "}".into() }]);
-    assert_eq!(reader.push("l_call>"), []);
-    assert_eq!(reader.finish(), []);
+fn arguments_are_streamed_as_they_arrive() {
+    let mut parser = parser(Style::Tagged);
+    assert_eq!(parser.push("Let me see. <tool"), [AnswerPart::Text("Let me see.".into())]);
+    assert_eq!(parser.push("_call>\n{\"name\": \"add\","), []);
+    assert_eq!(parser.push(" \"arguments\": "), []);
+    let call = AnswerPart::Call { index: 0, name: "add".into() };
+    assert_eq!(parser.push("{\"a\""), [call, AnswerPart::Arguments { index: 0, text: "{\"a\"".into() }]);
+    assert_eq!(parser.push(": 1"), [AnswerPart::Arguments { index: 0, text: ": 1".into() }]);
+    assert_eq!(parser.push("}}\n</too"), [AnswerPart::Arguments { index: 0, text: "}".into() }]);
+    assert_eq!(parser.push("l_call>"), []);
+    assert_eq!(parser.finish(), []);
 }

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn detected_from_the_template() {
+    fn style_is_detected_from_the_chat_template() {
         let qwen = r#"{%- if tools %}…return a json object within <tool_call></tool_call> XML tags{% endif %}"#;
         assert_eq!(Style::of(Some(qwen)), Style::Tagged);
         let llama = r#"{{- 'Respond in the format {"name": function name, "parameters": dictionary}' }}{% if tools %}"#;

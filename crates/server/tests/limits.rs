@@ -305,5 +305,9 @@ fn slow_reader_does_not_hold_its_permit() {
     wait_until("the permit is free", || server.app.free_permits() == 1);
     slow.read_exact(&mut byte).unwrap();
     assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
-    assert!(start(Vec::new(), Vec::new(), config()).get("/health").status == 200, "a server without models is healthy");
+}
+
+#[test]
+fn server_without_models_is_healthy() {
+    assert_eq!(start(Vec::new(), Vec::new(), config()).get("/health").status, 200);
 }

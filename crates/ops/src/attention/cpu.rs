@@ -127,8 +127,7 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
                 Assignment::Decode { sequence, heads: group_heads } => {
                     let (sequence, group_heads) = (*sequence, group_heads.clone());
                     let queries = all.range(sequence);
-                    decode::run(isa, &decode::DecodeTask {
-                        q,
+                    let task = decode::DecodeTask {
                         queries: queries.clone(),
                         heads: group_heads,
                         views,
@@ -139,8 +138,8 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
                         offset: offset(sequence) - reachable[sequence].start,
                         keys: reachable[sequence].len(),
                         stride: heads * size,
-                        out: &out,
-                    }, scratch)
+                    };
+                    decode::run(isa, &task, q, &out, scratch)
                 }
                 Assignment::Head { sequence, head } => {
                     let (sequence, head) = (*sequence, *head);
@@ -234,6 +233,7 @@ struct Task<'a, T> {
 
 impl<T: Elem> Kernel for Task<'_, T> {
     type Output = ();
+    const BF16: bool = T::IS_BF16;
 
     #[inline(always)]
     fn run<S: Lanes>(self) {

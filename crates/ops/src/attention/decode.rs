@@ -26,9 +26,9 @@ pub(super) fn scratch(keys: usize, heads: usize, size: usize) -> usize {
     MAX_QUERIES * heads * (keys + 2 * size)
 }
 
-/// All queries of some heads that share a KV head.
-pub(super) struct DecodeTask<'a, T> {
-    pub(super) q: Heads<'a, T>,
+/// All queries of some heads that share a KV head. Not generic in the dtype of q and y: the kernel
+/// works on their rows in f32 and is compiled only once per format of the KV cache.
+pub(super) struct DecodeTask<'a> {
     pub(super) queries: Range<usize>,
     pub(super) heads: Range<usize>,
     /// Keys and values.
@@ -43,40 +43,47 @@ pub(super) struct DecodeTask<'a, T> {
     pub(super) keys: usize,
     /// Elements of y from token to token.
     pub(super) stride: usize,
-    pub(super) out: &'a Output<T>,
 }
 
-pub(super) fn run<T: Elem>(isa: Isa, task: &DecodeTask<'_, T>, scratch: &mut Scratch) -> Result<()> {
+/// Runs a task: reads its queries from `q` and writes its part of y to `y`.
+pub(super) fn run<T: Elem>(
+    isa: Isa,
+    task: &DecodeTask<'_>,
+    q: Heads<'_, T>,
+    y: &Output<T>,
+    scratch: &mut Scratch,
+) -> Result<()> {
     let size = task.views[0].size;
     // Query rows in f32, head by head. `values` receives their results.
     let rows = task.heads.len() * task.queries.len();
     scratch.row.clear();
     for head in task.heads.clone() {
-        let q = task.q.rows(head, task.queries.clone());
-        scratch.row.extend(q.iter().flatten().map(|v| v.wide()));
+        let rows = q.rows(head, task.queries.clone());
+        scratch.row.extend(rows.iter().flatten().map(|v| v.wide()));
     }
     scratch.scores.resize(rows * task.keys, 0.0);
     scratch.values.clear();
     scratch.values.resize(rows * size, 0.0);
     with_runs!([k, v] = &task.views => isa.run(DecodeKernel { task, k, v, scratch }))?;
-    for (r, y) in scratch.values.chunks_exact(size).enumerate() {
+    for (r, values) in scratch.values.chunks_exact(size).enumerate() {
         let (head, query) = (task.heads.start + r / task.queries.len(), task.queries.start + r % task.queries.len());
         // SAFETY: this task alone writes this row of y: no other task has its heads and queries.
-        let out = unsafe { task.out.part(query * task.stride + head * size, size) };
-        out.iter_mut().zip(y).for_each(|(out, y)| *out = T::narrow(*y));
+        let out = unsafe { y.part(query * task.stride + head * size, size) };
+        out.iter_mut().zip(values).for_each(|(out, value)| *out = T::narrow(*value));
     }
     Ok(())
 }
 
-struct DecodeKernel<'a, 'b, T, R> {
-    task: &'a DecodeTask<'b, T>,
+struct DecodeKernel<'a, 'b, R> {
+    task: &'a DecodeTask<'b>,
     k: &'a [R],
     v: &'a [R],
     scratch: &'a mut Scratch,
 }
 
-impl<T: Elem, R: RowRun> Kernel for DecodeKernel<'_, '_, T, R> {
+impl<R: RowRun> Kernel for DecodeKernel<'_, '_, R> {
     type Output = ();
+    const BF16: bool = false;
 
     #[inline(always)]
     fn run<S: Lanes>(self) {

@@ -19,6 +19,7 @@ struct Pack<'a, R> {
 
 impl<R: RowRun> Kernel for Pack<'_, R> {
     type Output = ();
+    const BF16: bool = false;
 
     #[inline(always)]
     fn run<S: Lanes>(self) {

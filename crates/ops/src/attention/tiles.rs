@@ -60,6 +60,7 @@ struct Task<'a> {
 
 impl Kernel for Task<'_> {
     type Output = ();
+    const BF16: bool = true;
 
     #[inline(always)]
     fn run<S: Lanes>(self) {

@@ -16,6 +16,8 @@ pub(crate) const MAX_WIDTH: usize = 16;
 pub(crate) trait Elem: candle_core::WithDType + Default + Pooled {
     /// The corresponding dtype.
     const TYPE: DType;
+    /// Whether this is bf16.
+    const IS_BF16: bool = matches!(Self::TYPE, DType::BF16);
     /// Converts to f32.
     fn wide(self) -> f32;
     /// Converts from f32, rounding to nearest, ties to even.
@@ -27,9 +29,9 @@ pub(crate) trait Elem: candle_core::WithDType + Default + Pooled {
     /// Stores two full vectors.
     #[inline(always)]
     unsafe fn store_two<S: Lanes>(p: *mut Self, v: [S::V; 2]) {
-        // SAFETY: guaranteed by the caller; only bf16 has `TYPE` BF16.
+        // SAFETY: guaranteed by the caller.
         unsafe {
-            if Self::TYPE == DType::BF16 {
+            if Self::IS_BF16 {
                 return S::store_two_bf16(p.cast(), v);
             }
             Self::store::<S>(p, v[0]);

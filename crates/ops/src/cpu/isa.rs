@@ -52,6 +52,9 @@ pub enum Isa {
 pub(crate) trait Kernel {
     /// Result of the kernel.
     type Output;
+    /// Whether the kernel stores or multiplies bf16. Only then a version for AVX-512 BF16 is
+    /// compiled; it would be the same as that for AVX-512.
+    const BF16: bool;
     /// Must be `#[inline(always)]`, as must everything it calls: only then is it compiled for the
     /// caller's instruction set.
     fn run<S: Lanes>(self) -> Self::Output;
@@ -163,10 +166,10 @@ impl Isa {
             // SAFETY: an `Isa` reaches kernels only through `of`, `best` or `all`, which check the
             // processor first.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Bf16 | Isa::Amx => unsafe { avx512_bf16(kernel) },
+            Isa::Avx512Bf16 | Isa::Amx if K::BF16 => unsafe { avx512_bf16(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Vnni => unsafe { avx512(kernel) },
+            Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => unsafe { avx512(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::Avx2Vnni => unsafe { avx2(kernel) },

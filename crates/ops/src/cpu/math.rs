@@ -225,6 +225,7 @@ mod tests {
     }
     impl Kernel for Sweep<'_> {
         type Output = ();
+        const BF16: bool = false;
         #[inline(always)]
         fn run<S: Lanes>(self) {
             for (x, y) in self.xs.chunks_exact(S::WIDTH).zip(self.ys.chunks_exact_mut(S::WIDTH)) {
@@ -247,6 +248,7 @@ mod tests {
     struct Far<'a>(&'a mut Vec<f32>);
     impl Kernel for Far<'_> {
         type Output = ();
+        const BF16: bool = false;
         #[inline(always)]
         fn run<S: Lanes>(self) {
             let mut lanes = [0f32; 16];
@@ -282,6 +284,7 @@ mod tests {
     struct Broken<'a>(&'a mut Vec<f32>);
     impl Kernel for Broken<'_> {
         type Output = ();
+        const BF16: bool = false;
         #[inline(always)]
         fn run<S: Lanes>(self) {
             let all = [

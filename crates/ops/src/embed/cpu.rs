@@ -34,6 +34,7 @@ struct Sum<'a, T, I> {
 
 impl<'a, T: Elem, I: Iterator<Item = &'a [T]> + Clone> Kernel for Sum<'a, T, I> {
     type Output = ();
+    const BF16: bool = T::IS_BF16;
 
     #[inline(always)]
     fn run<S: Lanes>(self) {

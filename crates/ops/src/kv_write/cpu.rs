@@ -125,6 +125,7 @@ struct Row<'a, T, C> {
 
 impl<T: Elem, C: Elem> Kernel for Row<'_, T, C> {
     type Output = ();
+    const BF16: bool = C::IS_BF16;
 
     #[inline(always)]
     fn run<S: Lanes>(self) {
@@ -143,6 +144,7 @@ struct Quantize<'a, T> {
 
 impl<T: Elem> Kernel for Quantize<'_, T> {
     type Output = ();
+    const BF16: bool = false;
 
     #[inline(always)]
     fn run<S: Lanes>(self) {

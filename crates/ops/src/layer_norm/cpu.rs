@@ -62,6 +62,7 @@ impl<T: Elem> Row<'_, T> {
 
 impl<T: Elem> Kernel for Row<'_, T> {
     type Output = ();
+    const BF16: bool = T::IS_BF16;
 
     #[inline(always)]
     fn run<S: Lanes>(mut self) {

@@ -212,6 +212,7 @@ struct Task<'a, A, B, T> {
 
 impl<A: Elem, B: Elem, T: Elem> Kernel for Task<'_, A, B, T> {
     type Output = ();
+    const BF16: bool = A::IS_BF16 || T::IS_BF16;
 
     #[inline(always)]
     fn run<S: Lanes>(self) {
@@ -231,6 +232,7 @@ struct BlockTask<'a, T> {
 
 impl<T: Elem> Kernel for BlockTask<'_, T> {
     type Output = ();
+    const BF16: bool = T::IS_BF16;
 
     #[inline(always)]
     fn run<S: Lanes>(self) {

@@ -207,6 +207,7 @@ struct Finish<'a, T, A> {
 
 impl<T: Elem, A: Act> Kernel for Finish<'_, T, A> {
     type Output = ();
+    const BF16: bool = T::IS_BF16;
 
     #[inline(always)]
     fn run<S: Lanes>(self) {

@@ -36,6 +36,7 @@ struct Columns<'a, T> {
 
 impl<T: Elem> Kernel for Columns<'_, T> {
     type Output = ();
+    const BF16: bool = T::IS_BF16;
 
     #[inline(always)]
     fn run<S: Lanes>(self) {

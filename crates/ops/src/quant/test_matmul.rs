@@ -36,6 +36,7 @@ struct MatmulTask<'a> {
 
 impl Kernel for MatmulTask<'_> {
     type Output = ();
+    const BF16: bool = false;
 
     #[inline(always)]
     fn run<S: Lanes>(mut self) {

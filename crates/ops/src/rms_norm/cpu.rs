@@ -34,6 +34,7 @@ struct Row<'a, T> {
 
 impl<T: Elem> Kernel for Row<'_, T> {
     type Output = ();
+    const BF16: bool = T::IS_BF16;
 
     #[inline(always)]
     fn run<S: Lanes>(self) {

@@ -41,6 +41,7 @@ struct Head<'a, T> {
 
 impl<T: Elem> Kernel for Head<'_, T> {
     type Output = ();
+    const BF16: bool = T::IS_BF16;
 
     #[inline(always)]
     fn run<S: Lanes>(self) {

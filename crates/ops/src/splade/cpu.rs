@@ -68,6 +68,7 @@ struct Task<'a, T> {
 
 impl<T: Elem> Kernel for Task<'_, T> {
     type Output = ();
+    const BF16: bool = T::IS_BF16;
 
     #[inline(always)]
     fn run<S: Lanes>(self) {

@@ -46,9 +46,8 @@ const SPM: &str = r#"{"type":"Sequence","decoders":[{"type":"Replace","pattern":
 fn streamed_pieces_equal_decoded_text() {
     let byte_level = ["Ġ", "a", "Ã", "©", "ð", "Ł", "ĺ", "Ģ", "ÿ", "Ċ", "Ġb", "é!", "日", "<s>"];
     let words = ["a", "##b", "c", ".", "'", "##s", "n't", "do not", "<s>", "##", "!"];
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 8] = [
         (&BYTES, SPM),
-        (&BYTES, &SPM.replace("\"start\":1", "\"start\":3").replace("\"stop\":0", "\"stop\":2")),
         (&BYTES, r#"{"type":"ByteFallback"}"#),
         (&byte_level, r#"{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}"#),
         (&words, r###"{"type":"WordPiece","prefix":"##","cleanup":true}"###),
@@ -58,13 +57,8 @@ fn streamed_pieces_equal_decoded_text() {
         (&["a</w>", "b", "</w>", "c</w>d", "<s>"], r#"{"type":"BPEDecoder","suffix":"</w>"}"#),
     ];
     for (vocab, decoder) in cases {
-        // Empty texts make the library's Strip count below zero.
-        let vocab: Vec<&str> = vocab.to_vec();
-        let tokenizer = tokenizer(&vocab, decoder, "<s>");
+        let tokenizer = tokenizer(vocab, decoder, "<s>");
         let ids: Vec<u32> = (0..vocab.len() as u32 + 2).collect();
-        if decoder.contains("\"stop\":2") {
-            continue;
-        }
         assert_streams_like_decode(&tokenizer, &ids, 400);
     }
     assert_streams_like_decode(&tokenizer(&words, "null", "<s>"), &[0, 1, 2, 3, 8, 99], 100);

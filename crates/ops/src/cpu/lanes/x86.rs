@@ -253,7 +253,7 @@ sixteen! { Avx512Bf16,
     #[inline(never)]
     fn outlined<K: Kernel>(kernel: K) -> K::Output {
         // SAFETY: `Isa` has checked that the processor has this instruction set.
-        unsafe { isa::avx512_bf16(kernel) }
+        unsafe { if K::BF16 { isa::avx512_bf16(kernel) } else { isa::avx512(kernel) } }
     }
     #[inline(always)]
     unsafe fn store_bf16(p: *mut bf16, v: Self::V) {

@@ -61,6 +61,7 @@ macro_rules! each {
 
 impl Kernel for Blocks<'_> {
     type Output = ();
+    const BF16: bool = false;
 
     #[inline(always)]
     fn run<S: Lanes>(self) {

@@ -54,6 +54,7 @@ pub(crate) trait Kernel {
     type Output;
     /// Whether the kernel stores or multiplies bf16. Only then a version for AVX-512 BF16 is
     /// compiled; it would be the same as that for AVX-512.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only x86-64 has AVX-512"))]
     const BF16: bool;
     /// Must be `#[inline(always)]`, as must everything it calls: only then is it compiled for the
     /// caller's instruction set.

@@ -58,8 +58,8 @@ pub(super) fn run<T: Elem>(
     let rows = task.heads.len() * task.queries.len();
     scratch.row.clear();
     for head in task.heads.clone() {
-        let rows = q.rows(head, task.queries.clone());
-        scratch.row.extend(rows.iter().flatten().map(|v| v.wide()));
+        let queries = q.rows(head, task.queries.clone());
+        scratch.row.extend(queries.iter().flatten().map(|v| v.wide()));
     }
     scratch.scores.resize(rows * task.keys, 0.0);
     scratch.values.clear();

@@ -52,8 +52,8 @@ pub enum Isa {
 pub(crate) trait Kernel {
     /// Result of the kernel.
     type Output;
-    /// Whether the kernel stores or multiplies bf16. Only then a version for AVX-512 BF16 is
-    /// compiled; it would be the same as that for AVX-512.
+    /// Whether the kernel stores or multiplies bf16. If not, processors with AVX-512 BF16 run the
+    /// version for AVX-512: another version would be the same code.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only x86-64 has AVX-512"))]
     const BF16: bool;
     /// Must be `#[inline(always)]`, as must everything it calls: only then is it compiled for the

@@ -140,12 +140,22 @@ fn pixels_equal_transformers() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Mean and standard deviation of CLIP's training images, per channel.
+const CLIP_MEAN_STD: [(f32, f32); 3] =
+    [(0.481_454_66, 0.268_629_54), (0.457_827_5, 0.261_302_6), (0.408_210_73, 0.275_777_1)];
+
 #[test]
 fn extreme_aspect_ratios_resize_only_the_crop() {
     let clip =
         processor("thin", "preprocessor_config.json", &json!({"image_processor_type": "CLIPImageProcessor"})).unwrap();
     for (w, h) in [(1, 5000), (5000, 1), (1, 65_535), (65_535, 1), (2048, 65_535)] {
-        assert_eq!(clip.pixels(&Image::new(w, h, vec![128; w * h * 3]).unwrap()).len(), 3 * 224 * 224);
+        let pixels = clip.pixels(&Image::new(w, h, vec![128; w * h * 3]).unwrap());
+        assert_eq!(pixels.len(), 3 * 224 * 224);
+        // A grey image stays grey: each channel has the one value that normalization gives 128.
+        for (channel, (mean, std)) in pixels.chunks(224 * 224).zip(CLIP_MEAN_STD) {
+            let expected = (128.0 / 255.0 - mean) / std;
+            assert!(channel.iter().all(|value| (value - expected).abs() < 1e-5), "{w}x{h}: {expected}");
+        }
     }
 }
 

@@ -107,7 +107,7 @@ fn callbacks_of_unknown_workers_are_refused() {
 }
 
 #[test]
-fn token_is_saved_before_any_worker_starts() {
+fn pool_saves_its_token_without_any_worker() {
     let host = TestHost::new();
     let pool = host.run("");
     assert_eq!(pool.saved_state()["token"].as_str().unwrap().len(), 64);

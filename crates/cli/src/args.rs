@@ -4,9 +4,8 @@ use crate::Failure;
 use crate::report::Report;
 use clap::Args;
 use sconce_engine::hub::{Progress, Reference};
-use sconce_engine::{DeviceChoice, Llm, LlmOptions, LoadOptions};
-use sconce_ops::{DType, Isa, KvCacheFormat, Quant, Rung, WeightFormat, threads};
-use std::str::FromStr;
+use sconce_engine::{DTypeChoice, DeviceChoice, Llm, LlmOptions, LoadOptions};
+use sconce_ops::{Isa, KvCacheFormat, Rung, threads};
 
 /// The model and how to run it, for commands with a default model.
 #[derive(Args, Clone)]
@@ -49,42 +48,10 @@ pub(crate) struct KvCacheArgs {
     #[arg(long, value_name = "TOKENS")]
     pub(crate) context: Option<usize>,
     /// Format of the KV cache of a language model: f32, bf16, f16 or q8_0, which takes half the
-    /// memory of f16. Default: f16 if the weights are smaller than f32.
+    /// memory of f16. Default: the format of the activations on a GPU; on a CPU f16 if the weights
+    /// are smaller than f32.
     #[arg(long, value_name = "DTYPE")]
     pub(crate) kv_dtype: Option<KvCacheFormat>,
-}
-
-/// Format of the weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
-    /// Activations have this format too.
-    Float(DType),
-    /// Quantized blocks, for language models.
-    Blocks(Quant),
-    /// Bytes with one scale per output, for encoders.
-    Int8,
-    /// For encoders the fastest format with little loss; for language models the format of their
-    /// files.
-    Auto,
-}
-
-impl FromStr for Format {
-    type Err = String;
-    fn from_str(s: &str) -> Result<Format, String> {
-        match s {
-            "int8" => return Ok(Format::Int8),
-            "auto" => return Ok(Format::Auto),
-            _ => {}
-        }
-        let blocks = || s.parse().ok().filter(|quant: &Quant| quant.quantizes()).map(Format::Blocks);
-        s.parse().map(Format::Float).ok().or_else(blocks).ok_or_else(|| {
-            let names: Vec<String> = Quant::all().filter(|q| q.quantizes()).map(|q| q.to_string()).collect();
-            let names = names.join(", ");
-            format!(
-                "unknown format `{s}`; formats: auto, f32, bf16, f16; for encoders also int8; for language models also {names}"
-            )
-        })
-    }
 }
 
 /// How to load and run a model.
@@ -97,12 +64,12 @@ pub(crate) struct RunArgs {
     /// If the device cannot run the model, use the next best device and report it.
     #[arg(long)]
     pub(crate) fallback: bool,
-    /// Format of weights and activations: f32 (the default), bf16 or f16; for encoders on a CPU
-    /// also int8 and auto (bf16 if that is faster, else f32). Language models keep the format of
-    /// their files by default; quantized formats are also available: q8_0, q6_k, q5_k, q4_k, q4_0,
-    /// …
+    /// Format of weights and activations: f32, bf16 or f16; for encoders on a CPU also int8 and
+    /// auto (bf16 if that is faster, else f32); for language models also quantized weights: q8_0,
+    /// q6_k, q5_k, q4_k, q4_0, … Default: on a GPU half precision (the type of the files, or f16 or
+    /// bf16); on a CPU f32, with the weights of language models as in their files.
     #[arg(long, value_name = "DTYPE")]
-    pub(crate) dtype: Option<Format>,
+    pub(crate) dtype: Option<DTypeChoice>,
     /// Most tokens in a batch. Default: depends on the device.
     #[arg(long, alias = "max-batch-tokens", value_name = "N")]
     pub(crate) batch_tokens: Option<usize>,
@@ -163,30 +130,11 @@ impl RunArgs {
         flags
     }
 
-    /// Options for a model without quantized formats.
+    /// Options for loading a model.
     pub(crate) fn options(&self) -> Result<LoadOptions, Failure> {
-        match self.dtype {
-            Some(Format::Blocks(blocks)) => {
-                Err(format!("--dtype {blocks} is for language models; use auto, f32, bf16, f16 or int8").into())
-            }
-            _ => self.language_options(),
-        }
-    }
-
-    /// Options for a language model.
-    pub(crate) fn language_options(&self) -> Result<LoadOptions, Failure> {
         self.threads.apply()?;
         let mut options = LoadOptions::from_env()?;
-        (options.dtype, options.weight_format) = match self.dtype {
-            None => (DType::F32, None),
-            Some(Format::Float(dtype)) => (dtype, Some(WeightFormat::Activations)),
-            Some(Format::Blocks(blocks)) => (DType::F32, Some(WeightFormat::Blocks(blocks))),
-            // Activations are f32: CPUs without bf16 are fast in f32, and for those with bf16 there
-            // is `auto`.
-            Some(Format::Int8) => (DType::F32, Some(WeightFormat::Bytes)),
-            Some(Format::Auto) => (DType::F32, None),
-        };
-        options.auto = self.dtype == Some(Format::Auto);
+        options.dtype = self.dtype.unwrap_or_default();
         options.device = self.device;
         options.fallback = self.fallback;
         options.batch_tokens = self.batch_tokens;
@@ -213,7 +161,7 @@ impl TaskModel {
 impl LanguageModel {
     /// Loads it, with a KV cache for `parallel` answers at once.
     pub(crate) fn load(&self, report: &Report, parallel: usize) -> Result<Llm, Failure> {
-        let options = self.kv_cache.apply_to(self.run_args.language_options()?, parallel);
+        let options = self.kv_cache.apply_to(self.run_args.options()?, parallel);
         Ok(Llm::load(&self.model.parse()?, &options, report)?)
     }
 }

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{err, numbers, out, parse, sconce};
+use sconce_ops::Isa;
 use sconce_testkit::{Arrays, golden, json, worst};
 use serde_json::Value;
 use std::path::Path;
@@ -144,12 +145,13 @@ fn plan_reports_chosen_dtype_reason_and_cosine_bound() {
     let plan_json = |rest: &[&str]| parse(&plan(&[rest, &["--json"]].concat()));
     let auto = plan_json(&["--dtype", "auto", "--isa", "scalar"]);
     assert_eq!((&auto["dtype"], &auto["least_cosine"]), (&"f32".into(), &Value::Null));
-    assert!(auto["chosen"].as_str().unwrap().contains("0.999"), "{auto}");
+    assert!(auto["dtype_reason"].as_str().unwrap().contains("0.999"), "{auto}");
     let (int8, bf16) = (plan_json(&["--dtype", "int8"]), plan_json(&["--dtype", "bf16"]));
-    assert_eq!((&int8["dtype"], &int8["least_cosine"], &int8["chosen"]), (&"int8".into(), &0.995.into(), &Value::Null));
+    assert_eq!((&int8["dtype"], &int8["least_cosine"]), (&"int8".into(), &0.995.into()));
+    assert_eq!(int8["dtype_reason"], "as --dtype int8 asks");
     assert_eq!((&bf16["dtype"], &bf16["least_cosine"]), (&"bf16".into(), &0.9998.into()));
     let text = plan(&["--dtype", "auto", "--isa", "scalar"]);
-    assert!(text.contains("f32, chosen by auto (scalar has nothing faster within a cosine of 0.999 to f32)"), "{text}");
+    assert!(text.contains("f32 (scalar has nothing faster within a cosine of 0.999 to f32)"), "{text}");
     assert!(plan(&["--dtype", "int8"]).contains("cosine to f32 at least 0.995"));
 }
 
@@ -253,4 +255,20 @@ fn closed_output_pipe_exits_with_success() {
     }
     let script = format!("{sconce} plan -q {dir} -d cpu | true; echo ${{PIPESTATUS[0]}}");
     assert_eq!(String::from_utf8_lossy(&bash(&script).stdout).trim(), "0");
+}
+
+/// Where bf16 is twice as fast, a user who named no format learns of it, once.
+#[test]
+fn faster_bf16_is_suggested_once() {
+    let ((dir, ..), home) = (model(), tempfile::tempdir().unwrap());
+    let embed = |rest: &[&str]| {
+        let args = [&["embed", "-m", &dir, "-d", "cpu"][..], rest, &["x"]].concat();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_sconce"));
+        let output = command.args(args).env_remove("SCONCE_CACHE").env("HOME", home.path()).output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap().contains("--dtype auto")
+    };
+    let here = Isa::best().is_twice_as_fast_in_bf16();
+    assert!(!embed(&["--dtype", "f32"]) && !embed(&["--quiet"]) && !embed(&["--isa", "scalar"]));
+    assert_eq!((embed(&[]), embed(&[])), (here, false));
 }

@@ -7,7 +7,7 @@ mod golden;
 
 use common::{err, numbers, out, parse, sconce};
 use golden::{Model, TOLERANCE, assert_close, assert_ran, list, text};
-use sconce_testkit::worst;
+use sconce_testkit::{materialize, worst};
 use serde_json::{Value, json};
 
 #[test]
@@ -330,4 +330,22 @@ fn clip_names_the_unreadable_image() {
     assert!(run(&["-"]).contains("stdin: "));
     assert!(run(&["-", "-"]).contains("more than once"));
     assert!(run(&[broken.to_str().unwrap(), "--format", "npy"]).contains("npy"));
+}
+
+/// A model for another task is refused by its task and the command for it, not by a tensor.
+#[test]
+fn model_for_another_task_names_its_command() {
+    let (embedder, tagger, classifier) =
+        (materialize("st-cls-dense"), materialize("task-tag"), materialize("task-classify"));
+    let refused = |command: &[&str], model: &tempfile::TempDir, task: &str, expected: &str| {
+        let args = [command, &["-m", model.path().to_str().unwrap(), "x", "y"]].concat();
+        let e = err(&args, b"");
+        assert!(e.contains(&format!("is a model for another task, {task}: use `sconce {expected}`")), "{args:?}: {e}");
+    };
+    for command in [&["rerank"][..], &["tag"], &["classify"], &["generate"], &["embed", "--multi"]] {
+        refused(command, &embedder, "embed", "embed");
+    }
+    refused(&["classify"], &tagger, "tag", "tag");
+    refused(&["rerank"], &classifier, "classify", "classify");
+    refused(&["tag"], &classifier, "classify", "classify");
 }

@@ -1,6 +1,5 @@
 //! Errors of the engine.
 
-use crate::sampling::Failure;
 use sconce_formats::FileError;
 use sconce_ops::{DType, Device};
 use std::path::Path;
@@ -148,12 +147,13 @@ impl Error {
     }
 
     /// The error for a result that holds infinities or NaN, with what to do about it.
-    pub(crate) fn unsound(what: &str, device: Device, dtype: DType) -> Error {
+    pub(crate) fn unsound(what: &str, dtype: DType) -> Error {
         let advice = match dtype {
-            DType::F16 => "f16 ends at 65,504: try --dtype bf16 or f32",
-            _ => "the weights may be damaged: fetch them again",
+            DType::F16 => "f16 ends at 65,504: use --dtype bf16",
+            DType::F32 => "the weights may be damaged: download them again",
+            _ => "use --dtype f32",
         };
-        Error::Unsound(format!("{what} in {dtype} on {device} holds infinities or NaN; {advice}"))
+        Error::Unsound(format!("unsound output: {what} in {dtype} holds infinities or NaN; {advice}"))
     }
 
     /// The error for a state that only a bug in Sconce can cause.
@@ -191,15 +191,6 @@ impl From<sconce_text::Error> for Error {
             sconce_text::Error::Input(what) => Error::Input(what),
             // A kind that was added to `text` and not here.
             other => Error::Input(other.to_string()),
-        }
-    }
-}
-
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Error {
-        match failure {
-            Failure::Empty | Failure::NotFinite { .. } => Error::Unsound(failure.to_string()),
-            Failure::NothingAllowed => Error::Input(failure.to_string()),
         }
     }
 }

@@ -11,6 +11,7 @@
 //! ```
 
 mod config;
+mod dtype;
 mod error;
 mod generation;
 mod image;
@@ -25,6 +26,7 @@ mod tasks;
 mod workloads;
 
 pub use config::Prompt;
+pub use dtype::DTypeChoice;
 pub use error::{Error, ErrorClass, Result};
 pub use generation::{Answer, Event, Finish, Generation, NextEvent, Request, SampledToken, Start, Started, Stream};
 pub use image::Image;

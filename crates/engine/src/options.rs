@@ -1,10 +1,11 @@
 //! Options for loading a model.
 
+use crate::dtype::DTypeChoice;
 use crate::error::{Error, Result};
-use crate::plan::{LEAST_AUTO, Verdict, verdict_path};
+use crate::plan::{Verdict, verdict_path};
 use derive_setters::Setters;
 use sconce_hub::{self as hub, Progress};
-use sconce_ops::{DType, Device, DeviceInfo, Isa, KvCacheFormat, Policy, WeightFormat};
+use sconce_ops::{Device, DeviceInfo, KvCacheFormat, Policy};
 use std::str::FromStr;
 
 /// The limit of `batch_tokens`: more than any device can use at once. It keeps a mistyped number
@@ -49,15 +50,6 @@ impl DeviceChoice {
     }
 }
 
-/// The number formats of an encoder.
-pub(crate) struct Format {
-    /// The format of activations, and of matrices unless `weight_format` differs.
-    pub(crate) dtype: DType,
-    pub(crate) weight_format: WeightFormat,
-    /// Why `auto` chose this format.
-    pub(crate) chosen: Option<String>,
-}
-
 /// Options for loading a model.
 #[derive(Clone, Debug, Setters)]
 #[setters(prefix = "with_")]
@@ -69,14 +61,8 @@ pub struct LoadOptions {
     /// Loading reports every fallback.
     pub fallback: bool,
     /// The format of weights and activations.
-    pub dtype: DType,
-    /// Whether encoders use the fastest format of the device whose cosine bound is at least
-    /// [`crate::LEAST_AUTO`], instead of `dtype`.
-    pub auto: bool,
-    /// The storage format of a language model's matrices. `None`: as in the file, if the device can
-    /// multiply that format with activations in `dtype`, else `dtype`. For encoders only int8 is
-    /// possible; otherwise their matrices are in `dtype`.
-    pub weight_format: Option<WeightFormat>,
+    #[setters(into)]
+    pub dtype: DTypeChoice,
     /// Which rungs the ladder may choose.
     pub policy: Policy,
     /// The most tokens in a batch; `None`: what suits the device.
@@ -102,7 +88,8 @@ pub struct LlmOptions {
     /// Tokens that the KV cache holds, over all sequences; at least one sequence of full length.
     /// `None`: enough for all sequences at full length, but at most a quarter of the free memory.
     pub cache_tokens: Option<usize>,
-    /// The format of the KV cache; `None`: f16 where the weights are not f32.
+    /// The format of the KV cache; `None`: that of the activations on a GPU; on a CPU f16 where the
+    /// weights are not f32.
     pub cache_format: Option<KvCacheFormat>,
     /// The most sequences that run at once.
     pub sequences: usize,
@@ -126,7 +113,8 @@ pub struct Seq2SeqLimits {
     pub output: usize,
     /// The most answers that are generated at once; every beam counts as one.
     pub sequences: usize,
-    /// The format of the KV cache; `None`: f16 where the weights are not f32.
+    /// The format of the KV cache; `None`: that of the activations on a GPU; on a CPU f16 where the
+    /// weights are not f32.
     pub cache_format: Option<KvCacheFormat>,
 }
 
@@ -149,9 +137,7 @@ impl LoadOptions {
         LoadOptions {
             device: DeviceChoice::Auto,
             fallback: false,
-            dtype: DType::F32,
-            auto: false,
-            weight_format: None,
+            dtype: DTypeChoice::Default,
             policy: Policy::default(),
             batch_tokens: None,
             hub,
@@ -199,50 +185,6 @@ impl LoadOptions {
             options.policy.withdrawn.extend(withdrawn);
         }
         options
-    }
-
-    /// The formats of an encoder's activations and matrices on `device`, and why `auto` chose them.
-    pub(crate) fn format(&self, device: Device) -> Result<Format> {
-        let weight_format = match self.weight_format {
-            Some(WeightFormat::Bytes) if !self.auto => WeightFormat::Bytes,
-            Some(WeightFormat::Blocks(blocks)) => {
-                let what =
-                    format!("--dtype {blocks} is for language models; encoders take auto, f32, bf16, f16 or int8");
-                return Err(Error::Input(what));
-            }
-            _ => WeightFormat::Activations,
-        };
-        if weight_format == WeightFormat::Bytes && device.is_gpu() {
-            let what = format!("--dtype int8 is for the CPU, and this is {device}; take bf16 or f16, or --device cpu");
-            return Err(Error::Input(what));
-        }
-        if !self.auto {
-            return Ok(Format { dtype: self.dtype, weight_format, chosen: None });
-        }
-        let within = format!(" within a cosine of {LEAST_AUTO} to f32");
-        let (dtype, why) = match device {
-            Device::Cpu => match Isa::of(&self.policy)? {
-                isa if isa.prefers_bf16() => (DType::BF16, format!("the fastest on {isa}{within}")),
-                isa => (DType::F32, format!("{isa} has nothing faster{within}")),
-            },
-            gpu => (DType::F32, format!("nothing else was measured on {gpu}")),
-        };
-        Ok(Format { dtype, weight_format, chosen: Some(why) })
-    }
-
-    /// The storage format of a language model's matrices on `device`.
-    pub(crate) fn lm_weight_format(&self, device: Device) -> Result<WeightFormat> {
-        match (self.weight_format, device) {
-            (Some(WeightFormat::Bytes), _) => {
-                Err(Error::Input("--dtype int8 is for encoders; language models take q8_0".into()))
-            }
-            (Some(weight_format), _) => Ok(weight_format),
-            // Our GPU kernels read quantized blocks with activations of any format, and decode
-            // speed is limited by reading weights.
-            (None, Device::Metal(_) | Device::Cuda(_)) => Ok(WeightFormat::File),
-            (None, _) if self.dtype == DType::F32 => Ok(WeightFormat::File),
-            (None, _) => Ok(WeightFormat::Activations),
-        }
     }
 
     /// Tokens per batch on `device`: enough to keep a GPU's multiprocessors busy, few enough to

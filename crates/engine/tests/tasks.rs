@@ -5,7 +5,7 @@ use sconce_engine::{
     Classifier, Clip, DeviceChoice, Embedder, Embeddings, Image, LoadOptions, M3, MultiVectorEncoder, Precision,
     Prompt, Ranges, RankOptions, Representation, Reranker, SparseEncoder, Strategy, Tagger, TextOrPair,
 };
-use sconce_ops::{DType, Device};
+use sconce_ops::Device;
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
 use serde_json::Value;
 use std::path::Path;
@@ -15,9 +15,7 @@ const F32: f32 = 1e-5;
 
 fn options() -> LoadOptions {
     let cache = std::env::temp_dir();
-    LoadOptions::new(Options::new(cache.clone(), cache))
-        .with_device(DeviceChoice::Only(Device::Cpu))
-        .with_dtype(DType::F32)
+    LoadOptions::new(Options::new(cache.clone(), cache)).with_device(DeviceChoice::Only(Device::Cpu))
 }
 
 fn reference(dir: &Path) -> Reference {

@@ -116,6 +116,18 @@ pub fn seq2seq(config: &Value, weights: &Weights) -> Result<Box<dyn Seq2Seq>> {
     }
 }
 
+/// Whether activations of the architecture are known to exceed the range of f16, so that half
+/// precision must be bf16: T5's feed-forward layers, Gemma's scaled embeddings and residuals, and
+/// Qwen2's first tokens.
+pub fn overflows_f16(config: &Value) -> bool {
+    let kind = |config: &Value| config.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text = config.get("text_config").map(kind).unwrap_or_default();
+    [kind(config), text].iter().any(|kind| {
+        let kind = kind.as_str();
+        SEQ2SEQ.iter().any(|(types, _)| types.contains(&kind)) || GEMMA.contains(&kind) || kind == "qwen2"
+    })
+}
+
 /// Whether an unused tensor may be ignored: the head of another task, or a buffer that training
 /// saved.
 pub fn is_ignorable(name: &str) -> bool {

@@ -59,6 +59,15 @@ impl Device {
         }
     }
 
+    /// Whether products in bf16 are as fast as in f16. True of a GPU that is not in this machine.
+    pub fn has_fast_bf16(self) -> bool {
+        match self {
+            Device::Metal(n) => launch::metal::has_fast_bf16(n),
+            // The oldest supported card has tensor cores for bf16.
+            Device::Cpu | Device::Cuda(_) => true,
+        }
+    }
+
     /// The name without the ordinal: `cpu`, `cuda`, `metal`.
     pub fn kind(self) -> &'static str {
         match self {

@@ -80,8 +80,9 @@ void register_descriptors() {
   for (const char *name : {"setMathMode:", "setMathFloatingPointFunctions:", "setFastMathEnabled:"})
     on_instance("MTLCompileOptions", name, ignore);
 
-  on_class("MTLResidencySetDescriptor", "new",
-           [](Object *, Selector) -> Object * { return make<Plain>("MTLResidencySetDescriptor"); });
+  if (!getenv("METAL_SIM_MACOS_14")) // residency sets came with macOS 15
+    on_class("MTLResidencySetDescriptor", "new",
+             [](Object *, Selector) -> Object * { return make<Plain>("MTLResidencySetDescriptor"); });
   const char *set = "SimMTLResidencySet";
   on_instance(set, "allocationCount", [](ResidencySet *s, Selector) -> size_t { return s->count; });
   on_instance(set, "addAllocation:", [](ResidencySet *s, Selector, Object *) { s->count++; });
@@ -104,6 +105,10 @@ void register_device() {
   on_instance(DEVICE, "architecture", [](Object *, Selector) -> Object * { return make<Plain>("SimMTLArchitecture"); });
   on_instance("SimMTLArchitecture", "name",
               [](Object *, Selector) -> Object * { return make_string(setting("METAL_SIM_ARCH", "applegpu_g14s")); });
+  on_instance(DEVICE, "supportsFamily:", [](Object *, Selector, intptr_t family) -> bool {
+    // MTLGPUFamilyApple1 is 1001; a GPU of another vendor supports none of them.
+    return 1000 < family && family <= 1000 + atoi(setting("METAL_SIM_APPLE_FAMILY", "8"));
+  });
   on_instance(DEVICE, "recommendedMaxWorkingSetSize", [](Object *, Selector) -> uint64_t { return WORKING_SET; });
   on_instance(DEVICE, "currentAllocatedSize", [](Object *, Selector) -> size_t { return metal_sim_allocated(); });
   on_instance(DEVICE, "maxBufferLength", [](Object *, Selector) -> size_t { return WORKING_SET / 2; });

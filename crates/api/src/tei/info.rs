@@ -52,6 +52,8 @@ pub struct ModelInfo {
     pub device: Option<String>,
     /// Format of weights and activations.
     pub dtype: Option<String>,
+    /// Why the model runs in this format.
+    pub dtype_reason: Option<String>,
     /// Source of the model's files.
     pub source: Option<String>,
     /// Longest input, in tokens.

@@ -10,10 +10,12 @@ use crate::vector_output::{Base64, Floats, M3Rows, MultiVectorRows, QuantizedRow
 use crate::window_runner::{ModelCall, ResultOutput, Texts, strings};
 use clap::Args;
 use sconce_engine::{
-    Embedder, Embeddings, Loaded, M3, MultiVectorEncoder, Precision, Prompt, Ranges, RequestContext, SparseEncoder,
+    DType, Device, Embedder, Embeddings, Isa, Loaded, M3, MultiVectorEncoder, Plan, Precision, Prompt, Ranges,
+    RequestContext, SparseEncoder,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -135,7 +137,22 @@ impl Embed {
         }
         writer.finish(&with_run_info(about, &embedder))?;
         summary.report(report, &embedder);
+        self.suggest_bf16(embedder.plan(), report)?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Says once per machine that bf16 would be much faster, if the user left the format open.
+    fn suggest_bf16(&self, plan: &Plan, report: &Report) -> Result<(), Failure> {
+        let run_args = &self.model.run_args;
+        let is_slow = (plan.device, plan.dtype, run_args.dtype) == (Device::Cpu, DType::F32, None)
+            && run_args.isa.unwrap_or_else(Isa::best).is_twice_as_fast_in_bf16();
+        if is_slow && !report.is_quiet() && is_first_time("bf16-suggested", &run_args.options()?.hub.cache) {
+            report.info(
+                "this processor embeds more than twice as fast in bf16, with a cosine of at least 0.999 to f32: \
+                 --dtype auto (this is said once)",
+            );
+        }
+        Ok(())
     }
 
     fn is_ranged(&self) -> bool {
@@ -232,4 +249,10 @@ fn read_ranges(path: &Path) -> Result<Ranges, Failure> {
     let file: RangesFile = serde_json::from_str(&text)
         .map_err(|e| fail(&format!("expected an object with two lists of numbers, low and high: {e}")))?;
     Ok(Ranges::new(file.low, file.high).map_err(|e| fail(&e))?)
+}
+
+/// Whether nothing was marked as `name` in this cache before; it is from now on. If the cache
+/// cannot be written, false.
+fn is_first_time(name: &str, cache: &Path) -> bool {
+    std::fs::create_dir_all(cache).is_ok() && File::create_new(cache.join(name)).is_ok()
 }

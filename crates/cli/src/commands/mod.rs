@@ -63,7 +63,8 @@ pub(crate) fn run_line(model: &dyn Loaded) -> String {
     } else {
         parts.join(", ")
     };
-    format!("{}, {}: {total} op calls, {rungs}", model.plan().device, model.plan().format())
+    let plan = model.plan();
+    format!("{}, {} ({}): {total} op calls, {rungs}", plan.device, plan.format(), plan.dtype_reason)
 }
 
 /// Aligns columns; the first row is the heading.

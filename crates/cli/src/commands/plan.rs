@@ -43,7 +43,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
-        let mut options = self.run_args.language_options()?;
+        let mut options = self.run_args.options()?;
         let files = resolve(&self.model.parse::<Reference>()?, &options.hub, report)?;
         let task = self.task.map_or_else(|| Task::detect(files.root()), Ok)?;
         if !matches!(task, Task::Generate | Task::Seq2Seq) {
@@ -182,14 +182,18 @@ fn as_text(task: Task, plan: &Planned, verdict: &Result<String, String>) -> Stri
     };
     let cache = match plan.cache {
         0 => String::new(),
-        n => format!("\ncache       {} ({} tokens at {})", bytes(n), plan.cache_tokens, bytes(token_bytes(plan))),
+        n => {
+            let format = plan.cache_format.map_or_else(String::new, |format| format!(" in {format}"));
+            let (tokens, each) = (plan.cache_tokens, bytes(token_bytes(plan)));
+            format!("\nKV cache    {} ({tokens} tokens{format} at {each})", bytes(n))
+        }
     };
     let format = match task {
-        Task::Generate | Task::Seq2Seq => String::new(),
-        _ => format!("\nformat      {}", precision(plan)),
+        Task::Generate | Task::Seq2Seq => format!("{} ({})", plan.format(), plan.dtype_reason),
+        _ => precision(plan),
     };
     format!(
-        "{}\n\ntask        {task}\ndevice      {}{format}\nweights     {}{cache}\nworkspace   {} (batches of {} tokens)\n{reach}{unread}\n\n{}",
+        "{}\n\ntask        {task}\ndevice      {}\nformat      {format}\nweights     {}{cache}\nworkspace   {} (batches of {} tokens)\n{reach}{unread}\n\n{}",
         table(&rows),
         plan.device,
         bytes(plan.weights),
@@ -202,11 +206,10 @@ fn as_text(task: Task, plan: &Planned, verdict: &Result<String, String>) -> Stri
     )
 }
 
-/// Format of an encoder, how it was chosen, and the known bound on its error.
+/// Format of an encoder, why, and the known bound on its error.
 fn precision(plan: &Planned) -> String {
-    let chosen = plan.chosen.as_ref().map_or_else(String::new, |why| format!(", chosen by auto ({why})"));
     let bound = plan.bound().map_or_else(String::new, |least| format!("; cosine to f32 at least {least} on MiniLM"));
-    format!("{}{chosen}{bound}", plan.format())
+    format!("{} ({}){bound}", plan.format(), plan.dtype_reason)
 }
 
 /// Bytes of KV cache per token.
@@ -223,10 +226,11 @@ fn as_json(task: Task, plan: &Planned, verdict: &Result<String, String>) -> Valu
         "task": task.to_string(),
         "device": plan.device.to_string(),
         "dtype": plan.format(),
-        "chosen": plan.chosen,
+        "dtype_reason": plan.dtype_reason,
         "least_cosine": if matches!(task, Task::Generate | Task::Seq2Seq) { None } else { plan.bound() },
         "weights_bytes": plan.weights,
         "cache_bytes": plan.cache,
+        "cache_format": plan.cache_format.map(|format| format.to_string()),
         "cache_tokens": plan.cache_tokens,
         "cache_bytes_per_token": token_bytes(plan),
         "workspace_bytes": plan.workspace,

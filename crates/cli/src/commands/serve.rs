@@ -222,7 +222,7 @@ impl Serve {
                 return Err(format!("{flag} is for a single model, but {} were given", self.models.len()).into());
             }
         }
-        let options = self.kv_cache.apply_to(self.run_args.language_options()?, LlmOptions::default().sequences);
+        let options = self.kv_cache.apply_to(self.run_args.options()?, LlmOptions::default().sequences);
         let spec = |given: &String| {
             let mut spec = ModelSpec::new(given, options.clone());
             if let Some(revision) = &self.revision {

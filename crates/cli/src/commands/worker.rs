@@ -98,10 +98,8 @@ impl Worker {
             context: tuning.context.map(usize::try_from).transpose()?,
             kv_dtype: tuning.kv_dtype.as_deref().map(str::parse).transpose()?,
         };
-        let mut spec = ModelSpec::new(
-            &launch.model,
-            kv_cache.apply_to(run_args.language_options()?, LlmOptions::default().sequences),
-        );
+        let mut spec =
+            ModelSpec::new(&launch.model, kv_cache.apply_to(run_args.options()?, LlmOptions::default().sequences));
         // `model` is always a reference, even if it looks like NAME=MODEL: names come from
         // --served-model-name.
         spec.reference.clone_from(&launch.model);

@@ -119,7 +119,7 @@ impl ActiveSequence {
         };
         match threads::map(new.len(), pick).into_iter().collect::<Result<Vec<SampledToken>, Failure>>() {
             Ok(new) => scores.extend(new),
-            Err(failure) => return self.reply.fail(failure.into()),
+            Err(failure) => return self.reply.fail(self.reply.sampling_error(failure)),
         }
         if scores.len() == self.prompt {
             self.reply.scored(&self.scores.take().unwrap_or_default());
@@ -181,7 +181,8 @@ impl ActiveSequence {
     /// computed again.
     fn sample(&mut self, logits: &mut [f32], text: Text<'_>) -> Result<Choice> {
         let mask = self.constraint.as_mut().map(Constraint::mask).transpose()?;
-        let choice = self.sampler.next(logits, text, mask.as_ref().map(TokenMask::words))?;
+        let choice = self.sampler.next(logits, text, mask.as_ref().map(TokenMask::words));
+        let choice = choice.map_err(|failure| self.reply.sampling_error(failure))?;
         if let Some(constraint) = &mut self.constraint {
             constraint.commit(choice.token)?;
         }

@@ -3,12 +3,16 @@
 use super::{Event, Finish, SampledToken};
 use crate::error::Error;
 use crate::runtime::Reply;
+use crate::sampling::Failure;
+use sconce_ops::DType;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The reply of a request with one or several answers. It ends with the last of them.
 pub(crate) struct GenerationReply {
     reply: Arc<Reply<Event>>,
     answers: usize,
+    /// The format of the model's activations.
+    dtype: DType,
     /// Answers that have not ended. Locked while an end is delivered: answers end on several
     /// threads, and the reply accepts nothing after the last.
     left: Mutex<usize>,
@@ -24,10 +28,15 @@ pub(crate) struct Echo {
 }
 
 impl GenerationReply {
-    /// A reply for `answers` answers, which begin with `echo`.
-    pub(crate) fn new(reply: &Arc<Reply<Event>>, answers: usize, echo: Option<Echo>) -> Arc<GenerationReply> {
+    /// A reply for `answers` answers, which begin with `echo`, of a model in `dtype`.
+    pub(crate) fn new(
+        reply: &Arc<Reply<Event>>,
+        answers: usize,
+        echo: Option<Echo>,
+        dtype: DType,
+    ) -> Arc<GenerationReply> {
         let (reply, left, echo) = (reply.clone(), Mutex::new(answers), Mutex::new(echo));
-        Arc::new(GenerationReply { reply, answers, left, echo })
+        Arc::new(GenerationReply { reply, answers, dtype, left, echo })
     }
 
     /// Called when the prompt's first step begins, with the number of its tokens in the prefix
@@ -66,6 +75,20 @@ impl GenerationReply {
         self.reply.fail(error);
     }
 
+    /// The error for a token that could not be sampled.
+    pub(crate) fn sampling_error(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::NotFinite { .. } => self.unsound(),
+            Failure::Empty => Error::Unsound(failure.to_string()),
+            Failure::NothingAllowed => Error::Input(failure.to_string()),
+        }
+    }
+
+    /// The error for logits that are not finite.
+    pub(crate) fn unsound(&self) -> Error {
+        Error::unsound("a row of logits", self.dtype)
+    }
+
     fn take_echo(&self, which: impl FnOnce(&Echo) -> bool) -> Option<Echo> {
         self.echo.lock().unwrap_or_else(PoisonError::into_inner).take_if(|echo| which(echo))
     }
@@ -91,7 +114,7 @@ mod tests {
             let (sender, events) = mpsc::channel();
             let sink = Box::new(move |event| drop(sender.send(event)));
             let reply = Arc::new(Reply::new(RequestContext::default(), Device::Cpu, sink));
-            let generation = GenerationReply::new(&reply, ANSWERS, None);
+            let generation = GenerationReply::new(&reply, ANSWERS, None, DType::F32);
             let start = Barrier::new(ANSWERS);
             std::thread::scope(|scope| {
                 for answer in 0..ANSWERS {

@@ -10,7 +10,7 @@ pub(crate) use trace::{PlanDetails, Trace};
 pub use verdict::{Verdict, verdict_path};
 
 use crate::error::{Error, Result};
-use sconce_ops::{DType, Device, Step, WeightFormat};
+use sconce_ops::{DType, Device, KvCacheFormat, Step, WeightFormat};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ pub const LEAST_AUTO: f64 = 0.999;
 const LEAST_HALF: f64 = 0.9998;
 const LEAST_BYTES: f64 = 0.995;
 
-// So `auto` chooses only between f32 and bf16: see `LoadOptions::format`.
+// So `auto` chooses only between f32 and bf16: see `DTypeChoice`.
 const _: () = assert!(LEAST_HALF >= LEAST_AUTO && LEAST_BYTES < LEAST_AUTO);
 
 /// A plan, with the memory layout of one kind of model.
@@ -42,14 +42,16 @@ pub struct Plan {
     pub dtype: DType,
     /// The storage format of matrices.
     pub weight_format: WeightFormat,
-    /// Why `auto` chose this format for an encoder.
-    pub chosen: Option<String>,
+    /// Why it runs in this format.
+    pub dtype_reason: String,
     /// Every op call of a forward pass.
     pub steps: Vec<Step>,
     /// Bytes of weights, as packed for the device.
     pub weights: u64,
     /// Bytes of the KV cache, of language models.
     pub cache: u64,
+    /// The format of the KV cache.
+    pub cache_format: Option<KvCacheFormat>,
     /// Tokens that the KV cache holds, over all sequences.
     pub cache_tokens: usize,
     /// The most bytes that tensors of one batch hold at once. Buffers that the pool keeps between
@@ -129,7 +131,7 @@ impl Plan {
         if self.bytes() > free {
             let advice = match self.dtype {
                 _ if self.weights.saturating_add(self.workspace) <= free => "try a smaller --context",
-                DType::F32 if self.cache > 0 => "try --dtype q4_k",
+                _ if self.cache > 0 && !matches!(self.weight_format, WeightFormat::Blocks(_)) => "try --dtype q4_k",
                 _ if self.weights < free && self.batch_tokens > self.max_tokens => "try a smaller --batch-tokens",
                 DType::F32 => "try --dtype bf16",
                 _ => "try another --device",

@@ -1,8 +1,9 @@
 //! Plans a model: runs its own load and forward on phantoms and reads the ledger.
 
 use super::Plan;
+use crate::dtype::Formats;
 use crate::error::Result;
-use sconce_ops::{DType, Device, Ladder, Place, Policy, Step, WeightFormat, replay};
+use sconce_ops::{Device, KvCacheFormat, Ladder, Place, Policy, Step, replay};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -25,9 +26,8 @@ pub(crate) struct Trace {
 
 /// The parts of a plan that a trace cannot measure.
 pub(crate) struct PlanDetails {
-    pub(crate) dtype: DType,
-    pub(crate) weight_format: WeightFormat,
-    pub(crate) chosen: Option<String>,
+    pub(crate) formats: Formats,
+    pub(crate) cache_format: Option<KvCacheFormat>,
     pub(crate) cache_tokens: usize,
     pub(crate) batch_tokens: usize,
     pub(crate) max_tokens: usize,
@@ -84,7 +84,14 @@ impl Trace {
     /// The plan: loading, then a pass of `steps`. `copied` bytes of results are copied to the host
     /// besides.
     pub(crate) fn plan(self, steps: Vec<Step>, copied: u64, details: PlanDetails) -> Plan {
-        let PlanDetails { dtype, weight_format, chosen, cache_tokens, batch_tokens, max_tokens, .. } = details;
+        let PlanDetails {
+            formats: Formats { dtype, weight_format, why, .. },
+            cache_format,
+            cache_tokens,
+            batch_tokens,
+            max_tokens,
+            ..
+        } = details;
         let PlanDetails { dimension, vocabulary, most_sequences, root, unread, .. } = details;
         let (device, weights, cache, recorded) = (self.device, self.weights, self.cache, self.recorded);
         let workspace = self.workspace.saturating_add(recorded).saturating_add(copied);
@@ -93,10 +100,11 @@ impl Trace {
             device,
             dtype,
             weight_format,
-            chosen,
+            dtype_reason: why,
             steps,
             weights,
             cache,
+            cache_format,
             cache_tokens,
             workspace,
             recorded,

@@ -63,10 +63,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Empty => write!(f, "the model returned no logits"),
-            Failure::NotFinite { token, logit } => write!(
-                f,
-                "the logit of token {token} is {logit}; the model's numbers overflow in this dtype: try --dtype bf16 or f32"
-            ),
+            Failure::NotFinite { token, logit } => write!(f, "the logit of token {token} is {logit}"),
             Failure::NothingAllowed => write!(f, "the constraint allows no token here; check the grammar or schema"),
         }
     }

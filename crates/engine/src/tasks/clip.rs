@@ -10,7 +10,9 @@ use crate::image::{Image, Processor};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, Encode, Parts, Pipeline, Session, Texts, dummy_sequences};
+use crate::workloads::encode::{
+    self, Encode, Parts, Pipeline, Session, Texts, dummy_sequences, sanity_tokens, varied_ids,
+};
 use sconce_formats::optional_json;
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Dual, DualKind, Images, Limits, Sequence, TextTower, VisionTower, dual};
@@ -131,8 +133,8 @@ impl Clip {
             })?);
         }
         if let Some(i) = values.iter().position(|v| !v.is_finite()) {
-            let what = format!("image {}: its result", i / dimension + 1);
-            return Err(Error::unsound(&what, self.session.plan.device, self.session.plan.dtype));
+            let what = format!("the result of image {}", i / dimension + 1);
+            return Err(Error::unsound(&what, self.session.plan.dtype));
         }
         Ok(Embeddings { values, dimension, tokens: Vec::new(), truncated: Vec::new() })
     }
@@ -251,7 +253,7 @@ impl Pipeline for Towers {
 
     fn sanity_check(&self, place: &Place) -> Result<Vec<Tensor>> {
         let limits = self.limits();
-        let ids = (0..limits.positions.min(8)).map(|i| (i % limits.vocabulary) as u32).collect();
+        let ids = varied_ids(sanity_tokens(place.device()).min(limits.positions), limits.vocabulary);
         let batch = Batch::new(&[Sequence { ids, ..Sequence::default() }], limits, place)?;
         let mut outputs = self.forward(&batch, &[0])?;
         outputs.push(self.encode_images(&[&self.blank_image()], place)?);

@@ -102,6 +102,10 @@ impl TaskType for Embedder {
         let is_pooled = facts.has_module("Pooling") || facts.has_module("StaticEmbedding");
         is_pooled || (facts.is_gguf_embedder() && !facts.is_sequence_classifier())
     }
+    fn also_reads(_: &FileFacts) -> bool {
+        // Hidden states of any encoder can be pooled.
+        true
+    }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
         encode::plan::<SentencePipeline>(files, device, options, SentenceSpec::read)
     }

@@ -41,6 +41,9 @@ impl TaskType for Norms {
         // Any encoder works, so no files are made for this task.
         false
     }
+    fn also_reads(_: &FileFacts) -> bool {
+        true
+    }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
         encode::plan::<Mean>(files, device, options, spec)
     }

@@ -41,15 +41,37 @@ use std::str::FromStr;
 pub(crate) trait TaskType: Loaded + Sized {
     /// Whether the files are of a model for this task.
     fn serves(facts: &FileFacts) -> bool;
+    /// Whether the task can use the files although they are made for another.
+    fn also_reads(_: &FileFacts) -> bool {
+        false
+    }
     /// Plans the model without loading it, on a device that need not be in this machine.
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan>;
     /// Plans, loads and checks the model.
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Self>;
+
+    /// Refuses files that are made for another task, and says which command reads them.
+    fn check_files(files: &Files) -> Result<()> {
+        let facts = FileFacts::read(files.root())?;
+        if Self::serves(&facts) || Self::also_reads(&facts) {
+            return Ok(());
+        }
+        match Task::made_for(&facts) {
+            None if facts.class().is_empty() => Ok(()),
+            made_for => {
+                let task = made_for.unwrap_or(Task::Embed);
+                let what = format!("is a model for another task, {task}: use `sconce {}`", task.command());
+                Err(Error::file(files.root(), what))
+            }
+        }
+    }
 }
 
 /// Finds the files of a model and loads them for a task.
 fn load<T: TaskType>(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<T> {
-    T::load_files(&hub::resolve(reference, &options.hub, progress)?, options, progress)
+    let files = hub::resolve(reference, &options.hub, progress)?;
+    T::check_files(&files)?;
+    T::load_files(&files, options, progress)
 }
 
 macro_rules! tasks {
@@ -86,7 +108,10 @@ macro_rules! tasks {
             /// machine.
             pub fn plan(self, files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
                 match self {
-                    $($(#[cfg($cfg)])? Task::$task => <$model>::plan_files(files, device, options),)*
+                    $($(#[cfg($cfg)])? Task::$task => {
+                        <$model>::check_files(files)?;
+                        <$model>::plan_files(files, device, options)
+                    })*
                 }
             }
 
@@ -94,6 +119,7 @@ macro_rules! tasks {
             pub fn load(self, files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<TaskModel> {
                 match self {
                     $($(#[cfg($cfg)])? Task::$task => {
+                        <$model>::check_files(files)?;
                         <$model>::load_files(files, options, progress).map(TaskModel::$task)
                     })*
                 }
@@ -129,10 +155,23 @@ tasks! {
 impl Task {
     /// The task that the files in `root`, a folder or a GGUF file, are made for.
     pub fn detect(root: &Path) -> Result<Task> {
-        let facts = FileFacts::read(root)?;
-        let found = Task::ALL.iter().copied().find(|task| task.serves(&facts));
         // An encoder without a head and without pooling settings is used for embeddings.
-        Ok(found.unwrap_or(Task::Embed))
+        Ok(Task::made_for(&FileFacts::read(root)?).unwrap_or(Task::Embed))
+    }
+
+    fn made_for(facts: &FileFacts) -> Option<Task> {
+        Task::ALL.iter().copied().find(|task| task.serves(facts))
+    }
+
+    /// The command that runs the task.
+    fn command(self) -> &'static str {
+        match self {
+            Task::Sparse => "embed --sparse",
+            Task::Multi => "embed --multi",
+            Task::M3 => "embed --sparse --multi",
+            Task::Seq2Seq => "generate",
+            task => task.name(),
+        }
     }
 }
 

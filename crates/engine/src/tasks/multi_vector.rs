@@ -99,6 +99,9 @@ impl TaskType for MultiVectorEncoder {
     fn serves(facts: &FileFacts) -> bool {
         facts.has_module("MultiVectorMask") || facts.has_module("Dense") || facts.class() == "HF_ColBERT"
     }
+    fn also_reads(facts: &FileFacts) -> bool {
+        facts.has_m3
+    }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
         OrM3::<ColbertPipeline>::plan(files, device, options, ColbertSpec::read)
     }

@@ -97,6 +97,9 @@ impl TaskType for SparseEncoder {
     fn serves(facts: &FileFacts) -> bool {
         facts.has_module("SpladePooling")
     }
+    fn also_reads(facts: &FileFacts) -> bool {
+        facts.has_m3 || facts.class().ends_with("ForMaskedLM")
+    }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
         OrM3::<Splade>::plan(files, device, options, SpladeSpec::read)
     }

@@ -168,4 +168,9 @@ pub(crate) mod metal {
         }
     }
     unavailable!(Metal, "this build has no Metal; it is built in on macOS");
+
+    /// As on the chips of the last years.
+    pub(crate) fn has_fast_bf16(_: usize) -> bool {
+        true
+    }
 }

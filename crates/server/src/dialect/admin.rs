@@ -16,7 +16,6 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use sconce_api::admin::{LoadRequest, ModelState, UnloadRequest};
-use sconce_engine::WeightFormat;
 use sconce_engine::hub::Reference;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
@@ -125,9 +124,6 @@ fn spec(app: &App, body: &LoadRequest) -> Result<ModelSpec, Fault> {
     }
     if let Some(dtype) = &body.dtype {
         spec.load.dtype = dtype.parse().map_err(|e| refused("dtype")(&e))?;
-        // The command line's weight format belongs to the command line's dtype.
-        (spec.load.auto, spec.load.weight_format) =
-            (false, spec.load.weight_format.filter(|format| *format != WeightFormat::Bytes));
     }
     spec.load.llm.context = body.context.or(spec.load.llm.context);
     Ok(spec)

@@ -71,7 +71,7 @@ impl Bench {
         if self.ops {
             return self.time_ops();
         }
-        let options = self.model.run_args.language_options()?;
+        let options = self.model.run_args.options()?;
         let files = resolve(&self.model.model.parse()?, &options.hub, report)?;
         match Task::detect(files.root())? {
             Task::Generate | Task::Seq2Seq if self.compare.compare => Err("--compare is for embedding models".into()),

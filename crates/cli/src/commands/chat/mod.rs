@@ -74,7 +74,7 @@ impl Chat {
             if let Err(e @ Error::Template(TemplateError::Absent)) = session.prompt(&Conversation::probe()) {
                 return Err(e.into());
             }
-            let history = self.model.run_args.language_options()?.hub.cache.join("chat-history");
+            let history = self.model.run_args.options()?.hub.cache.join("chat-history");
             return editor::converse(&mut session, &self.model.model, &history);
         };
         session.conversation.add_user(&message);

@@ -49,7 +49,7 @@ impl Generator {
     /// Loads the model, with a KV cache for as many answers as may run at once; for a language
     /// model and a single prompt, only that prompt's.
     pub(super) fn load(flags: &Generate, only: Option<&Prompt>, report: &Report) -> Result<Generator, Failure> {
-        let mut options = flags.model.run_args.language_options()?;
+        let mut options = flags.model.run_args.options()?;
         let files = resolve(&flags.model.model.parse()?, &options.hub, report)?;
         let answers = only.map(|prompt| PromptOptions::new(prompt, flags).answers());
         if Task::detect(files.root())? != Task::Seq2Seq {

@@ -88,6 +88,9 @@ impl TaskType for Reranker {
     fn serves(facts: &FileFacts) -> bool {
         facts.is_sequence_classifier() && labels(&facts.config).is_ok_and(|labels| labels.len() == 1)
     }
+    fn also_reads(facts: &FileFacts) -> bool {
+        llm::is_llm_reranker(facts)
+    }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
         encode::plan::<ClassifierPipeline>(files, device, options, |dir| spec(dir, Representation::Pooler))
     }
@@ -126,7 +129,9 @@ impl Reranker {
         representation: Representation,
         progress: &dyn Progress,
     ) -> Result<Reranker> {
-        Self::load_files_with(&hub::resolve(reference, &options.hub, progress)?, options, representation, progress)
+        let files = hub::resolve(reference, &options.hub, progress)?;
+        Self::check_files(&files)?;
+        Self::load_files_with(&files, options, representation, progress)
     }
 
     fn load_files_with(

@@ -6,7 +6,7 @@ mod model;
 mod tests;
 
 pub use activity::Activity;
-pub(crate) use model::{DecodeLayout, PAGE, default_cache_format};
+pub(crate) use model::{DecodeLayout, PAGE};
 
 use crate::error::{Error, Result};
 use crate::generation::{ActiveSequence, Event, GenerateRequest, GenerationReply, NextToken, StepOutput};
@@ -19,7 +19,7 @@ use activity::Counts;
 use model::{LmModel, StepResult};
 use sconce_formats::Model;
 use sconce_ops::replay::GraphCache;
-use sconce_ops::{Device, KvCache, KvCacheShape, Place, SamplingParams, threads};
+use sconce_ops::{DType, Device, KvCache, KvCacheShape, Place, SamplingParams, threads};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -60,6 +60,7 @@ struct Sampling<'a> {
 /// The workload of a language model.
 pub(crate) struct Decode {
     model: LmModel,
+    dtype: DType,
     layout: DecodeLayout,
     shape: KvCacheShape,
     place: Place,
@@ -94,10 +95,11 @@ impl Workload for Decode {
     fn load(
         root: &PathBuf,
         Planned { plan, layout }: &Planned<DecodeLayout>,
-        options: &LoadOptions,
+        _: &LoadOptions,
         place: &Place,
     ) -> Result<Decode> {
-        let (model, _) = LmModel::load(&Model::open(root)?, options, (plan.weight_format, layout.context), place)?;
+        let formats = (plan.dtype, plan.weight_format);
+        let (model, _) = LmModel::load(&Model::open(root)?, formats, layout.context, place)?;
         let shape = model.shape(root)?;
         let cache = KvCache::new(shape, layout.pages * PAGE, layout.cache_format, place)?;
         Ok(Decode {
@@ -106,6 +108,7 @@ impl Workload for Decode {
             budget: Budget { tokens: plan.batch_tokens, sequences: layout.sequences },
             passes: GraphCache::new(place, plan.recorded)?,
             model,
+            dtype: plan.dtype,
             layout: layout.clone(),
             shape,
             place: place.clone(),
@@ -119,7 +122,7 @@ impl Workload for Decode {
     }
 
     fn sanity_check(&self) -> Result<()> {
-        self.model.sanity_check(self.shape, self.layout.cache_format, &self.place)
+        self.model.sanity_check(self.shape, (self.layout.cache_format, self.dtype), &self.place)
     }
 
     fn dry_run(&self, tokens: usize) -> Result<()> {
@@ -136,7 +139,7 @@ impl Workload for Decode {
 
     fn submit(&mut self, id: RequestId, mut request: GenerateRequest, reply: &Arc<Reply<Event>>) {
         let n = request.params.n.max(1) as usize;
-        let reply = GenerationReply::new(reply, n, request.echo.take());
+        let reply = GenerationReply::new(reply, n, request.echo.take(), self.dtype);
         let mut constraints = std::mem::take(&mut request.constraints).into_iter();
         let answers = (0..n).map(|answer| ActiveSequence::new(answer, &request, constraints.next(), &reply));
         let mut answers = answers.collect::<Vec<_>>().into_iter();

@@ -5,6 +5,7 @@ use crate::kv::{Blocks, SeqId};
 use crate::options::{LlmOptions, LoadOptions};
 use crate::plan::{PlanDetails, Planned, Trace};
 use crate::schedule::Step;
+use crate::workloads::encode::{sanity_tokens, varied_ids};
 use sconce_formats::Model;
 use sconce_models::{Batch, CONTEXT, Encoder, LmHead, TokenChunk, encoder, lm_head};
 use sconce_ops::replay::{self, Fill, Given, GraphCache, Pass};
@@ -54,8 +55,8 @@ fn default_cache_tokens(context: usize, sequences: usize, most: u64) -> usize {
 pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result<Planned<DecodeLayout>> {
     let LlmOptions { context: wanted, cache_tokens, cache_format, sequences } = options.llm;
     let sequences = sequences.max(1);
-    let weight_format = options.lm_weight_format(device)?;
     let model = Model::open(root)?;
+    let formats = options.dtype.of_decoder(&model, device)?;
     let trained = trained_length(&model.config)?;
     let context = wanted.unwrap_or(DEFAULT_CONTEXT).min(trained);
     if let Some(wanted) = wanted.filter(|wanted| *wanted > trained) {
@@ -69,9 +70,10 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
     }
     let step_tokens = options.batch_tokens.unwrap_or(STEP_TOKENS).clamp(sequences + 1, context.max(sequences + 1));
     let mut trace = Trace::new(device, &options.policy);
-    let (loaded, unread) = trace.load(|place| LmModel::load(&model, options, (weight_format, context), place))?;
+    let (loaded, unread) =
+        trace.load(|place| LmModel::load(&model, (formats.dtype, formats.weight_format), context, place))?;
     let (shape, limits, place) = (loaded.shape(root)?, loaded.encoder.limits(), trace.place.clone());
-    let cache_format = cache_format.map_or_else(|| default_cache_format(&model, weight_format, device, options), Ok)?;
+    let cache_format = cache_format.unwrap_or(formats.cache_format);
     let row = shape.bytes(cache_format) as u64;
     let cache_tokens = match cache_tokens {
         Some(n) if n < context => {
@@ -106,9 +108,8 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
     let rows = if device.is_gpu() { 0 } else { sequences.saturating_mul(limits.vocabulary) };
     let copied = (rows as u64).saturating_mul(DType::F32.size() as u64);
     let details = PlanDetails {
-        dtype: options.dtype,
-        weight_format,
-        chosen: None,
+        formats,
+        cache_format: Some(cache_format),
         cache_tokens: pages * PAGE,
         batch_tokens: step_tokens,
         max_tokens: context,
@@ -120,18 +121,6 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
     };
     let layout = DecodeLayout { cache_format, pages, context, sequences };
     Ok(Planned { plan: trace.plan(steps, copied, details), layout })
-}
-
-/// The default format of a KV cache. Half precision halves the bytes that every token reads, and
-/// its error is smaller than that of any quantized format of weights.
-pub(crate) fn default_cache_format(
-    model: &Model,
-    weight_format: WeightFormat,
-    device: Device,
-    options: &LoadOptions,
-) -> Result<KvCacheFormat> {
-    let is_full = device.is_gpu() || weight_format == WeightFormat::Activations || is_f32(model)?;
-    Ok(KvCacheFormat::Float(if is_full { options.dtype } else { DType::F16 }))
 }
 
 /// The longest sequence that the model was trained for.
@@ -161,13 +150,13 @@ impl LmModel {
     /// Loads the model from its files. Returns the names of unread weights too.
     pub(crate) fn load(
         model: &Model,
-        options: &LoadOptions,
-        (weight_format, context): (WeightFormat, usize),
+        (dtype, weight_format): (DType, WeightFormat),
+        context: usize,
         place: &Place,
     ) -> Result<(LmModel, Vec<String>)> {
         let mut config = model.config.clone();
         config[CONTEXT] = context.into();
-        let weights = Weights::new(model.store.clone(), options.dtype, place.clone()).with_format(weight_format);
+        let weights = Weights::new(model.store.clone(), dtype, place.clone()).with_format(weight_format);
         let encoder = encoder(&config, &weights).map_err(|e| Error::from(e).with_root(&model.root))?;
         let head = lm_head(&config, &weights).map_err(|e| Error::from(e).with_root(&model.root))?;
         Ok((LmModel { encoder, head }, weights.unused()))
@@ -263,14 +252,20 @@ impl LmModel {
         Ok(cache.copy(&rows, &rows)?)
     }
 
-    /// Runs a short sequence through a separate KV cache: the logits must be finite, and sampling
-    /// on the device must choose the right token.
-    pub(super) fn sanity_check(&self, shape: KvCacheShape, cache_format: KvCacheFormat, place: &Place) -> Result<()> {
-        let cache = KvCache::new(shape, PAGE, cache_format, place)?;
+    /// Runs a text in two parts through a separate KV cache: the logits must be finite, and
+    /// sampling on the device must choose the right token.
+    pub(super) fn sanity_check(
+        &self,
+        shape: KvCacheShape,
+        (cache_format, dtype): (KvCacheFormat, DType),
+        place: &Place,
+    ) -> Result<()> {
         let limits = self.encoder.limits();
-        let ids: Vec<u32> = (0..limits.positions.min(8)).map(|i| (i % limits.vocabulary) as u32).collect();
+        let ids = varied_ids(sanity_tokens(place.device()).min(limits.positions), limits.vocabulary);
+        let pages = ids.len().div_ceil(PAGE);
+        let cache = KvCache::new(shape, pages * PAGE, cache_format, place)?;
         let (first, rest) = ids.split_at(ids.len() / 2);
-        let table: Arc<[u32]> = [0].into();
+        let table: Arc<[u32]> = (0..pages as u32).collect();
         let chunk = |ids: &[u32], start| TokenChunk { ids: ids.to_vec(), start, table: table.clone(), wanted: 1 };
         for chunk in [chunk(first, 0), chunk(rest, first.len())] {
             if chunk.ids.is_empty() {
@@ -280,8 +275,7 @@ impl LmModel {
             let chosen = self.sample(&logits, &[SamplingParams::BEST])?.map(|token| token.to_u32()).transpose()?;
             let logits = logits.to_f32()?;
             if !logits.iter().all(|v| v.is_finite()) {
-                let what = "sanity check failed: the model's logits hold infinities or NaN; the weights may be damaged";
-                return Err(Error::Unsound(what.into()));
+                return Err(Error::unsound("the sanity check's row of logits", dtype));
             }
             if chosen.is_some_and(|chosen| chosen.first().copied() != sample_row(&logits, &SamplingParams::BEST)) {
                 let what = "sanity check failed: the device did not sample the likeliest token; run `sconce doctor` to check its kernels";
@@ -316,18 +310,6 @@ impl Pass for DecodePass<'_> {
         let hidden = self.model.encoder.forward(batch, &mut |_, _| ())?;
         Ok(vec![self.model.head.forward(&hidden)?])
     }
-}
-
-/// Whether the first matrix in the files is f32.
-fn is_f32(model: &Model) -> Result<bool> {
-    let names = model.store.names();
-    for name in names.iter().filter(|name| name.ends_with("weight") && name.contains(".0.")) {
-        // Norms are f32 beside weights of any format.
-        if let Some(raw) = model.store.get(name)?.filter(|raw| raw.dims.len() == 2) {
-            return Ok(raw.stored == sconce_ops::Stored::Float(DType::F32));
-        }
-    }
-    Ok(false)
 }
 
 /// Rows of a page.

@@ -8,7 +8,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use pipeline::{Parts, Pipeline, dummy_sequences};
+pub(crate) use pipeline::{Parts, Pipeline, dummy_sequences, sanity_tokens, varied_ids};
 pub use session::Outputs;
 pub(crate) use session::{Session, Texts, plan};
 
@@ -17,6 +17,7 @@ use crate::options::LoadOptions;
 use crate::plan::Planned;
 use crate::runtime::{QueueStats, Reply, RequestId, Workload};
 use crate::schedule::{Budget, EncodeQueue};
+use sconce_formats::Model;
 use sconce_models::{Batch, Sequence};
 use sconce_ops::replay::{self, Fill, Given, GraphCache, Pass};
 use sconce_ops::{DType, Device, Place, Segments, Tensor};
@@ -150,7 +151,7 @@ impl<P: Pipeline> Workload for Encode<P> {
     }
 
     fn load(spec: &P::Spec, Planned { plan, .. }: &Planned<()>, _: &LoadOptions, place: &Place) -> Result<Encode<P>> {
-        let parts = Parts::open(&plan.root, (plan.dtype, plan.weight_format), place.clone())?;
+        let parts = Parts::new(Model::open(&plan.root)?, (plan.dtype, plan.weight_format), place.clone());
         let pipeline = P::load(&parts, spec).map_err(|e| e.with_root(&plan.root))?;
         let budget = Budget { tokens: plan.batch_tokens, sequences: plan.most_sequences };
         Ok(Encode {
@@ -169,7 +170,7 @@ impl<P: Pipeline> Workload for Encode<P> {
     fn sanity_check(&self) -> Result<()> {
         for result in self.pipeline.sanity_check(&self.place)? {
             if !result.to_f32()?.iter().all(|v| v.is_finite()) {
-                return Err(Error::unsound("sanity check failed: the model's output", self.place.device(), self.dtype));
+                return Err(Error::unsound("the sanity check's result", self.dtype));
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use crate::config::InputSpec;
 use crate::error::{Error, Result};
-use crate::options::{Format, LoadOptions};
+use crate::options::LoadOptions;
 use crate::plan::{Plan, PlanDetails, Trace};
 use sconce_formats::{Checkpoint, Model};
 use sconce_models::{Batch, Encoder, Limits, Sequence, encoder};
@@ -29,10 +29,10 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    pub(crate) fn open(root: &Path, (dtype, weight_format): (DType, WeightFormat), place: Place) -> Result<Parts> {
-        let Model { config, store, .. } = Model::open(root)?;
+    pub(crate) fn new(model: Model, (dtype, weight_format): (DType, WeightFormat), place: Place) -> Parts {
+        let Model { root, config, store, .. } = model;
         let weights = Weights::new(store, dtype, place.clone()).with_format(weight_format);
-        Ok(Parts { root: root.to_path_buf(), config, weights, dtype, place })
+        Parts { root, config, weights, dtype, place }
     }
 
     /// The encoder. Fails if the files declare an attention direction that we do not support.
@@ -98,22 +98,26 @@ pub(crate) trait Pipeline: Sized + 'static {
         }
         Ok(())
     }
-    /// Runs a short sequence; its outputs must be finite.
+    /// Runs texts of several lengths; their outputs must be finite.
     fn sanity_check(&self, place: &Place) -> Result<Vec<Tensor>> {
         let limits = self.limits();
-        let ids = (0..limits.positions.min(8)).map(|i| (i % limits.vocabulary) as u32).collect();
-        self.forward(&Batch::new(&[Sequence { ids, ..Sequence::default() }], limits, place)?, &[0])
+        let longest = sanity_tokens(place.device());
+        let sequence =
+            |n: usize| Sequence { ids: varied_ids(n.min(limits.positions), limits.vocabulary), ..Sequence::default() };
+        let sequences = [3, 17, longest].map(sequence);
+        self.forward(&Batch::new(&sequences, limits, place)?, &[0; 3])
     }
 }
 
 /// Plans a pipeline on a device that need not be in this machine.
 pub(super) fn plan<P: Pipeline>(spec: &P::Spec, device: Device, options: &LoadOptions) -> Result<Plan> {
     let budget = options.batch_tokens(device)?;
-    let Format { dtype, weight_format, chosen } = options.format(device)?;
     let InputSpec { root, max_tokens, .. } = P::input_spec(spec);
+    let model = Model::open(root)?;
+    let formats = options.dtype.of_encoder(&model, device, &options.policy)?;
     let mut trace = Trace::new(device, &options.policy);
     let (pipeline, unread, trained) = trace.load(|place| {
-        let parts = Parts::open(root, (dtype, weight_format), place.clone())?;
+        let parts = Parts::new(model, (formats.dtype, formats.weight_format), place.clone());
         let pipeline = P::load(&parts, spec).map_err(|e| e.with_root(root))?;
         let mut unread = parts.weights.unused();
         unread.extend(pipeline.unread());
@@ -142,9 +146,8 @@ pub(super) fn plan<P: Pipeline>(spec: &P::Spec, device: Device, options: &LoadOp
     let captured = replay::most_tokens(device).unwrap_or(0);
     trace.captured_pass(|| pipeline.dry_run(&place, captured.min(batch_tokens), captured.min(max_tokens)))?;
     let details = PlanDetails {
-        dtype,
-        weight_format,
-        chosen,
+        formats,
+        cache_format: None,
         cache_tokens: 0,
         batch_tokens,
         max_tokens,
@@ -155,6 +158,18 @@ pub(super) fn plan<P: Pipeline>(spec: &P::Spec, device: Device, options: &LoadOp
         unread,
     };
     Ok(trace.plan(steps, 0, details))
+}
+
+/// The length of the longest text in a sanity check: that of a paragraph on a GPU, where formats
+/// overflow and tokens are cheap.
+pub(crate) fn sanity_tokens(device: Device) -> usize {
+    if device.is_gpu() { 256 } else { 32 }
+}
+
+/// Ids from all over the vocabulary.
+pub(crate) fn varied_ids(n: usize, vocabulary: usize) -> Vec<u32> {
+    // The step is a prime near the golden ratio of 2^32, so that neighbours are far apart.
+    (0..n as u64).map(|i| (i.wrapping_mul(2_654_435_761) % vocabulary.max(1) as u64) as u32).collect()
 }
 
 /// `tokens` tokens in at most `most` sequences of `length`, the last one shorter.

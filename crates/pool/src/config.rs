@@ -1,6 +1,7 @@
 //! Configuration of a manager: its flags and `pool.toml`.
 
 use crate::core::{Leaving, Origin, Record, Spec, Timings};
+use sconce_api::hosts::AllowedHosts;
 use sconce_api::pool::PORT;
 use sconce_api::worker::Tuning;
 use serde::Deserialize;
@@ -17,6 +18,9 @@ pub struct PoolFile {
     pub hostname: Option<String>,
     /// Port to listen on; 9200 by default.
     pub port: Option<u16>,
+    /// Host names that requests may use besides localhost.
+    #[serde(default)]
+    pub allowed_hosts: Vec<String>,
     /// Directory of the manager's own files.
     pub state: Option<PathBuf>,
     /// Ports of workers, `9300-9399`; any free ports by default.
@@ -153,6 +157,8 @@ pub struct Config {
     pub hostname: String,
     /// Port to listen on; 0 takes any free one.
     pub port: u16,
+    /// Host names that requests may have besides those of loopback.
+    pub allowed_hosts: Vec<String>,
     /// Directory of the manager's own files.
     pub state: PathBuf,
     /// Key that clients must send, if any.
@@ -179,6 +185,11 @@ pub struct Config {
 }
 
 impl Config {
+    /// The host names that requests may have.
+    pub(crate) fn allowed_hosts(&self) -> AllowedHosts {
+        AllowedHosts::new(Some(&self.hostname), self.api_key.is_some(), &self.allowed_hosts)
+    }
+
     /// The configuration of a file, with `binary` as the command and `state` as the state directory
     /// if the file names none.
     pub fn new(file: PoolFile, binary: PathBuf, state: impl FnOnce(u16) -> PathBuf) -> Result<Config, String> {
@@ -190,6 +201,7 @@ impl Config {
         Ok(Config {
             hostname: file.hostname.clone().unwrap_or_else(|| "127.0.0.1".into()),
             port,
+            allowed_hosts: file.allowed_hosts.clone(),
             state: file.state.clone().unwrap_or_else(|| state(port)),
             api_key: None,
             ports: file.ports()?,

@@ -1,7 +1,7 @@
 //! State shared by all handlers.
 
 use crate::call::Call;
-use crate::config::Config;
+use crate::config::{Config, Listen};
 use crate::dialect::worker::Member;
 use crate::error::{Fault, FaultKind};
 use crate::metrics::Metrics;
@@ -9,6 +9,7 @@ use crate::model_manager::ModelManager;
 use crate::request_context::HttpContext;
 use crate::served_model::RequestKind;
 use crate::stop::Stop;
+use sconce_api::hosts::AllowedHosts;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -34,6 +35,8 @@ pub struct App {
     pub stop: Stop,
     /// When the server started.
     pub started_at: Instant,
+    /// The host names that requests may have.
+    pub(crate) allowed_hosts: AllowedHosts,
     /// State of a worker of a pool.
     pub(crate) member: Option<Arc<Member>>,
     gate: Arc<Semaphore>,
@@ -48,7 +51,13 @@ impl App {
             Semaphore::new((config.payload_limit / 1024).saturating_mul(MAX_LARGE_BODIES).clamp(1, MAX_BODY_KIB));
         let metrics = Metrics::new();
         let member = config.worker.clone().map(|w| Arc::new(Member::new(w, metrics.registry())));
-        Arc::new(App { config, models, metrics, stop, started_at: Instant::now(), member, gate, bodies })
+        let address = match &config.listen {
+            Listen::Tcp { host, .. } => Some(host.as_str()),
+            Listen::Unix(_) => None,
+        };
+        let allowed_hosts = AllowedHosts::new(address, !config.api_keys.is_empty(), &config.allowed_hosts);
+        let started_at = Instant::now();
+        Arc::new(App { config, models, metrics, stop, started_at, allowed_hosts, member, gate, bodies })
     }
 
     /// Starts a call: leases a model that supports `kind` and takes a concurrency permit, both

@@ -66,6 +66,9 @@ pub struct Config {
     /// Connection time-out: before a request, within its head, or while the client does not read
     /// the response.
     pub silence: Duration,
+    /// Host names that requests may have besides those of loopback; see
+    /// [`sconce_api::hosts::AllowedHosts`].
+    pub allowed_hosts: Vec<String>,
     /// CORS origins; `*` is all.
     pub cors_origins: Vec<String>,
     /// Default of a request's `truncate`.
@@ -95,6 +98,7 @@ impl Default for Config {
             max_connections: 4_096,
             request_timeout: Some(Duration::from_secs(600)),
             silence: Duration::from_secs(60),
+            allowed_hosts: Vec::new(),
             cors_origins: Vec::new(),
             auto_truncate: false,
             default_prompt: Prompt::Default,

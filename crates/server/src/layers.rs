@@ -1,10 +1,10 @@
-//! Middleware around every handler: request ids, API keys, panics, error responses, the access log.
+//! Middleware around every handler: request ids, host names, API keys, panics, error responses, the access log.
 
 use crate::app::App;
 use crate::error::{Dialect, Fault, FaultKind};
 use crate::request_context::HttpContext;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::AUTHORIZATION;
+use axum::http::header::{AUTHORIZATION, HOST};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -89,6 +89,20 @@ impl Drop for DisconnectLog<'_> {
             let (id, method, path) = (id_str(&self.context.id), self.method, self.path);
             tracing::info!(target: "sconce::access", id, %method, path, status = 499, ms, "the client disconnected");
         }
+    }
+}
+
+/// The host name that the client used.
+pub(crate) fn host_of(request: &Request) -> Option<&str> {
+    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+    host.or(request.uri().authority().map(|authority| authority.as_str()))
+}
+
+/// Refuses host names that are not the server's.
+pub(crate) async fn host(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    match app.allowed_hosts.refusal(host_of(&request)) {
+        Some(what) => Fault::new(FaultKind::Forbidden, what).into_response(),
+        None => next.run(request).await,
     }
 }
 

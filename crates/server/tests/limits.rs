@@ -87,7 +87,7 @@ fn invalid_requests_get_the_matching_error_status() {
     assert_eq!((fits.status, fits.header("x-sconce-ignored")), (200, Some("x")));
     check(server.send("POST", "/embed", &json_head, &of(10_001)), 413, "Validation");
     let mut stream = server.connect();
-    stream.write_all(b"POST /embed HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n").unwrap();
+    stream.write_all(b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n").unwrap();
     for _ in 0..20 {
         let _ = write!(stream, "3e8\r\n{}\r\n", "[".repeat(1000));
     }
@@ -107,7 +107,7 @@ fn oversized_body_is_refused_without_buffering() {
     let server = serve(&["st-prompts"], config());
     let mut stream = server.connect();
     let head = format!(
-        "POST /embed HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        "POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         100_000_000
     );
     stream.write_all(head.as_bytes()).unwrap();
@@ -118,8 +118,7 @@ fn oversized_body_is_refused_without_buffering() {
     // A chunked body has no declared length: the server reads it up to the limit only.
     let before = resident();
     let mut stream = server.connect();
-    let head =
-        "POST /embed HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head = "POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).unwrap();
     let (mut sent, chunk) = (0, vec![b' '; 1 << 20]);
     for _ in 0..100 {

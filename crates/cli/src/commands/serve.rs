@@ -82,6 +82,11 @@ pub(crate) struct Http {
     /// Time-out of a request in seconds; 0 for none.
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0, env = "REQUEST_TIMEOUT")]
     request_timeout: f64,
+    /// Host name that requests may use, besides localhost. May be repeated. Default: any, if the
+    /// server has a key or listens for other machines; otherwise only localhost, so that a web page
+    /// cannot reach the server under a name of its own.
+    #[arg(long, value_name = "HOST", env = "ALLOWED_HOSTS", value_delimiter = ',')]
+    allowed_hosts: Vec<String>,
     /// Origin whose web pages may read responses (CORS); `*` for any. May be repeated.
     #[arg(long, value_name = "ORIGIN", env = "CORS_ALLOW_ORIGIN", value_delimiter = ',')]
     cors_allow_origin: Vec<String>,
@@ -184,6 +189,7 @@ impl Http {
             max_client_batch: self.max_client_batch_size,
             max_concurrent: self.max_concurrent_requests,
             request_timeout: seconds(self.request_timeout, "--request-timeout")?,
+            allowed_hosts: self.allowed_hosts.clone(),
             cors_origins: self.cors_allow_origin.clone(),
             auto_truncate: self.auto_truncate,
             default_prompt,

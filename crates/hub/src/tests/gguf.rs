@@ -385,8 +385,7 @@ fn short_name_may_name_one_gguf() {
         name: "short",
         repo: "org/model",
         gguf: Some("x.Q4_1.gguf"),
-        package: "some-pkg",
-        version: "1.0",
+        wheel: Some(("some-pkg", "1.0")),
         pins: &[("x.Q4_1.gguf", "73758d713a3c428e57aed6b69c63a97efc360d1523db331dad4e83ab85faa676")],
     };
     let short = Reference::Short(&SHORT);

@@ -27,6 +27,8 @@ fn references_parse_in_every_form() {
     let part = "BF16/x y-00001-of-00002.gguf";
     assert_eq!(parse(&format!("org/name/{part}@v1/2")), chosen("org/name", Some("v1/2"), file(part)));
     assert_eq!(parse("org/name.gguf"), hub("org/name.gguf", None));
+    assert_eq!(parse("bert-base-uncased"), hub("bert-base-uncased", None));
+    assert_eq!(parse("gpt2@v1:Q8_0"), chosen("gpt2", Some("v1"), tag("Q8_0")));
     assert_eq!(parse("pip:m/a/x.gguf"), wheel("m", None, Some("a/x.gguf")));
     assert_eq!(parse("pip:some-model"), wheel("some-model", None, None));
     assert_eq!(parse("pip:some_model==1.0.post1"), wheel("some_model", Some("1.0.post1"), None));
@@ -46,7 +48,8 @@ fn invalid_references_are_rejected() {
     for text in [
         "",
         " ",
-        "gpt2",
+        "x.gguf",
+        "no--name",
         "a/b/c",
         "../../no-such",
         "..\\..",

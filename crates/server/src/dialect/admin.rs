@@ -7,15 +7,17 @@
 use crate::app::App;
 use crate::error::{Fault, FaultKind};
 use crate::json_body::JsonBody;
+use crate::layers::host_of;
 use crate::listen::Peer;
 use crate::model_manager::{ModelSpec, ModelStatus};
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::http::header::{HOST, ORIGIN};
+use axum::http::header::ORIGIN;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use sconce_api::admin::{LoadRequest, ModelState, UnloadRequest};
+use sconce_api::hosts::is_localhost;
 use sconce_engine::hub::Reference;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
@@ -36,26 +38,15 @@ pub(super) async fn guard(
     // If the server has keys, the outer layer has checked the request's key.
     if app.config.api_keys.is_empty() {
         let head = request.headers();
-        let host = head.get(HOST).and_then(|h| h.to_str().ok()).or(request.uri().authority().map(|a| a.as_str()));
         let direct = !head.contains_key("forwarded") && !head.contains_key("x-forwarded-for");
         // A web page in a browser on this machine is not a local program.
         let direct = direct && !head.contains_key(ORIGIN);
-        if !(peer.is_some_and(|p| p.local) && direct && host.is_none_or(is_localhost)) {
+        if !(peer.is_some_and(|p| p.local) && direct && host_of(&request).is_none_or(is_localhost)) {
             let what = "without --api-key, this path accepts requests from this machine only";
             return Fault::new(FaultKind::Forbidden, what).into_response();
         }
     }
     next.run(request).await
-}
-
-/// Whether a `Host` header names this machine. Prevents DNS rebinding: a web page whose own name
-/// resolves to this machine.
-fn is_localhost(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
-    };
-    name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 /// Loads a model in addition to those already loaded.
@@ -138,19 +129,4 @@ async fn unload(
 ) -> Result<Json<ModelState>, Fault> {
     let model = app.models.unload(&body.model)?;
     Ok(Json(ModelState { model, state: "unloaded".into(), progress: None }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_localhost;
-
-    #[test]
-    fn only_loopback_hosts_are_localhost() {
-        for host in ["localhost", "LocalHost:8080", "127.0.0.1:80", "[::1]:8080", "[::1]"] {
-            assert!(is_localhost(host), "{host}");
-        }
-        for host in ["evil.example", "localhost.evil.example", "10.0.0.1", "[fe80::1]:80", ""] {
-            assert!(!is_localhost(host), "{host}");
-        }
-    }
 }

@@ -37,5 +37,6 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         [] => router,
         origins => router.layer(layers::cors(origins)),
     };
+    let router = router.layer(from_fn_with_state(app.clone(), layers::host));
     router.layer(from_fn_with_state(app.clone(), layers::around)).with_state(app.clone())
 }

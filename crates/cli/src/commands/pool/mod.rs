@@ -66,6 +66,10 @@ struct Serve {
     /// Port to listen on. Default: 9200, or the port of the configuration file.
     #[arg(short, long, value_name = "PORT")]
     port: Option<u16>,
+    /// Host name that requests may use, besides localhost. May be repeated. Default: any, if the
+    /// manager has a key or listens for other machines; otherwise only localhost.
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    allowed_hosts: Vec<String>,
     /// Directory of the manager's state. Default: sconce/pool-PORT in $XDG_STATE_HOME or
     /// ~/.local/state.
     #[arg(long, value_name = "DIR", env = "SCONCE_POOL_STATE")]
@@ -88,6 +92,7 @@ impl Serve {
         let mut file = self.config.as_deref().map(PoolFile::read).transpose()?.unwrap_or_default();
         file.hostname = self.hostname.or(file.hostname);
         file.port = self.port.or(file.port);
+        file.allowed_hosts.extend(self.allowed_hosts);
         file.state = self.state.or(file.state);
         let mut config = Config::new(file, std::env::current_exe()?, default_state_dir)?;
         if self.api_key.as_deref().is_some_and(|key| key.trim().is_empty()) {

@@ -160,7 +160,7 @@ fn half(model: &Model, device: Device, usual: DType) -> Result<(DType, String)> 
 }
 
 /// The format of the first matrix of the first layer; `None` if no layer has one.
-fn stored(model: &Model) -> Result<Option<Stored>> {
+pub(crate) fn stored(model: &Model) -> Result<Option<Stored>> {
     let names = model.store.names();
     for name in names.iter().filter(|name| name.ends_with("weight") && name.contains(".0.")) {
         // Norms are f32 beside weights of any format.

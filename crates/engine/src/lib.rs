@@ -37,9 +37,9 @@ pub use sampling::{BeamSearch, EarlyStopping, GenerationParams, Logprobs, Search
 pub use structured_output::{Format, FormatError};
 pub use tasks::{
     Answers, ChatOptions, Classifier, Clip, EmbedOptions, Embedder, Embeddings, Label, Llm, M3, M3Embedding,
-    MultiVector, MultiVectorEncoder, Precision, Quantized, Ranges, RankOptions, Ranked, Ranking, Representation,
-    Reranker, Scores, Seq2Seq, Seq2SeqAnswer, Seq2SeqOptions, Seq2SeqStream, SparseEncoder, SparseVector, Support,
-    Tagger, Task, TaskModel, Token, supports,
+    ModelDescription, MultiVector, MultiVectorEncoder, Precision, Quantized, Ranges, RankOptions, Ranked, Ranking,
+    Representation, Reranker, Scores, Seq2Seq, Seq2SeqAnswer, Seq2SeqOptions, Seq2SeqStream, SparseEncoder,
+    SparseVector, Support, Tagger, Task, TaskModel, Token, supports,
 };
 pub use workloads::decode::Activity;
 pub use workloads::encode::Outputs;

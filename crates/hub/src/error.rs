@@ -31,6 +31,14 @@ pub enum HubError {
         /// The hub's answer.
         error: Box<HubError>,
     },
+    /// The model to remove is not in a cache.
+    #[error("{what} cannot be removed: {why}")]
+    NotCached {
+        /// The model.
+        what: String,
+        /// Why not.
+        why: String,
+    },
     /// An invalid option, usually from the environment.
     #[error("{0}")]
     Option(String),

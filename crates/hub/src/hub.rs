@@ -308,7 +308,7 @@ fn link(blob: &Path, pointer: &Path, _name: &str) -> io::Result<()> {
     fs::hard_link(blob, pointer).or_else(|_| fs::copy(blob, pointer).map(drop))
 }
 
-fn folder_name(repo: &str) -> String {
+pub(super) fn folder_name(repo: &str) -> String {
     format!("models--{}", repo.replace('/', "--"))
 }
 

@@ -6,6 +6,7 @@
 //! Nothing that it fetches is ever run, no incomplete file appears under its final name, and only
 //! [`Options::from_env`] reads the environment.
 
+mod cached;
 mod download;
 mod error;
 mod gguf;
@@ -27,6 +28,7 @@ mod tests;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+pub use cached::{CachedModel, Removal, cached_models};
 pub use error::HubError;
 pub use options::{Options, Timeouts, Token};
 pub use reference::{Choice, Reference};

@@ -48,6 +48,11 @@ pub(super) fn resolve(
     ensure(package, version, options, progress)?.model(package, inside)
 }
 
+/// The folder of a wheel that is already unpacked.
+pub(super) fn unpacked(package: &str, version: Option<&str>, options: &Options) -> Option<PathBuf> {
+    find(package, version, options).map(|unpacked| unpacked.dir)
+}
+
 /// The model in a wheel that is already unpacked.
 pub(super) fn cached_model(package: &str, version: &str, options: &Options) -> Result<Option<Files>, HubError> {
     find(package, Some(version), options).map(|unpacked| unpacked.model(package, None)).transpose()

@@ -27,10 +27,12 @@ pub use sparse::{SparseEncoder, SparseVector};
 pub use tag::Tagger;
 
 use crate::config::FileFacts;
+use crate::dtype;
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::Loaded;
+use sconce_formats::Model;
 use sconce_hub::{self as hub, Files, Progress, Reference};
 use sconce_ops::Device;
 use std::fmt;
@@ -187,6 +189,36 @@ impl FromStr for Task {
         let known = || Task::ALL.iter().map(|task| task.name()).collect::<Vec<_>>().join(", ");
         let found = Task::ALL.iter().copied().find(|task| task.name() == s);
         found.ok_or_else(|| Error::Input(format!("unknown task `{s}`; use one of {}", known())))
+    }
+}
+
+/// What a model's files say about it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ModelDescription {
+    /// The task that it is made for.
+    pub task: Task,
+    /// The command that runs it, without `sconce`.
+    pub command: &'static str,
+    /// The family of architectures, `model_type` in config.json.
+    pub architecture: String,
+    /// The format of its matrices.
+    pub stored: Option<String>,
+}
+
+impl ModelDescription {
+    /// Reads headers and configuration, no weights.
+    pub fn read(files: &Files) -> Result<ModelDescription> {
+        let facts = FileFacts::read(files.root())?;
+        let task = Task::made_for(&facts).unwrap_or(Task::Embed);
+        let stored = Model::open(files.root()).map_err(Error::from).and_then(|model| dtype::stored(&model));
+        Ok(ModelDescription {
+            task,
+            command: task.command(),
+            architecture: facts.model_type().to_owned(),
+            // The weights of a model in several parts are in folders below.
+            stored: stored.ok().flatten().map(|stored| stored.to_string()),
+        })
     }
 }
 

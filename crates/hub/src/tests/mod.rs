@@ -1,3 +1,4 @@
+mod cached;
 mod gguf;
 mod hub;
 mod layouts;

@@ -148,6 +148,14 @@ impl State {
 
     fn route(&self, stream: &mut TcpStream, seen: &Seen, fault: Option<Fault>) -> std::io::Result<()> {
         for repo in &self.repos {
+            // An old name without an organisation, as the hub redirects `gpt2`.
+            let old = repo.id.rsplit('/').next().unwrap_or_default();
+            for start in [format!("/api/models/{old}/"), format!("/{old}/resolve/")] {
+                if let Some(rest) = seen.path.strip_prefix(&start) {
+                    let to = format!("Location: {}{rest}", start.replace(old, repo.id));
+                    return answer(stream, 307, &[to], b"", &seen.method);
+                }
+            }
             let is_revision = |text: &str| {
                 let text = text.replace("%2F", "/");
                 text == repo.commit || repo.revisions.contains(&text.as_str())

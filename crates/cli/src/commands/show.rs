@@ -1,0 +1,73 @@
+//! `sconce show`: what a model is for and how large it is.
+
+use super::{bytes, print};
+use crate::Failure;
+use crate::report::Report;
+use clap::Args;
+use sconce_engine::hub::{Files, Options, resolve};
+use sconce_engine::{Device, LoadOptions, ModelDescription, Task};
+use serde_json::json;
+use std::process::ExitCode;
+
+/// Show what a model is for, its files and its limits, without loading it.
+#[derive(Args)]
+pub(crate) struct Show {
+    /// A directory or .gguf file, a hub id, pip:NAME, or a short name.
+    model: String,
+    /// Use only files that are on this machine; download nothing.
+    #[arg(long)]
+    offline: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Show {
+    pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
+        let mut options = Options::from_env()?;
+        options.offline |= self.offline;
+        let files = resolve(&self.model.parse()?, &options, report)?;
+        let about = ModelDescription::read(&files)?;
+        let plan = about.task.plan(&files, Device::Cpu, &LoadOptions::from_env()?)?;
+        let size = size_of(&files);
+        let stored = about.stored.as_deref().unwrap_or("unknown");
+        if self.json {
+            let value = json!({"model": self.model, "source": files.origin.to_string(), "path": files.root(),
+                "task": about.task.to_string(), "architecture": about.architecture, "format": files.format(),
+                "dtype": about.stored, "weights_bytes": size, "dimension": plan.dimension,
+                "max_tokens": plan.max_tokens, "vocabulary": plan.vocabulary});
+            print(&value.to_string())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let reach = match about.task {
+            Task::Generate => format!("context       {} tokens, prompt and answer", plan.max_tokens),
+            Task::Seq2Seq => format!("reads         texts up to {} tokens", plan.max_tokens),
+            _ => format!("vectors       {} numbers, texts up to {} tokens", plan.dimension, plan.max_tokens),
+        };
+        print(&format!(
+            "model         {}\nsource        {}\nfiles         {}\ntask          {}: sconce {} -m {}\n\
+             architecture  {}\nformat        {} {stored}\nweights       {}\n{reach}",
+            self.model,
+            files.origin,
+            files.root().display(),
+            about.task,
+            about.command,
+            self.model,
+            about.architecture,
+            files.format(),
+            bytes(size),
+        ))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Bytes of the weight files.
+fn size_of(files: &Files) -> u64 {
+    let is_weights = |name: &str| [".safetensors", ".bin"].iter().any(|end| name.ends_with(end));
+    let in_dir = || {
+        let entries = std::fs::read_dir(&files.dir).into_iter().flatten().flatten();
+        entries.filter(|entry| is_weights(&entry.file_name().to_string_lossy())).map(|entry| entry.path()).collect()
+    };
+    let weights: Vec<_> = files.gguf.clone().unwrap_or_else(in_dir);
+    weights.iter().filter_map(|file| Some(std::fs::metadata(file).ok()?.len())).sum()
+}

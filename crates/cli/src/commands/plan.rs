@@ -82,35 +82,31 @@ impl Plan {
     fn compare(&self, model: &Model) -> Result<ExitCode, Failure> {
         let task = model.task;
         let mut rows = vec![
-            ["device", "fused", "composed", "host", "refused", "weights", "workspace", "verdict"]
+            ["device", "dtype", "fused", "composed", "host", "refused", "weights", "workspace", "verdict"]
                 .map(String::from)
                 .to_vec(),
         ];
-        let (mut all, mut formats, mut is_full) = (Vec::new(), Vec::new(), true);
+        let (mut all, mut is_full) = (Vec::new(), true);
         for device in [Device::Cpu, Device::Cuda(0), Device::Metal(0)] {
             let (plan, verdict) = model.planned(device)?;
-            formats.push(plan.format());
             let on = |rung: Rung| plan.steps.iter().filter(|s| s.rung == Ok(rung)).count();
             let counts = Rung::ALL.map(on);
             let refused = plan.steps.len() - counts.iter().sum::<usize>();
             is_full &= refused == 0;
             let sentence = verdict.as_ref().map_or_else(Clone::clone, Clone::clone);
-            let mut row = vec![device.to_string()];
+            let mut row = vec![device.to_string(), plan.format()];
             row.extend(counts.map(|n| n.to_string()));
             row.extend([refused.to_string(), bytes(plan.weights), bytes(plan.workspace), sentence.clone()]);
             rows.push(row);
             let [fused, composed, host] = counts;
-            all.push(json!({"device": device.to_string(), "fused": fused, "composed": composed, "host": host,
+            all.push(json!({"device": device.to_string(), "dtype": plan.format(), "fused": fused, "composed": composed, "host": host,
                 "refused": refused, "weights_bytes": plan.weights, "workspace_bytes": plan.workspace,
                 "runs": verdict.is_ok(), "verdict": sentence}));
         }
-        // `auto` may choose different formats on different devices.
-        formats.dedup();
-        let dtype = formats.join(", ");
         print(&if self.json {
-            json!({"task": task.to_string(), "dtype": dtype, "devices": all}).to_string()
+            json!({"task": task.to_string(), "devices": all}).to_string()
         } else {
-            format!("task {task}, {}; op calls of one pass by rung:\n\n{}", dtype, table(&rows))
+            format!("task {task}; op calls of one pass by rung:\n\n{}", table(&rows))
         })?;
         Ok(if is_full { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }

@@ -1,9 +1,11 @@
-//! Output of results: text, JSON, JSONL, and for vectors .npy or raw little-endian bytes; to
-//! standard output or a file.
+//! Output of results: text, JSON, JSONL, Parquet, and for vectors .npy or raw little-endian bytes;
+//! to standard output or a file.
 
 use crate::Failure;
-use crate::input::Text;
+use crate::input::{Input, Text};
 use crate::output_file::{OutputFile, remove_on_ctrl_c};
+use crate::parquet_file::{ParquetWriter, io_error};
+use crate::row::{Columns, Row};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
@@ -16,7 +18,8 @@ pub(crate) struct Output {
     /// Write to this file instead of standard output.
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Output format. Default: by the extension of --out (.json, .jsonl, .npy, .bin), else text.
+    /// Output format. Default: by the extension of --out (.json, .jsonl, .parquet, .npy, .bin),
+    /// else text.
     #[arg(long, value_enum, value_name = "FORMAT")]
     format: Option<Format>,
     /// Same as --format json.
@@ -30,8 +33,10 @@ enum Format {
     Text,
     /// One object: the results, their `tokens`, the indices of `truncated` texts, and what ran.
     Json,
-    /// One object per text, with the fields of the input object if there is one.
+    /// One object per text, with the fields of the input's row if there is one.
     Jsonl,
+    /// One row per text, with the columns of the input; not for `generate`.
+    Parquet,
     /// A numpy array; vectors only.
     Npy,
     /// Raw little-endian numbers; vectors only.
@@ -62,13 +67,20 @@ pub(crate) struct ResultNames {
     pub(crate) many: &'static str,
     /// JSONL field with one result; `None` if the result is an object itself.
     pub(crate) one: Option<&'static str>,
+    /// Fields of a result that is an object itself.
+    pub(crate) fields: &'static [&'static str],
     /// Numpy type and numbers per row.
     pub(crate) array: Option<(&'static str, usize)>,
+    /// Parquet column with one result, as in a message type; `None` if there is none.
+    pub(crate) column: Option<&'static str>,
 }
+
+/// Parquet columns after that of the result, if the results are of texts.
+const TOKEN_COLUMNS: &str = "required int64 tokens; required boolean truncated;";
 
 /// An open output.
 pub(crate) struct Writer {
-    file: OutputFile,
+    to: Destination,
     name: String,
     format: Format,
     names: ResultNames,
@@ -77,28 +89,54 @@ pub(crate) struct Writer {
     truncated: Vec<usize>,
 }
 
+enum Destination {
+    File(OutputFile),
+    Parquet(Box<ParquetWriter>),
+}
+
+/// What the results are of, and so what Parquet output keeps.
+pub(crate) enum ResultsOf {
+    /// Texts, with these columns of the input.
+    Texts(Columns),
+    /// Images, which have no tokens.
+    Images(Columns),
+}
+
 impl Output {
     /// Opens the output. Ctrl-C removes a partial file.
-    pub(crate) fn open(&self, names: ResultNames) -> Result<Writer, Failure> {
-        self.check(names.array.is_some())?;
+    pub(crate) fn open(&self, names: ResultNames, of: ResultsOf) -> Result<Writer, Failure> {
+        self.check(names.array.is_some(), names.column.is_some())?;
         let format = self.format();
         let name = self.out.as_ref().map_or_else(|| "standard output".into(), |path| path.display().to_string());
         // The .npy header contains the number of rows, which is known only at the end.
         let file = OutputFile::open(self.out.as_deref(), format == Format::Npy).map_err(|e| name_error(&name, e))?;
         remove_on_ctrl_c(file.temporary_path())?;
         let (tokens, truncated) = (Vec::new(), Vec::new());
-        let mut writer = Writer { file, name, format, names, rows: 0, tokens, truncated };
-        let begun = match format {
-            Format::Npy => writer.npy_header(),
-            Format::Json => write!(writer.file, "{{\"{}\":[", names.many),
-            Format::Text | Format::Jsonl | Format::Bin => Ok(()),
+        let to = match (format, names.column, of) {
+            (Format::Parquet, Some(column), ResultsOf::Texts(columns)) => {
+                let column = format!("{column} {TOKEN_COLUMNS}");
+                Destination::Parquet(Box::new(ParquetWriter::new(file, columns, &column)?))
+            }
+            (Format::Parquet, Some(column), ResultsOf::Images(columns)) => {
+                Destination::Parquet(Box::new(ParquetWriter::new(file, columns, column)?))
+            }
+            _ => Destination::File(file),
+        };
+        let mut writer = Writer { to, name, format, names, rows: 0, tokens, truncated };
+        let begun = match (format, &mut writer.to) {
+            (Format::Npy, _) => writer.npy_header(),
+            (Format::Json, Destination::File(file)) => write!(file, "{{\"{}\":[", names.many),
+            _ => Ok(()),
         };
         begun.map_err(|e| name_error(&writer.name, e))?;
         Ok(writer)
     }
 
     /// Rejects a format that cannot hold the results, before a model is loaded.
-    pub(crate) fn check(&self, is_array: bool) -> Result<(), Failure> {
+    pub(crate) fn check(&self, is_array: bool, has_column: bool) -> Result<(), Failure> {
+        if !has_column && self.format() == Format::Parquet {
+            return Err("--format parquet is for embed, classify, tag and clip; use text, json or jsonl".into());
+        }
         if !is_array && matches!(self.format(), Format::Npy | Format::Bin) {
             return Err("--format npy and bin need one vector per text; use text, json or jsonl".into());
         }
@@ -108,6 +146,16 @@ impl Output {
     /// Whether a text could be streamed to standard output.
     pub(crate) fn can_stream(&self) -> bool {
         self.format() == Format::Text && self.out.is_none()
+    }
+
+    /// Whether the output keeps the fields of the input.
+    pub(crate) fn keeps_fields(&self) -> bool {
+        matches!(self.format(), Format::Jsonl | Format::Parquet)
+    }
+
+    /// The columns of the input that the output keeps.
+    pub(crate) fn columns(&self, input: &Input) -> Result<Columns, Failure> {
+        if self.format() == Format::Parquet { input.columns() } else { Ok(Columns::default()) }
     }
 
     /// Whether vectors could be written as base64 strings.
@@ -121,6 +169,7 @@ impl Output {
             (true, ..) | (_, None, Some("json")) => Format::Json,
             (_, Some(format), _) => format,
             (_, _, Some("jsonl" | "ndjson")) => Format::Jsonl,
+            (_, _, Some("parquet")) => Format::Parquet,
             (_, _, Some("npy")) => Format::Npy,
             (_, _, Some("bin")) => Format::Bin,
             _ => Format::Text,
@@ -134,7 +183,7 @@ impl Writer {
         if self.format == Format::Jsonl {
             self.check_fields(text)?;
         }
-        self.row(text, cell, info).map_err(|e| name_error(&self.name, e))?;
+        self.row(text, cell, info)?;
         if let Some(info) = info {
             self.tokens.push(info.tokens);
             self.truncated.extend(info.truncated.then_some(self.rows));
@@ -145,34 +194,55 @@ impl Writer {
 
     /// Flushes, so that the reader of a pipe sees the results so far.
     pub(crate) fn flush_stream(&mut self) -> Result<(), Failure> {
-        self.file.flush_stream().map_err(|e| name_error(&self.name, e))
+        match &mut self.to {
+            Destination::File(file) => file.flush_stream().map_err(|e| name_error(&self.name, e)),
+            Destination::Parquet(_) => Ok(()),
+        }
     }
 
-    fn row(&mut self, text: &Text, cell: &impl ResultRow, info: Option<TokenInfo>) -> io::Result<()> {
-        let (one, file) = (self.names.one, &mut self.file);
-        match self.format {
+    fn row(&mut self, text: &Text, cell: &impl ResultRow, info: Option<TokenInfo>) -> Result<(), Failure> {
+        let (one, rows) = (self.names.one, self.rows);
+        let file = match &mut self.to {
+            Destination::File(file) => file,
+            Destination::Parquet(writer) => {
+                let written = parquet_row(writer, text, one, (cell, info), self.names.array);
+                return written.map_err(|e| named_row_error(&self.name, text, e));
+            }
+        };
+        let object = match (&text.object, self.format) {
+            (Some(row), Format::Jsonl) => Some(row.object().map_err(|why| format!("{}: {why}", text.origin))?),
+            _ => None,
+        };
+        let mut write = || match self.format {
             Format::Text => file.write_all(cell.lines(text).as_bytes()),
             Format::Json => {
-                file.write_all(if self.rows == 0 { b"\n" } else { b",\n" })?;
-                Ok(serde_json::to_writer(file, cell)?)
+                file.write_all(if rows == 0 { b"\n" } else { b",\n" })?;
+                Ok(serde_json::to_writer(&mut *file, cell)?)
             }
             Format::Jsonl => {
-                match one {
-                    Some(one) => line(file, text.object.as_ref(), one, cell, info)?,
-                    None => serde_json::to_writer(&mut *file, cell)?,
+                match (one, object.as_deref()) {
+                    (Some(one), object) => line(file, object, one, cell, info)?,
+                    (None, Some(object)) => merged_line(file, object, cell)?,
+                    (None, None) => serde_json::to_writer(&mut *file, cell)?,
                 }
                 file.write_all(b"\n")
             }
             Format::Npy | Format::Bin => file.write_all(&cell.bytes()),
-        }
+            Format::Parquet => Ok(()),
+        };
+        write().map_err(|e| name_error(&self.name, e))
     }
 
     /// The input object must not contain our fields already, because nothing is overwritten.
     fn check_fields(&self, text: &Text) -> Result<(), Failure> {
-        let taken = |field: &&str| text.object.as_ref().is_some_and(|o| o.contains_key(*field));
-        match self.names.one.into_iter().chain(["tokens", "truncated"]).find(taken) {
+        let taken = |field: &&str| text.object.as_ref().is_some_and(|row: &Row| row.has(field));
+        let own = match self.names.one {
+            Some(one) => vec![one, "tokens", "truncated"],
+            None => self.names.fields.to_vec(),
+        };
+        match own.into_iter().find(taken) {
             Some(field) => {
-                Err(format!("{}: the object already has a field `{field}`; rename it first", text.origin).into())
+                Err(format!("{}: the row already has a field `{field}`; rename it first", text.origin).into())
             }
             None => Ok(()),
         }
@@ -182,20 +252,23 @@ impl Writer {
     /// fields for JSON.
     pub(crate) fn finish(mut self, about: &Value) -> Result<(), Failure> {
         let name = self.name.clone();
+        if self.format == Format::Npy {
+            self.npy_header().map_err(|e| name_error(&name, e))?;
+        }
+        let mut file = match self.to {
+            Destination::File(file) => file,
+            Destination::Parquet(writer) => writer.finish().map_err(|e| named_error(&name, e))?,
+        };
         let end = move || -> io::Result<()> {
-            match self.format {
-                Format::Json => {
-                    write!(self.file, "\n],")?;
-                    if self.tokens.len() == self.rows {
-                        let rest = json!({"tokens": self.tokens, "truncated": self.truncated}).to_string();
-                        write!(self.file, "{},", &rest[1..rest.len() - 1])?;
-                    }
-                    writeln!(self.file, "{}", &about.to_string()[1..])?;
+            if self.format == Format::Json {
+                write!(file, "\n],")?;
+                if self.tokens.len() == self.rows {
+                    let rest = json!({"tokens": self.tokens, "truncated": self.truncated}).to_string();
+                    write!(file, "{},", &rest[1..rest.len() - 1])?;
                 }
-                Format::Npy => self.npy_header()?,
-                Format::Text | Format::Jsonl | Format::Bin => {}
+                writeln!(file, "{}", &about.to_string()[1..])?;
             }
-            self.file.finish()
+            file.finish()
         };
         end().map_err(|e| name_error(&name, e))
     }
@@ -204,10 +277,11 @@ impl Writer {
     fn npy_header(&mut self) -> io::Result<()> {
         let (descr, dimension) = self.names.array.ok_or(ErrorKind::Unsupported)?;
         let shape = format!("({}, {dimension})", self.rows);
+        let Destination::File(file) = &mut self.to else { return Err(ErrorKind::Unsupported.into()) };
         let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
-        self.file.rewind()?;
-        self.file.write_all(b"\x93NUMPY\x01\x00\x76\x00")?;
-        writeln!(self.file, "{header:<117}")
+        file.rewind()?;
+        file.write_all(b"\x93NUMPY\x01\x00\x76\x00")?;
+        writeln!(file, "{header:<117}")
     }
 }
 
@@ -230,6 +304,52 @@ fn line(
         map.serialize_entry("truncated", &info.truncated)?;
     }
     map.end()
+}
+
+/// One object: the fields of the input, then those of the result, which is an object.
+fn merged_line(to: &mut OutputFile, object: &Map<String, Value>, cell: &impl ResultRow) -> serde_json::Result<()> {
+    let mut all = object.clone();
+    if let Value::Object(fields) = serde_json::to_value(cell)? {
+        all.extend(fields);
+    }
+    serde_json::to_writer(to, &all)
+}
+
+/// One row: the columns of the input, then ours.
+fn parquet_row(
+    to: &mut ParquetWriter,
+    text: &Text,
+    one: Option<&str>,
+    (cell, info): (&impl ResultRow, Option<TokenInfo>),
+    array: Option<(&str, usize)>,
+) -> Result<(), Failure> {
+    // Numbers of a vector are copied; JSON would be slower.
+    let vector = array.filter(|(descr, _)| *descr == "<f4").map(|_| cell.bytes());
+    let mut result = Map::new();
+    if let (Some(one), None) = (one, &vector) {
+        result.insert(one.into(), serde_json::to_value(cell)?);
+    }
+    if let Some(TokenInfo { tokens, truncated }) = info {
+        result.insert("tokens".into(), tokens.into());
+        result.insert("truncated".into(), truncated.into());
+    }
+    to.write(text.object.as_ref(), vector.as_deref(), &result)
+}
+
+/// An error of the Parquet writer that names the file or, if the row is the cause, its origin.
+fn named_row_error(name: &str, text: &Text, e: Failure) -> Failure {
+    match io_error(e) {
+        Ok(e) => name_error(name, e),
+        Err(e) => format!("{}: cannot write the row to {name}: {e}", text.origin).into(),
+    }
+}
+
+/// An error of the Parquet writer that names the file.
+fn named_error(name: &str, e: Failure) -> Failure {
+    match io_error(e) {
+        Ok(e) => name_error(name, e),
+        Err(e) => format!("cannot write {name}: {e}").into(),
+    }
 }
 
 /// An error that names the file. A broken pipe stays an `io::Error`, because it is not a failure.

@@ -9,7 +9,7 @@ use tempfile::NamedTempFile;
 
 pub(crate) enum OutputFile {
     /// Standard output, or a special file (a pipe, `/dev/null`), which must not be replaced.
-    Stream(BufWriter<Box<dyn Write>>),
+    Stream(BufWriter<Box<dyn Write + Send>>),
     /// A temporary file, and what happens to it at the end.
     Temporary(BufWriter<NamedTempFile>, OnFinish),
 }
@@ -18,7 +18,7 @@ pub(crate) enum OnFinish {
     /// Renamed to this path.
     Rename(PathBuf),
     /// Copied to this stream.
-    Copy(Box<dyn Write>),
+    Copy(Box<dyn Write + Send>),
 }
 
 impl OutputFile {
@@ -27,7 +27,7 @@ impl OutputFile {
     /// can be rewound before the end.
     pub(crate) fn open(out: Option<&Path>, seeks: bool) -> io::Result<OutputFile> {
         let is_regular = |path: &Path| std::fs::symlink_metadata(path).map_or(true, |m| m.is_file());
-        let stream: Box<dyn Write> = match out {
+        let stream: Box<dyn Write + Send> = match out {
             Some(path) if is_regular(path) => {
                 let file = temporary_beside(path)?;
                 return Ok(OutputFile::Temporary(BufWriter::new(file), OnFinish::Rename(path.to_path_buf())));

@@ -9,6 +9,28 @@ use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
 use std::fmt::{Display, Write};
 
+/// Parquet columns of embeddings.
+pub(crate) const FLOAT_COLUMN: &str =
+    "required group embedding (LIST) { repeated group list { required float element; } }";
+pub(crate) const INT8_COLUMN: &str =
+    "required group embedding (LIST) { repeated group list { required int32 element (INTEGER(8,true)); } }";
+pub(crate) const UINT8_COLUMN: &str =
+    "required group embedding (LIST) { repeated group list { required int32 element (INTEGER(8,false)); } }";
+pub(crate) const SPARSE_COLUMN: &str = "required group embedding {
+    required group ids (LIST) { repeated group list { required int32 element (INTEGER(32,false)); } }
+    required group tokens (LIST) { repeated group list { optional binary element (STRING); } }
+    required group weights (LIST) { repeated group list { required float element; } } }";
+pub(crate) const MULTI_COLUMN: &str = "required group embedding (LIST) { repeated group list {
+    required group element (LIST) { repeated group list { required float element; } } } }";
+pub(crate) const M3_COLUMN: &str = "required group embedding {
+    required group dense (LIST) { repeated group list { required float element; } }
+    required group sparse {
+        required group ids (LIST) { repeated group list { required int32 element (INTEGER(32,false)); } }
+        required group tokens (LIST) { repeated group list { optional binary element (STRING); } }
+        required group weights (LIST) { repeated group list { required float element; } } }
+    required group multi (LIST) { repeated group list {
+        required group element (LIST) { repeated group list { required float element; } } } } }";
+
 /// A dense vector as numbers.
 #[derive(Serialize)]
 #[serde(transparent)]

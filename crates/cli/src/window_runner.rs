@@ -2,14 +2,14 @@
 
 use crate::Failure;
 use crate::commands::with_run_info;
-use crate::input::{Input, Text};
-use crate::output::{Output, ResultNames, TokenInfo, Writer};
+use crate::input::{Input, NeededFields, Text, TextIterator};
+use crate::output::{Output, ResultNames, ResultsOf, TokenInfo, Writer};
 use crate::report::Report;
+use crate::row::{Columns, Row};
 use crate::summary::{Summary, WindowResult};
 use sconce_engine::{Error, Loaded, Outputs, RequestContext};
 use serde_json::Value;
 use std::collections::VecDeque;
-use std::iter::Peekable;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -19,6 +19,9 @@ use std::thread;
 /// to keep the progress bar moving.
 const WINDOW: usize = 512;
 
+/// A window takes no further text beyond this many bytes of input: long texts must fit into memory.
+const MAX_WINDOW_BYTES: usize = 64 << 20;
+
 /// Windows in memory: one being written, one being computed, and one tokenized and waiting for the
 /// device.
 const MAX_OPEN_WINDOWS: usize = 3;
@@ -27,11 +30,11 @@ const MAX_OPEN_WINDOWS: usize = 3;
 pub(crate) struct Texts {
     texts: TextIterator,
     bytes: Option<u64>,
+    /// Columns of the input that the output keeps.
+    pub(crate) columns: Columns,
 }
 
 const BUG_MESSAGE: &str = "this is a bug in sconce; please report it";
-
-type TextIterator = Peekable<Box<dyn Iterator<Item = Result<Text, Failure>> + Send>>;
 
 /// How to run the model on windows.
 pub(crate) struct ModelCall<'a, F> {
@@ -69,11 +72,17 @@ enum WindowState<A> {
 impl Texts {
     /// Opens the input. If it cannot be read at all, that is reported before a model is loaded.
     pub(crate) fn open(input: &Input) -> Result<Texts, Failure> {
-        let mut texts = input.texts()?.peekable();
-        if let Some(Err(_)) = texts.peek() {
-            texts.next().transpose()?;
-        }
-        Ok(Texts { texts, bytes: input.bytes() })
+        let texts = input.texts(NeededFields::Only(&[input.field()]))?;
+        Ok(Texts { texts, bytes: input.bytes(), columns: Columns::default() })
+    }
+
+    /// Opens the input for an output that may keep its other fields. `more` are fields that are
+    /// needed besides the text.
+    pub(crate) fn open_for(input: &Input, output: &Output, more: Option<&str>) -> Result<Texts, Failure> {
+        let needed: Vec<&str> = [input.field()].into_iter().chain(more).collect();
+        let needed = if output.keeps_fields() { NeededFields::All } else { NeededFields::Only(&needed) };
+        let texts = input.texts(needed)?;
+        Ok(Texts { texts, bytes: input.bytes(), columns: output.columns(input)? })
     }
 
     /// Runs the model on all windows and passes the results to `handle`, in the order of the texts.
@@ -133,8 +142,10 @@ impl Texts {
         mut write: impl FnMut(&mut Writer, &Text, T, Option<TokenInfo>) -> Result<(), Failure>,
     ) -> Result<ExitCode, Failure> {
         let ResultOutput { output, names, model, about } = result_output;
-        let mut writer = output.open(names)?;
-        let summary = self.run_windows(report, model_call, |outputs, window| {
+        let Texts { texts, bytes, columns } = self;
+        let mut writer = output.open(names, ResultsOf::Texts(columns))?;
+        let texts = Texts { texts, bytes, columns: Columns::default() };
+        let summary = texts.run_windows(report, model_call, |outputs, window| {
             let Outputs { results, tokens, truncated } = outputs;
             for (i, (result, text)) in results.into_iter().zip(&window).enumerate() {
                 let info = TokenInfo { tokens: tokens[i], truncated: truncated.binary_search(&i).is_ok() };
@@ -154,9 +165,9 @@ fn read<A: Send + 'static>(mut texts: TextIterator, sender: Sender<RunnerEvent<A
     let (more, requests) = channel();
     thread::spawn(move || {
         for () in requests {
-            let next = || texts.by_ref().take(WINDOW).collect::<Result<Vec<Text>, _>>();
             // The panic hook has printed the cause.
-            let window = catch_unwind(AssertUnwindSafe(next)).unwrap_or_else(|_| Err(BUG_MESSAGE.into()));
+            let window =
+                catch_unwind(AssertUnwindSafe(|| next_window(&mut texts))).unwrap_or_else(|_| Err(BUG_MESSAGE.into()));
             let window = Some(window).filter(|w| !matches!(w, Ok(w) if w.is_empty()));
             if sender.send(RunnerEvent::Read(window)).is_err() {
                 return;
@@ -164,6 +175,18 @@ fn read<A: Send + 'static>(mut texts: TextIterator, sender: Sender<RunnerEvent<A
         }
     });
     more
+}
+
+fn next_window(texts: &mut TextIterator) -> Result<Vec<Text>, Failure> {
+    let (mut window, mut bytes) = (Vec::new(), 0);
+    while window.len() < WINDOW && bytes < MAX_WINDOW_BYTES {
+        let Some(text) = texts.next().transpose()? else { break };
+        // Rows of a compressed file are larger than their share of it.
+        let row = text.object.as_ref().map_or(0, Row::bytes);
+        bytes += (text.text.len() + row).max(text.bytes as usize);
+        window.push(text);
+    }
+    Ok(window)
 }
 
 /// Requests windows with `more`, runs the model with `start`, and handles the results in order,
@@ -265,7 +288,7 @@ mod tests {
             }
         };
         let texts: Box<dyn Iterator<Item = Result<Text, Failure>> + Send> = Box::new((0..count).map(text));
-        Texts { texts: texts.peekable(), bytes: None }
+        Texts { texts: texts.peekable(), bytes: None, columns: Columns::default() }
     }
 
     fn counter() -> &'static AtomicUsize {

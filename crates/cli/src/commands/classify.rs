@@ -13,6 +13,18 @@ use serde::{Serialize, Serializer};
 use serde_json::json;
 use std::process::ExitCode;
 
+/// Names of the results: labels with scores.
+pub(crate) const LABELS: ResultNames = ResultNames {
+    many: "results",
+    one: Some("labels"),
+    fields: &[],
+    array: None,
+    column: Some(
+        "required group labels (LIST) { repeated group list { required group element {
+            required binary label (STRING); required float score; } } }",
+    ),
+};
+
 /// Classify texts, or pairs of texts.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
@@ -29,8 +41,8 @@ pub(crate) struct Classify {
     /// Second text of every pair, for models that read two.
     #[arg(long, value_name = "TEXT", conflicts_with = "pair_field")]
     pair: Option<String>,
-    /// Field of each JSON object with the second text.
-    #[arg(long, value_name = "NAME", requires = "field", conflicts_with = "texts")]
+    /// Field of each row with the second text.
+    #[arg(long, value_name = "NAME", conflicts_with = "texts")]
     pair_field: Option<String>,
     /// Print the model's raw scores (logits).
     #[arg(long)]
@@ -45,8 +57,8 @@ pub(crate) struct Classify {
 
 impl Classify {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
-        self.output.check(false)?;
-        let texts = Texts::open(&self.input)?;
+        self.output.check(false, true)?;
+        let texts = Texts::open_for(&self.input, &self.output, self.pair_field.as_deref())?;
         let context = RequestContext::default();
         let classifier = self.model.load(report, Classifier::load)?.with_context(&context);
         let run = |window: &[Text]| {
@@ -56,7 +68,7 @@ impl Classify {
         };
         let result_output = ResultOutput {
             output: &self.output,
-            names: ResultNames { many: "results", one: Some("labels"), array: None },
+            names: LABELS,
             model: &classifier,
             about: json!({"labels": classifier.labels()}),
         };
@@ -74,7 +86,7 @@ impl Classify {
 
     fn pair_text<'a>(&'a self, text: &'a Text) -> Result<Option<&'a str>, Failure> {
         match &self.pair_field {
-            Some(field) => text.field(field).map(Some),
+            Some(field) => text.field(field, "--pair-field").map(Some),
             None => Ok(self.pair.as_deref()),
         }
     }

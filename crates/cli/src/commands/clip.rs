@@ -1,13 +1,15 @@
 //! `sconce clip`: image–text scores and image embeddings (CLIP, SigLIP).
 
-use super::classify::Labels;
+use super::classify::{LABELS, Labels};
+use super::embed::embedding_names;
 use super::{run_line, with_run_info};
 use crate::Failure;
 use crate::args::TaskModel;
 use crate::input::Text;
-use crate::output::{Output, ResultNames};
+use crate::output::{Output, ResultNames, ResultsOf};
 use crate::report::Report;
-use crate::vector_output::Floats;
+use crate::row::{Columns, FieldType, Row};
+use crate::vector_output::{FLOAT_COLUMN, Floats};
 use clap::Args;
 use sconce_engine::{Clip as Model, Embeddings, Error, Image, Label, Loaded};
 use serde_json::{Map, json};
@@ -56,7 +58,7 @@ pub(crate) struct Clip {
 impl Clip {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         let is_scored = !self.text.is_empty();
-        self.output.check(!is_scored)?;
+        self.output.check(!is_scored, true)?;
         if self.images.iter().filter(|path| is_stdin(path)).count() > 1 {
             return Err("`-` was given more than once, but standard input is one image".into());
         }
@@ -70,12 +72,12 @@ impl Clip {
             if is_scored { clip.texts(&self.text).map_err(|e| self.with_text(e))? } else { Embeddings::default() };
         self.warn_truncated(&texts, &clip, report);
         let answers = match is_scored {
-            true => ResultNames { many: "results", one: Some("labels"), array: None },
-            false => {
-                ResultNames { many: "embeddings", one: Some("embedding"), array: Some(("<f4", clip.plan().dimension)) }
-            }
+            true => LABELS,
+            false => ResultNames { array: Some(("<f4", clip.plan().dimension)), ..embedding_names(FLOAT_COLUMN) },
         };
-        let mut writer = self.output.open(answers)?;
+        let mut columns = Columns::default();
+        columns.fields("image")?.add_field("image", Some(FieldType::String))?;
+        let mut writer = self.output.open(answers, ResultsOf::Images(columns))?;
         let bar = report.bar("{msg} [{bar:30}] {pos}/{len} {eta}", Some(self.images.len() as u64));
         let start = Instant::now();
         while !window.is_empty() {
@@ -165,7 +167,7 @@ fn name(path: &Path) -> String {
 
 fn named(path: &Path) -> Text {
     let object = Map::from_iter([("image".to_string(), json!(name(path)))]);
-    Text { text: name(path), object: Some(object), origin: name(path), bytes: 0 }
+    Text { text: name(path), object: Some(Row::Object(object)), origin: name(path), bytes: 0 }
 }
 
 fn check_readable(path: &Path) -> Result<(), Failure> {

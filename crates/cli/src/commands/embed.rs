@@ -4,9 +4,12 @@ use super::with_run_info;
 use crate::Failure;
 use crate::args::Model;
 use crate::input::{Input, Text};
-use crate::output::{Output, ResultNames, TokenInfo, Writer};
+use crate::output::{Output, ResultNames, ResultsOf, TokenInfo, Writer};
 use crate::report::Report;
-use crate::vector_output::{Base64, Floats, M3Rows, MultiVectorRows, QuantizedRow, SparseWeights};
+use crate::vector_output::{
+    Base64, FLOAT_COLUMN, Floats, INT8_COLUMN, M3_COLUMN, M3Rows, MULTI_COLUMN, MultiVectorRows, QuantizedRow,
+    SPARSE_COLUMN, SparseWeights, UINT8_COLUMN,
+};
 use crate::window_runner::{ModelCall, ResultOutput, Texts, strings};
 use clap::Args;
 use sconce_engine::{
@@ -24,6 +27,7 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:\n  sconce embed \"A man is eating food.\"\n  \
     sconce embed -f texts.txt -o vectors.npy\n  \
     sconce embed -f docs.jsonl --field body -o docs.embedded.jsonl --dtype bf16\n  \
+    sconce embed -f docs.parquet -o docs.embedded.parquet\n  \
     sconce embed -f texts.txt --dimensions 128 --precision ubinary -o bits.npy\n  \
     sconce embed -m prithivida/Splade_PP_en_v2 --sparse \"A man is eating food.\"\n  \
     sconce embed -m colbert-ir/colbertv2.0 --multi --query --json \"Who eats?\"\n  \
@@ -73,14 +77,14 @@ pub(crate) struct Embed {
 
 impl Embed {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
-        self.output.check(!self.sparse && !self.multi)?;
+        self.output.check(!self.sparse && !self.multi, true)?;
         if self.base64 && !self.output.is_json() {
             return Err("--base64 is for --format json and jsonl; for raw bytes use --format bin".into());
         }
         if self.ranges.is_some() && !self.is_ranged() {
             return Err("--ranges is for --precision int8 and uint8 only".into());
         }
-        let texts = Texts::open(&self.input)?;
+        let texts = Texts::open_for(&self.input, &self.output, None)?;
         match () {
             () if self.sparse && self.multi => self.m3(texts, report),
             () if self.sparse => self.sparse(texts, report),
@@ -89,7 +93,7 @@ impl Embed {
         }
     }
 
-    fn dense(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
+    fn dense(&self, mut texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
         let ranges = self.ranges.as_deref().map(read_ranges).transpose()?;
         let context = RequestContext::default();
         let embedder = self.model.load(report, Embedder::load)?.with_context(&context);
@@ -111,7 +115,13 @@ impl Embed {
             }
         };
         let array = (!self.base64).then_some((descr, numbers));
-        let mut writer = self.output.open(ResultNames { many: "embeddings", one: Some("embedding"), array })?;
+        let column = match descr {
+            "<f4" => FLOAT_COLUMN,
+            "|i1" => INT8_COLUMN,
+            _ => UINT8_COLUMN,
+        };
+        let names = ResultNames { array, ..embedding_names(column) };
+        let mut writer = self.output.open(names, ResultsOf::Texts(std::mem::take(&mut texts.columns)))?;
         let mut waiting: Vec<Text> = Vec::new();
         let summary = texts.run_windows(
             report,
@@ -194,7 +204,7 @@ impl Embed {
         let context = RequestContext::default();
         let sparse = self.model.load(report, SparseEncoder::load)?.with_context(&context);
         let run = |window: &[Text]| Ok(sparse.embed(&strings(window))?);
-        let result_output = self.result_output(&sparse, json!({"vocabulary": sparse.plan().dimension}));
+        let result_output = self.result_output(&sparse, SPARSE_COLUMN, json!({"vocabulary": sparse.plan().dimension}));
         texts.write_results(
             report,
             result_output,
@@ -211,7 +221,8 @@ impl Embed {
             false => Ok(multi.documents(&strings(window))?),
         };
         let side = if self.query { "query" } else { "document" };
-        let result_output = self.result_output(&multi, json!({"dimension": multi.plan().dimension, "side": side}));
+        let about = json!({"dimension": multi.plan().dimension, "side": side});
+        let result_output = self.result_output(&multi, MULTI_COLUMN, about);
         texts.write_results(
             report,
             result_output,
@@ -224,16 +235,20 @@ impl Embed {
         let context = RequestContext::default();
         let m3 = self.model.load(report, M3::load)?.with_context(&context);
         let run = |window: &[Text]| Ok(m3.embed(&strings(window))?);
-        let result_output = self.result_output(&m3, json!({"dimension": m3.plan().dimension}));
+        let result_output = self.result_output(&m3, M3_COLUMN, json!({"dimension": m3.plan().dimension}));
         texts.write_results(report, result_output, ModelCall { context: &context, run }, |writer, text, row, info| {
             writer.write(text, &M3Rows::new(&row, |id| m3.token(id)), info)
         })
     }
 
-    fn result_output<'a>(&'a self, model: &'a dyn Loaded, about: Value) -> ResultOutput<'a> {
-        let names = ResultNames { many: "embeddings", one: Some("embedding"), array: None };
-        ResultOutput { output: &self.output, names, model, about }
+    fn result_output<'a>(&'a self, model: &'a dyn Loaded, column: &'static str, about: Value) -> ResultOutput<'a> {
+        ResultOutput { output: &self.output, names: embedding_names(column), model, about }
     }
+}
+
+/// Names of embeddings, with this Parquet column.
+pub(crate) fn embedding_names(column: &'static str) -> ResultNames {
+    ResultNames { many: "embeddings", one: Some("embedding"), fields: &[], array: None, column: Some(column) }
 }
 
 #[derive(Deserialize)]

@@ -3,7 +3,7 @@
 use super::{print, run_line, with_run_info};
 use crate::Failure;
 use crate::args::Model;
-use crate::input::{Input, Text, preview};
+use crate::input::{Input, NeededFields, Text, preview};
 use crate::report::Report;
 use clap::Args;
 use sconce_engine::{Embedder, Loaded, Prompt};
@@ -26,7 +26,8 @@ pub(crate) struct Similarity {
 
 impl Similarity {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
-        let texts = self.input.texts()?.collect::<Result<Vec<Text>, _>>()?;
+        let needed = NeededFields::Only(&[self.input.field()]);
+        let texts = self.input.texts(needed)?.collect::<Result<Vec<Text>, _>>()?;
         if texts.len() < 2 {
             return Err("at least two texts are needed".into());
         }

@@ -13,6 +13,20 @@ use serde::{Serialize, Serializer};
 use serde_json::json;
 use std::process::ExitCode;
 
+/// Names of the results: entities with scores and offsets.
+const ENTITIES: ResultNames = ResultNames {
+    many: "results",
+    one: Some("entities"),
+    fields: &[],
+    array: None,
+    column: Some(
+        "required group entities (LIST) { repeated group list { required group element {
+            required binary label (STRING); required float score; optional int64 index;
+            required binary word (STRING); required binary text (STRING);
+            required int64 start; required int64 end; } } }",
+    ),
+};
+
 /// Find named entities in texts (token classification, NER).
 ///
 /// Offsets count characters from 0.
@@ -52,8 +66,8 @@ enum Aggregation {
 
 impl Tag {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
-        self.output.check(false)?;
-        let texts = Texts::open(&self.input)?;
+        self.output.check(false, true)?;
+        let texts = Texts::open_for(&self.input, &self.output, None)?;
         let context = RequestContext::default();
         let tagger = self.model.load(report, Tagger::load)?.with_context(&context);
         let strategy = match self.aggregation {
@@ -67,7 +81,7 @@ impl Tag {
         let run = |window: &[Text]| Ok(tagger.tag(&strings(window), strategy, self.threshold)?);
         let result_output = ResultOutput {
             output: &self.output,
-            names: ResultNames { many: "results", one: Some("entities"), array: None },
+            names: ENTITIES,
             model: &tagger,
             about: json!({"labels": tagger.labels()}),
         };

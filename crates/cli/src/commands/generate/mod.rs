@@ -8,8 +8,9 @@ use super::{run_line, with_run_info};
 use crate::Failure;
 use crate::args::LanguageModel;
 use crate::input::Text;
-use crate::output::{Output, ResultNames};
+use crate::output::{Output, ResultNames, ResultsOf};
 use crate::report::Report;
+use crate::row::Columns;
 use crate::sampling::Sampling;
 use crate::stream_printer::{Interrupt, print_stream};
 use clap::Args;
@@ -65,9 +66,9 @@ struct QueuedPrompt {
 
 impl Generate {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
-        self.output.check(false)?;
+        self.output.check(false, false)?;
         self.sampling.check()?;
-        let mut prompts = self.input.prompts()?;
+        let mut prompts = self.input.prompts(self.output.keeps_fields())?;
         let only = if self.input.is_one() { prompts.next().transpose()? } else { None };
         let model = Generator::load(&self, only.as_ref(), report)?;
         let Some(prompt) = only else { return self.batch(&model, prompts, report) };
@@ -102,7 +103,9 @@ impl Generate {
         mut prompts: impl Iterator<Item = Result<Prompt, Failure>>,
         report: &Report,
     ) -> Result<ExitCode, Failure> {
-        let mut writer = self.output.open(ResultNames { many: "results", one: None, array: None })?;
+        let fields = &["index", "answers", "usage", "truncated", "seed", "error"];
+        let names = ResultNames { many: "results", one: None, fields, array: None, column: None };
+        let mut writer = self.output.open(names, ResultsOf::Texts(Columns::default()))?;
         let template = match self.input.bytes() {
             Some(_) => "{msg} [{bar:30}] {percent}% {eta}",
             None => "{msg} {spinner}",
@@ -159,8 +162,8 @@ impl Generate {
         match prompt {
             Ok(prompt) => {
                 let begun = model.begin(&prompt, self);
-                let Prompt { id, origin, bytes, .. } = prompt;
-                QueuedPrompt { text: Text { text: String::new(), object: None, origin, bytes }, id, begun }
+                let Prompt { id, row, origin, bytes, .. } = prompt;
+                QueuedPrompt { text: Text { text: String::new(), object: row, origin, bytes }, id, begun }
             }
             // The error of an unreadable line names its origin.
             Err(e) => {

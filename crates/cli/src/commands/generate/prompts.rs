@@ -1,7 +1,8 @@
-//! Prompts: from arguments, standard input, lines of files, or JSON objects.
+//! Prompts: from arguments, standard input, or files of lines or rows.
 
 use crate::Failure;
-use crate::input::{Line, Lines};
+use crate::input::{Content, DEFAULT_FIELD, FileFormat, NeededFields, Record, Records, no_field};
+use crate::row::Row;
 use crate::sampling::Sampling;
 use clap::Args;
 use sconce_engine::{ChatOptions, Llm, Message, Request, Start, Stream};
@@ -16,9 +17,18 @@ pub(super) struct Input {
     /// Prompts. Without PROMPT, --file and --jsonl, all of standard input is one prompt.
     #[arg(value_name = "PROMPT")]
     prompts: Vec<String>,
-    /// Read prompts from this file, one per line (`-` is standard input). May be repeated.
+    /// Read prompts from this file (`-` is standard input). May be repeated.
+    ///
+    /// The extension decides: .jsonl has a JSON object per line, .json an array of objects or
+    /// strings, .csv and .tsv name the fields in the first line, .parquet has columns. JSON objects
+    /// with `prompt` or `messages` are read as with --jsonl. Of other rows the prompt is the field
+    /// `text`, or that of --field. Other files have one prompt per line.
     #[arg(short, long, value_name = "FILE", conflicts_with = "prompts")]
     file: Vec<PathBuf>,
+    /// Take the prompt from field NAME. JSONL output keeps the other fields. Lines of standard
+    /// input and of files with another extension are then JSON objects.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["prompts", "jsonl"])]
+    field: Option<String>,
     /// Each line is a JSON object with `prompt`, or with `messages` of a chat; optionally with
     /// `id`, which the result repeats, and with generation options of this command (`max_tokens`,
     /// `temperature`, `stop`, `n`, …).
@@ -51,6 +61,8 @@ pub(super) struct GenerateOptions {
 pub(super) struct Prompt {
     pub(super) input: PromptInput,
     pub(super) id: Option<Value>,
+    /// The row, if the prompt is one of its fields.
+    pub(super) row: Option<Row>,
     pub(super) sampling: Sampling,
     pub(super) generate_options: GenerateOptions,
     pub(super) origin: String,
@@ -67,11 +79,12 @@ type Prompts<'a> = Box<dyn Iterator<Item = Result<Prompt, Failure>> + 'a>;
 impl Input {
     /// Whether the input is a single prompt.
     pub(super) fn is_one(&self) -> bool {
-        self.prompts.len() == 1 || self.prompts.is_empty() && self.file.is_empty() && !self.jsonl
+        let is_stdin = self.prompts.is_empty() && self.file.is_empty();
+        self.prompts.len() == 1 || is_stdin && !self.jsonl && self.field.is_none()
     }
 
-    /// The prompts, read lazily.
-    pub(super) fn prompts(&self) -> Result<Prompts<'_>, Failure> {
+    /// The prompts, read lazily. With `keep_fields`, they keep the other fields of their rows.
+    pub(super) fn prompts(&self, keep_fields: bool) -> Result<Prompts<'_>, Failure> {
         if !self.prompts.is_empty() {
             let prompt = |(i, text): (usize, &String)| Ok(Prompt::text(text.clone(), format!("argument {}", i + 1)));
             return Ok(Box::new(self.prompts.iter().enumerate().map(prompt)));
@@ -81,15 +94,43 @@ impl Input {
         }
         let stdin = [PathBuf::from("-")];
         let files = if self.file.is_empty() { &stdin[..] } else { &self.file };
-        let open = files.iter().map(|path| Lines::open(path)).collect::<Result<Vec<_>, _>>()?;
-        let lines = open.into_iter().flatten();
-        if !self.jsonl {
-            return Ok(Box::new(
-                lines.map(|line| line.map(|l| Prompt { bytes: l.bytes, ..Prompt::text(l.text, l.origin) })),
-            ));
-        }
-        let is_blank = |line: &Result<Line, Failure>| line.as_ref().is_ok_and(|l| l.text.trim().is_empty());
-        Ok(Box::new(lines.filter(move |line| !is_blank(line)).map(|line| parse(line?))))
+        let field = self.field.as_deref();
+        let only = [field.unwrap_or(DEFAULT_FIELD)];
+        let needed = if keep_fields { NeededFields::All } else { NeededFields::Only(&only) };
+        let open = |path: &PathBuf| -> Result<_, Failure> {
+            let format = if self.jsonl { FileFormat::Jsonl } else { FileFormat::of(path, field.is_some()) };
+            let records = Records::open(path, format, needed)?;
+            records.check_field(only[0], "--field")?;
+            // Only JSON objects can hold options.
+            let is_json = matches!(format, FileFormat::Jsonl | FileFormat::Json);
+            Ok(records.records.map(move |record| self.prompt(record?, is_json)))
+        };
+        let open = files.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        Ok(Box::new(open.into_iter().flatten()))
+    }
+
+    /// The prompt of a line or a row.
+    fn prompt(&self, record: Record, is_json: bool) -> Result<Prompt, Failure> {
+        let Record { content, origin, bytes } = record;
+        let row = match content {
+            Content::Text(_) if self.field.is_some() => {
+                return Err(format!("{origin}: a string, which has no fields").into());
+            }
+            Content::Text(text) => return Ok(Prompt { bytes, ..Prompt::text(text, origin) }),
+            Content::Row(row) => row,
+        };
+        let has_options = is_json && self.field.is_none() && (row.has("prompt") || row.has("messages"));
+        let row = match row {
+            Row::Object(object) if self.jsonl || has_options => return parse(object, origin, bytes),
+            row => row,
+        };
+        let field = self.field.as_deref().unwrap_or(DEFAULT_FIELD);
+        let text = match row.text(field) {
+            Some(text) => text.map(str::to_string),
+            None => Err(no_field(field, row.names().into_iter(), "--field")),
+        };
+        let text = text.map_err(|why| format!("{origin}: {why}"))?;
+        Ok(Prompt { bytes, row: Some(row), ..Prompt::text(text, origin) })
     }
 
     /// Bytes of input, if known.
@@ -114,10 +155,8 @@ fn read_stdin() -> Result<Prompt, Failure> {
 }
 
 /// Parses a JSON object. Unknown fields are errors, because they were meant to do something.
-fn parse(Line { text, origin, bytes }: Line) -> Result<Prompt, Failure> {
+fn parse(mut all: Map<String, Value>, origin: String, bytes: u64) -> Result<Prompt, Failure> {
     let fail = |why: String| -> Failure { format!("{origin}: {why}").into() };
-    let mut all: Map<String, Value> =
-        serde_json::from_str(&text).map_err(|e| fail(format!("not a JSON object: {e}")))?;
     let input = match (all.remove("prompt"), all.remove("messages")) {
         (Some(Value::String(text)), None) => PromptInput::Text(text),
         (None, Some(messages)) => {
@@ -131,7 +170,7 @@ fn parse(Line { text, origin, bytes }: Line) -> Result<Prompt, Failure> {
     let generate_options = take_fields(&mut all, &["n", "beams", "logprobs", "echo", "ignore_eos"]).map_err(fail)?;
     let sampling: Sampling = serde_json::from_value(Value::Object(all)).map_err(|e| fail(e.to_string()))?;
     sampling.check().map_err(fail)?;
-    Ok(Prompt { input, id, sampling, generate_options, origin, bytes })
+    Ok(Prompt { input, id, row: None, sampling, generate_options, origin, bytes })
 }
 
 /// Removes and parses the fields of these names.
@@ -144,7 +183,7 @@ impl Prompt {
     fn text(text: String, origin: String) -> Prompt {
         let bytes = text.len() as u64;
         let (sampling, generate_options) = (Sampling::default(), GenerateOptions::default());
-        Prompt { input: PromptInput::Text(text), id: None, sampling, generate_options, origin, bytes }
+        Prompt { input: PromptInput::Text(text), id: None, row: None, sampling, generate_options, origin, bytes }
     }
 }
 
@@ -187,8 +226,7 @@ mod tests {
     use super::*;
 
     fn line(text: &str) -> Result<Prompt, String> {
-        let line = Line { text: text.into(), origin: "stdin:3".into(), bytes: 0 };
-        parse(line).map_err(|e| e.to_string())
+        parse(serde_json::from_str(text).unwrap(), "stdin:3".into(), 0).map_err(|e| e.to_string())
     }
 
     #[test]
@@ -200,7 +238,6 @@ mod tests {
         let chat = line(r#"{"messages": [{"role": "user", "content": "hi"}]}"#).unwrap();
         assert!(matches!(chat.input, PromptInput::Chat(messages) if messages.len() == 1));
         for (text, why) in [
-            ("[1]", "not a JSON object"),
             ("{}", "neither `prompt` nor `messages`"),
             (r#"{"prompt": 3}"#, "`prompt` is 3"),
             (r#"{"prompt": "a", "messages": []}"#, "give one"),

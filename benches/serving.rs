@@ -39,7 +39,7 @@ impl Client {
         let length = body.len();
         write!(
             self.0,
-            "POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+            "POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
         )
         .expect("a request");
         let (mut answer, mut buffer) = (Vec::new(), [0; 16 << 10]);

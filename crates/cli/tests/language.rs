@@ -269,7 +269,7 @@ fn plan_reports_kv_cache_size() {
     let o = sconce(&["plan", path, "--kv-dtype", "q4_0"], b"");
     assert!(String::from_utf8_lossy(&o.stderr).contains("one of f32, bf16, f16 and q8_0"), "{o:?}");
     let stdout = out(&["plan", path, "-d", "cpu"], b"");
-    assert!(stdout.contains("cache       2.00 MiB (8192 tokens at 256 B)"), "{stdout}");
+    assert!(stdout.contains("KV cache    2.00 MiB (8192 tokens in f32 at 256 B)"), "{stdout}");
 }
 
 #[test]

@@ -62,7 +62,7 @@ impl Server {
 
     fn get(&self, path: &str) -> (u16, String) {
         let mut stream = std::net::TcpStream::connect(&self.address).expect("a connection");
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").expect("a request");
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").expect("a request");
         let mut all = Vec::new();
         stream.read_to_end(&mut all).expect("an answer");
         let reply = Reply::of(&all).expect("an answer");
@@ -172,7 +172,7 @@ impl TestRequest {
     fn bytes(&self) -> Vec<u8> {
         let body = self.body.to_string();
         let head = format!(
-            "POST {} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            "POST {} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             self.path,
             body.len()
         );
@@ -241,7 +241,7 @@ fn run_load(clients: usize, time: Duration, health: Duration) {
             let mut answer = [0; 4096];
             while !stop.load(Ordering::Relaxed) {
                 let begun = Instant::now();
-                stream.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").expect("a request");
+                stream.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").expect("a request");
                 let n = stream.read(&mut answer).expect("an answer");
                 assert!(answer[..n].starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer[..n]));
                 latencies.lock().expect("latencies").push(begun.elapsed());

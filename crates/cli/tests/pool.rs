@@ -174,7 +174,8 @@ fn execute(mut socket: TcpStream, body: &Value) -> String {
 
 fn post(socket: &mut TcpStream, path: &str, body: &Value) {
     let body = body.to_string();
-    let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n");
+    let head =
+        format!("POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n");
     write!(socket, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
 }
 

@@ -157,8 +157,9 @@ fn managing_workers_without_api_key_is_limited_to_localhost() {
         let headers = format!("{remote}content-type: application/json\r\n");
         assert_eq!(status(&post("/v2/workers/start", &headers, &start)), "403", "{remote}");
         assert_eq!(status(&post("/v2/workers/x/drain", &headers, &json!({}))), "403", "{remote}");
-        // Model requests are allowed from everywhere.
-        assert_eq!(status(&post("/v1/chat/completions", &headers, &chat("hi"))), "200", "{remote}");
+        // Model requests are allowed from everywhere, but not under another host name.
+        let expected = if remote.contains("host: evil") { "403" } else { "200" };
+        assert_eq!(status(&post("/v1/chat/completions", &headers, &chat("hi"))), expected, "{remote}");
     }
     for kind in ["", "content-type: text/plain\r\n", "content-type: application/x-www-form-urlencoded\r\n"] {
         let headers = format!("host: localhost\r\n{kind}");

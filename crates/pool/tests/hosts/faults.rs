@@ -305,7 +305,8 @@ fn client_disconnect_cancels_its_request_and_slow_reader_blocks_no_other() {
     }
     // Cancelled by its job id through the manager, whatever content type the client sends.
     let body = json!({"job_id": "b"}).to_string();
-    let head = format!("POST /cancel HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\nconnection: close\r\n");
+    let head =
+        format!("POST /cancel HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\nconnection: close\r\n");
     let response = raw(pool.address, &format!("{head}content-length: {}\r\n\r\n{body}", body.len()));
     assert!(response.starts_with("HTTP/1.1 202"), "{response}");
     let text = slow.rest();
@@ -339,7 +340,7 @@ fn malformed_and_unauthorized_requests_are_refused() {
     let mut socket = TcpStream::connect(pool.address).unwrap();
     let deep = "[".repeat(500_000);
     let head = format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
         deep.len()
     );
     socket.write_all((head + &deep).as_bytes()).unwrap();

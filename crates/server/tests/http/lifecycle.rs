@@ -150,6 +150,30 @@ fn models_are_loaded_and_unloaded_at_run_time() {
     assert_eq!(server.get("/health").status, 200);
 }
 
+/// A web page whose own name resolves to this machine (DNS rebinding) is refused on every path.
+#[test]
+fn foreign_host_names_are_refused_without_a_key() {
+    let status = |config: Config, host: &str| {
+        let server = serve(&["st-prompts"], config);
+        let mut all = ["GET /info", "GET /health", "GET /docs", "POST /embed"].map(|line| {
+            let (method, path) = line.split_once(' ').unwrap();
+            let body = if method == "POST" { "{\"inputs\": \"a\"}" } else { "" };
+            let mut stream = server.connect();
+            let sent = request(method, path, &JSON, body).replace("host: localhost", &format!("host: {host}"));
+            stream.write_all(sent.as_bytes()).unwrap();
+            reply(&mut stream).status
+        });
+        all.sort_unstable();
+        (all[0], all[3])
+    };
+    assert_eq!(status(config(), "evil.example"), (403, 403));
+    assert_eq!(status(config(), "evil.example:8080"), (403, 403));
+    assert_eq!(status(config(), "127.0.0.1:8080"), (200, 200));
+    let named = Config { allowed_hosts: vec!["ai.example".into()], ..config() };
+    assert_eq!(status(named.clone(), "ai.example"), (200, 200));
+    assert_eq!(status(named, "evil.example"), (403, 403));
+}
+
 #[test]
 fn loading_models_needs_an_api_key_or_localhost() {
     let open = serve(&["st-prompts"], config());

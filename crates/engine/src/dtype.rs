@@ -11,8 +11,9 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DTypeChoice {
-    /// On a GPU half precision: the type of the files, f16 for encoders stored in f32, and bf16 for
-    /// language models stored in f32 and for architectures that overflow f16. On a CPU f32
+    /// On a GPU half precision: the type of the files, f16 for encoders stored in f32 and beside
+    /// quantized weights, and bf16 for language models stored in f32 and for architectures that
+    /// overflow f16. On a CPU f32
     /// activations, with f32 weights for encoders and the weights of the files for language models.
     #[default]
     Default,
@@ -114,12 +115,19 @@ impl DTypeChoice {
             DTypeChoice::Default | DTypeChoice::Auto => (WeightFormat::File, None),
         };
         if device.is_gpu() {
-            // Our kernels read quantized blocks with activations of any format, and decode speed is
-            // limited by reading weights.
-            let (dtype, why) = half(model, device, DType::BF16)?;
-            let why = match stored(model)? {
-                Some(Stored::Blocks(quant)) => format!("weights as in the files ({quant}), activations in {dtype}"),
-                _ => why,
+            let blocks = match (weight_format, stored(model)?) {
+                (WeightFormat::Blocks(quant), _) | (_, Some(Stored::Blocks(quant))) => Some(quant),
+                _ => None,
+            };
+            let (dtype, why) = match blocks {
+                // Our kernels multiply blocks with activations of any format, long prompts fastest
+                // with f16.
+                Some(quant) => {
+                    let is_wide = sconce_models::overflows_f16(&model.config);
+                    let dtype = if is_wide { DType::BF16 } else { DType::F16 };
+                    (dtype, format!("weights as in the files ({quant}), activations in {dtype}"))
+                }
+                None => half(model, device, DType::BF16)?,
             };
             return Ok(Formats::new(dtype, weight_format, reason.unwrap_or(why)));
         }

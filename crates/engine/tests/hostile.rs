@@ -230,10 +230,10 @@ fn plan_check_refuses_missing_memory_and_kernels() {
     assert!(error.contains("model needs") && error.contains("free") && error.contains("--batch-tokens"), "{error}");
     assert!(p.check(p.weights - 1).unwrap_err().to_string().contains("--dtype bf16"));
 
-    let attention = Withdrawn { op: "attention".into(), kind: "cuda".into(), dtype: DType::F32, rung: Rung::Fused };
+    let attention = Withdrawn { op: "attention".into(), kind: "cuda".into(), dtype: DType::F16, rung: Rung::Fused };
     let fused = Policy::default().with_force(Some(Rung::Fused)).with_withdrawn(vec![attention]);
     let error = plan_with(fused, Device::Cuda(0)).check(u64::MAX).unwrap_err().to_string();
-    assert!(error.contains("cuda:0 cannot run") && error.contains("attention in f32 (first in layer 0)"), "{error}");
+    assert!(error.contains("cuda:0 cannot run") && error.contains("attention in f16 (first in layer 0)"), "{error}");
 }
 
 #[test]

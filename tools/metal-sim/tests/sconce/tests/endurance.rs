@@ -3,7 +3,7 @@
 
 use metal_sim_sconce::{allocated, fail_next, pipelines};
 use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Prompt};
-use sconce_ops::Device;
+use sconce_ops::{DType, Device};
 use sconce_testkit::materialize;
 use std::sync::{Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn embedder() -> (Embedder, tempfile::TempDir) {
     let dir = materialize("task-embed-llama");
     let device = DeviceChoice::Only(Device::Metal(0));
-    let options = LoadOptions::from_env().expect("caches").with_device(device);
+    let options = LoadOptions::from_env().expect("caches").with_device(device).with_dtype(DType::F32);
     let reference = dir.path().to_str().expect("a path").parse().expect("a reference");
     (Embedder::load(&reference, &options, &()).expect("a model"), dir)
 }

@@ -4,7 +4,7 @@
 use metal_sim_sconce::{allocated, lent};
 use sconce_engine::hub::Options;
 use sconce_engine::{DeviceChoice, Embedder, GenerationParams, Llm, LoadOptions, Loaded, Prompt, Request, Start};
-use sconce_ops::Device;
+use sconce_ops::{DType, Device};
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -38,7 +38,7 @@ fn embed_shifted(over: usize) -> (f32, [u64; 3]) {
     shift_tensors(&dir.path().join("model.safetensors"), over);
     let (before, lent_before) = (allocated(), lent());
     let reference = dir.path().to_str().expect("a path").parse().expect("a reference");
-    let embedder = Embedder::load(&reference, &options(Device::Metal(0), cache.path()), &()).expect("a model");
+    let embedder = Embedder::load(&reference, &options(Device::Metal(0), cache.path()).with_dtype(DType::F32), &()).expect("a model");
     let lent = lent() - lent_before;
     let bytes = [embedder.plan().weights, lent, allocated() - before - lent];
     let want = Arrays::open(&golden(NAME).join("golden.safetensors")).f32("embeddings");
@@ -77,7 +77,7 @@ fn unaligned_weights_are_copied() {
 #[test]
 fn quantized_blocks_are_read_in_place() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (cache, file) = (tempfile::tempdir().expect("a folder"), golden("gguf-qwen3-embed").join("model.gguf"));
+    let (cache, file) = (tempfile::tempdir().expect("a folder"), golden("gguf-qwen3-rerank").join("model.gguf"));
     let reference = file.to_str().expect("a path").parse().expect("a reference");
     let params = GenerationParams::default().with_temperature(0.0);
     let start = Start::Tokens(vec![5, 6, 7, 8]);

@@ -46,6 +46,27 @@ fn minilm_embeddings_equal_the_cpu() {
     assert_fused(&counts);
 }
 
+/// Without a flag, in f16.
+#[test]
+fn minilm_in_default_precision_is_close_to_f32() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let minilm = "minilm".parse().expect("a reference");
+    let repeated = "word ".repeat(40);
+    let texts = ["A man is eating food.", "", "東京は日本の首都です。", "😀", &repeated];
+    let embed = |options: LoadOptions| {
+        let embedder = Embedder::load(&minilm, &options, &()).expect("MiniLM");
+        (embedder.embed(&texts, &Prompt::Default).expect("vectors"), embedder.plan().dtype)
+    };
+    let (got, dtype) = embed(on(METAL));
+    let (want, _) = embed(on(Device::Cpu));
+    assert_eq!(dtype, DType::F16);
+    for (text, (a, b)) in got.rows().zip(want.rows()).enumerate() {
+        // Both have length 1.
+        let cosine: f32 = a.iter().zip(b).map(|(a, b)| a * b).sum();
+        assert!(cosine > 0.9999, "text {text}: {cosine}");
+    }
+}
+
 #[test]
 fn smollm_generates_the_same_text_as_the_cpu() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

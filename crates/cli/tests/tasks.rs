@@ -223,7 +223,7 @@ fn plan_names_the_task_and_compares_devices() {
         }
         assert_eq!(all["devices"][0]["runs"], true);
         let stdout = out(&["plan", model.path(), "--all-devices"], b"");
-        assert!(stdout.starts_with(&format!("task {task}, f32")) && stdout.lines().count() == 6, "{stdout}");
+        assert!(stdout.starts_with(&format!("task {task}; op calls")) && stdout.lines().count() == 6, "{stdout}");
         // A rung that does not exist on some device is refused there, as the host rung on the CPU,
         // and the exit code is 1.
         let o = sconce(&["plan", model.path(), "--all-devices", "--rung", "host"], b"");

@@ -342,7 +342,7 @@ fn model_for_another_task_names_its_command() {
         let e = err(&args, b"");
         assert!(e.contains(&format!("is a model for another task, {task}: use `sconce {expected}`")), "{args:?}: {e}");
     };
-    for command in [&["rerank", "--query", "q"][..], &["tag"], &["classify"], &["generate"], &["embed", "--multi"]] {
+    for command in [&["rerank", "--query", "q"][..], &["tag"], &["classify"], &["generate"]] {
         refused(command, &embedder, "embed", "embed");
     }
     refused(&["classify"], &tagger, "tag", "tag");

@@ -1,7 +1,7 @@
 //! Embedders and rerankers in GGUF, as llama.cpp's converter wrote them
 //! (tools/goldens/gguf_embedders.py), against the folders they were converted from.
 
-use sconce_engine::hub::{Files, Options, Reference};
+use sconce_engine::hub::{self, Files, Options, Reference};
 use sconce_engine::{
     BeamSearch, DTypeChoice, DeviceChoice, Embedder, LoadOptions, Loaded, MultiVectorEncoder, Prompt, RankOptions,
     Reranker, Search, Seq2SeqOptions, Task, TaskModel, supports,
@@ -89,9 +89,11 @@ fn reranker_gguf_scores_equal_its_folder() {
 /// Quantized weights stay as they are unless `--dtype` asks for floats, and our kernels take them.
 #[test]
 fn blocks_stay_quantized_on_every_device() {
+    let smollm = hub::resolve(&"smollm".parse().unwrap(), &Options::from_env().unwrap(), &())
+        .expect("SmolLM2 comes from the package registry");
     let plan = |device, dtype: DTypeChoice| {
         let options = options().with_dtype(dtype).with_batch_tokens(Some(64));
-        Task::Generate.plan(&Files::local(&gguf_path("gguf-qwen3-rerank")), device, &options).unwrap()
+        Task::Generate.plan(&smollm, device, &options).unwrap()
     };
     for (device, dtype) in [(Device::Cpu, DType::F32), (Device::Cuda(0), DType::F16), (Device::Metal(0), DType::F16)] {
         let (blocks, floats) = (plan(device, DTypeChoice::Default), plan(device, dtype.into()));
@@ -100,7 +102,7 @@ fn blocks_stay_quantized_on_every_device() {
         for step in &blocks.steps {
             assert_eq!(step.rung, Ok(Rung::Fused), "{} on {device}", step.op);
         }
-        // 32 elements of a matrix are 34 bytes in q8_0; vectors are in f32 or f16 in both.
+        // 32 elements of a matrix are 20 bytes in q4_1; vectors are in f32 or f16 in both.
         assert!(blocks.weights < floats.weights / 3 * 2, "{} {}", blocks.weights, floats.weights);
         assert!(blocks.dtype_reason.contains("as in the files"), "{}", blocks.dtype_reason);
     }

@@ -2,7 +2,7 @@
 //! a parameter needs them.
 
 use sconce_engine::{DeviceChoice, GenerationParams, Llm, LoadOptions, Loaded, Request, Start};
-use sconce_ops::{Counted, Device, Rung};
+use sconce_ops::{Counted, DType, Device, Rung};
 use sconce_testkit::materialize;
 
 const TOKENS: usize = 12;
@@ -14,7 +14,8 @@ fn generate(device: Device, all: &[GenerationParams]) -> Vec<(Vec<u32>, Vec<(Cou
         std::fs::remove_file(dir.path().join(name)).expect("a file");
     }
     let reference = dir.path().to_str().expect("a path").parse().expect("a reference");
-    let options = LoadOptions::from_env().expect("caches").with_device(DeviceChoice::Only(device));
+    // In f32 on both, so that a seed gives the same tokens.
+    let options = LoadOptions::from_env().expect("caches").with_device(DeviceChoice::Only(device)).with_dtype(DType::F32);
     let one = |params: &GenerationParams| {
         // A new model each time, so that its counts are those of this answer.
         let llm = Llm::load(&reference, &options, &()).expect("a model");

@@ -38,7 +38,8 @@ fn embed_shifted(over: usize) -> (f32, [u64; 3]) {
     shift_tensors(&dir.path().join("model.safetensors"), over);
     let (before, lent_before) = (allocated(), lent());
     let reference = dir.path().to_str().expect("a path").parse().expect("a reference");
-    let embedder = Embedder::load(&reference, &options(Device::Metal(0), cache.path()).with_dtype(DType::F32), &()).expect("a model");
+    let embedder = Embedder::load(&reference, &options(Device::Metal(0), cache.path()).with_dtype(DType::F32), &())
+        .expect("a model");
     let lent = lent() - lent_before;
     let bytes = [embedder.plan().weights, lent, allocated() - before - lent];
     let want = Arrays::open(&golden(NAME).join("golden.safetensors")).f32("embeddings");

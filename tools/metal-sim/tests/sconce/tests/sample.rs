@@ -15,7 +15,8 @@ fn generate(device: Device, all: &[GenerationParams]) -> Vec<(Vec<u32>, Vec<(Cou
     }
     let reference = dir.path().to_str().expect("a path").parse().expect("a reference");
     // In f32 on both, so that a seed gives the same tokens.
-    let options = LoadOptions::from_env().expect("caches").with_device(DeviceChoice::Only(device)).with_dtype(DType::F32);
+    let options =
+        LoadOptions::from_env().expect("caches").with_device(DeviceChoice::Only(device)).with_dtype(DType::F32);
     let one = |params: &GenerationParams| {
         // A new model each time, so that its counts are those of this answer.
         let llm = Llm::load(&reference, &options, &()).expect("a model");

@@ -143,7 +143,7 @@ fn malformed_http_closes_only_its_connection() {
         b"POST /embed HTTP/1.1\r\ncontent-length: -5\r\n\r\n",
         b"POST /embed HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcdef",
         b"POST /embed HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-type: application/json\r\n\r\nZZ\r\n",
-        b"GET / HTTP/1.1\r\nhost: a\r\n bad: fold\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\n bad: fold\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnonsense that is no frame",
     ] {
         let mut stream = server.connect();
@@ -175,12 +175,12 @@ fn silent_connections_time_out() {
     };
     assert_times_out(b"", "no bytes");
     assert_times_out(b"P", "the first byte of HTTP/1 and HTTP/2 requests");
-    assert_times_out(b"POST /embed HTTP/1.1\r\nhost: a\r\nx-slow: ", "half of a header");
+    assert_times_out(b"POST /embed HTTP/1.1\r\nhost: localhost\r\nx-slow: ", "half of a header");
     assert_times_out(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "a preface without settings");
     // A body that never arrives times out with the request.
     let server = serve(&["st-prompts"], Config { request_timeout: Some(Duration::from_millis(300)), ..config() });
     let mut stream = server.connect();
-    stream.write_all(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: 10\r\n\r\n{").unwrap();
+    stream.write_all(b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: 10\r\n\r\n{").unwrap();
     assert_eq!(reply(&mut stream).status, 408);
     assert_eq!(server.app.free_permits(), server.app.config.max_concurrent);
 }

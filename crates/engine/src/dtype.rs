@@ -13,8 +13,8 @@ use std::str::FromStr;
 pub enum DTypeChoice {
     /// On a GPU half precision: the type of the files, f16 for encoders stored in f32 and beside
     /// quantized weights, and bf16 for language models stored in f32 and for architectures that
-    /// overflow f16. On a CPU f32
-    /// activations, with f32 weights for encoders and the weights of the files for language models.
+    /// overflow f16. On a CPU f32 activations, with f32 weights for encoders and the weights of the
+    /// files for language models.
     #[default]
     Default,
     /// Like `Default`, but encoders on a CPU run in bf16 where that is faster.

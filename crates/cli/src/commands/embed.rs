@@ -158,8 +158,8 @@ impl Embed {
             && run_args.isa.unwrap_or_else(Isa::best).is_twice_as_fast_in_bf16();
         if is_slow && !report.is_quiet() && is_first_time("bf16-suggested", &run_args.options()?.hub.cache) {
             report.info(
-                "this processor embeds more than twice as fast in bf16, with a cosine of at least 0.999 to f32: \
-                 --dtype auto (this is said once)",
+                "this processor embeds more than twice as fast in bf16, with nearly the same vectors: --dtype auto (this \
+                 is said once)",
             );
         }
         Ok(())

@@ -291,7 +291,7 @@ impl Fault {
 }
 
 /// The response only carries the fault; the outermost layer writes it in the API of the path (see
-/// [`crate::layers`]).
+/// `layers.rs`).
 impl IntoResponse for Fault {
     fn into_response(self) -> Response {
         let mut response = StatusCode::INTERNAL_SERVER_ERROR.into_response();

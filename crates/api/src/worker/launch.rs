@@ -26,6 +26,7 @@ pub struct Launch {
     #[cfg_attr(feature = "clap", arg(long, value_name = "URL"))]
     pub callback_url: String,
     /// auto, cpu, cuda[:N] or metal[:N].
+    #[allow(rustdoc::broken_intra_doc_links, reason = "clap prints it: the brackets are no link")]
     #[cfg_attr(feature = "clap", arg(short, long, value_name = "DEVICE", env = "SCONCE_DEVICE"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,

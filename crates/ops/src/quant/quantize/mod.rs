@@ -12,7 +12,7 @@ use crate::cpu::{Isa, Kernel, Lanes};
 use crate::{Error, Result};
 
 impl Quant {
-    /// Whether [`quantize`] supports the format.
+    /// Whether `quantize` supports the format.
     pub fn quantizes(self) -> bool {
         use Quant::*;
         matches!(self, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2K | Q3K | Q4K | Q5K | Q6K | Iq4Nl)

@@ -72,7 +72,7 @@ pub enum Bias {
     /// −slope·|i − j|, one slope per head (Press et al. 2021, arXiv:2108.12409; here on both
     /// sides). Never stored as a table.
     Alibi(Arc<[f32]>),
-    /// table[bucket(j − i)][head] with T5's relative position buckets: exact for near keys,
+    /// `table[bucket(j − i)][head]` with T5's relative position buckets: exact for near keys,
     /// logarithmic up to `far`.
     Buckets {
         /// `[buckets, heads]`.

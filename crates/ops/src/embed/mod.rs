@@ -1,4 +1,4 @@
-//! Embedding lookup: y[t] = Σ tableᵢ[idsᵢ[t]], summed in f32 with one rounding to T.
+//! Embedding lookup: `y[t] = Σ tableᵢ[idsᵢ[t]]`, summed in f32 with one rounding to T.
 
 mod cases;
 mod composed;

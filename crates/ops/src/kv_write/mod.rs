@@ -1,4 +1,4 @@
-//! Writes the KV cache: keys[rowᵢ] = kᵢ, values[rowᵢ] = vᵢ, rounded to the cache's format.
+//! Writes the KV cache: `keys[rowᵢ] = kᵢ`, `values[rowᵢ] = vᵢ`, rounded to the cache's format.
 //!
 //! The cache is allocated once, as tensors of rows. The engine decides which row belongs to which
 //! sequence (paged KV cache); this module writes and copies rows, and gives access to them.

@@ -1,6 +1,6 @@
 //! y = (s − mean(s)) / sqrt(var(s) + eps) · w + b,  s = x + residual    in f32, one rounding to T
 //!
-//! The variance is the mean of squared distances from the known mean (two passes): E[s²] − E[s]²
+//! The variance is the mean of squared distances from the known mean (two passes): `E[s²] − E[s]²`
 //! loses all its digits when the mean is large compared to the spread.
 
 mod cases;

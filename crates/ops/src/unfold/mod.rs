@@ -1,4 +1,4 @@
-//! y[t][c][j] = x[t + j − (width − 1)/2][c], zero beyond the ends of t's sequence    (a copy)
+//! `y[t][c][j] = x[t + j − (width − 1)/2][c]`, zero beyond the ends of t's sequence    (a copy)
 //!
 //! The windows of a convolution over tokens (im2col). The convolution is then a [`crate::Linear`],
 //! whose weight `[out, c, width]` keeps its layout in the file.

@@ -1,5 +1,6 @@
 //! Cohere's and Jina's rerank APIs, which are alike: responses have the fields of both.
 
+use crate::tei::RankPooling;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -42,6 +43,9 @@ pub struct RerankRequest {
     pub max_tokens_per_doc: Option<usize>,
     /// Truncate texts that are longer than the model's limit (this API's default), or refuse them.
     pub truncate: Option<bool>,
+    /// What the classifier reads of query and document.
+    #[serde(default)]
+    pub pooling: RankPooling,
 }
 
 /// Ranked documents.

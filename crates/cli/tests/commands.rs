@@ -58,6 +58,24 @@ fn embed_reads_arguments_stdin_files_and_jsonl() {
 }
 
 #[test]
+fn embed_pools_as_asked() {
+    let dir = golden("st-max");
+    let dir = dir.to_str().unwrap();
+    let embed = |options: &[&str]| {
+        let args = [&["embed", "-m", dir, "--json", "A man is eating food."], options].concat();
+        parse(&out(&args, b""))["embeddings"][0].clone()
+    };
+    let tokens: Vec<Vec<f32>> = embed(&["--pooling", "none"]).as_array().unwrap().iter().map(numbers).collect();
+    let largest: Vec<f32> =
+        (0..tokens[0].len()).map(|k| tokens.iter().map(|t| t[k]).fold(f32::NEG_INFINITY, f32::max)).collect();
+    assert_rows(&[numbers(&embed(&[]))], &[largest]);
+    assert_rows(&[numbers(&embed(&["--pooling", "cls"]))], &[tokens[0].clone()]);
+    assert_rows(&[numbers(&embed(&["--pooling", "last"]))], &[tokens[tokens.len() - 1].clone()]);
+    let message = err(&["embed", "-m", dir, "--pooling", "none", "--dimensions", "4", "a"], b"");
+    assert!(message.contains("--pooling none"), "{message}");
+}
+
+#[test]
 fn embed_writes_npy_and_binary() {
     let (dir, texts, want) = model();
     let tmp = tempfile::tempdir().unwrap();

@@ -19,7 +19,7 @@ fn rerank_matches_reference_order_and_scores() {
     for (options, name) in [
         (&[][..], "sigmoid"),
         (&["--raw"], "logits"),
-        (&["--raw", "--representation", "cls"], "cls"),
+        (&["--raw", "--pooling", "cls"], "cls"),
         (&["--raw", "--representation", "mean"], "mean"),
     ] {
         let want = arrays.f32(name).values;

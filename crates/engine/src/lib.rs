@@ -18,11 +18,13 @@ mod image;
 mod kv;
 mod options;
 mod plan;
+mod provider;
 mod runtime;
 mod sampling;
 mod schedule;
 mod structured_output;
 mod tasks;
+mod tools;
 mod workloads;
 
 pub use config::Prompt;
@@ -32,15 +34,17 @@ pub use generation::{Answer, Event, Finish, Generation, NextEvent, Request, Samp
 pub use image::Image;
 pub use options::{DeviceChoice, LlmOptions, LoadOptions, Seq2SeqLimits};
 pub use plan::{LEAST_AUTO, Plan, Size, Verdict, verdict_path};
+pub use provider::{AsyncEmbedder, BoxFuture, EmbeddingProvider, InputType, ProviderInfo, ProviderUsage};
 pub use runtime::{Loaded, QueueStats, RequestContext, Times};
 pub use sampling::{BeamSearch, EarlyStopping, GenerationParams, Logprobs, Search};
 pub use structured_output::{Format, FormatError};
 pub use tasks::{
     Answers, ChatOptions, Classifier, Clip, EmbedOptions, Embedder, Embeddings, Label, Llm, M3, M3Embedding,
-    ModelDescription, MultiVector, MultiVectorEncoder, Precision, Quantized, Ranges, RankOptions, Ranked, Ranking,
-    Representation, Reranker, Scores, Seq2Seq, Seq2SeqAnswer, Seq2SeqOptions, Seq2SeqStream, SparseEncoder,
-    SparseVector, Support, Tagger, Task, TaskModel, Token, supports,
+    ModelDescription, MultiVector, MultiVectorEncoder, Precision, Quantized, Ranges, RankOptions, RankPooling, Ranked,
+    Ranking, Reranker, Scores, Seq2Seq, Seq2SeqAnswer, Seq2SeqOptions, Seq2SeqStream, SparseEncoder, SparseVector,
+    Support, Tagger, Task, TaskModel, Token, load_tokenizer, supports,
 };
+pub use tools::{AnswerPart, CallGrammar, ToolCall, ToolCallParser, ToolFunction, ToolSyntax};
 pub use workloads::decode::Activity;
 pub use workloads::encode::Outputs;
 
@@ -54,4 +58,4 @@ pub use sconce_ops::{
 };
 pub use sconce_text::aggregate::{Entity, Strategy};
 pub use sconce_text::chat::{Message, TemplateError};
-pub use sconce_text::{TextOrPair, TextOrTokens, TextToken, Truncate};
+pub use sconce_text::{Encoding, PadTo, Padding, TextOrPair, TextOrTokens, TextToken, Tokenizer, Truncate};

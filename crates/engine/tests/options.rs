@@ -3,8 +3,8 @@
 
 use sconce_engine::hub::Options;
 use sconce_engine::{
-    Classifier, DeviceChoice, EmbedOptions, Embedder, Error, LoadOptions, Loaded, Prompt, RankOptions, RequestContext,
-    Reranker, SparseEncoder, Tagger, TextOrTokens, Truncate,
+    Classifier, DeviceChoice, EmbedOptions, Embedder, Error, LoadOptions, Loaded, Pooling, Prompt, RankOptions,
+    RequestContext, Reranker, SparseEncoder, Tagger, TextOrTokens, Truncate,
 };
 use sconce_ops::Device;
 use sconce_testkit::{golden, materialize};
@@ -138,6 +138,51 @@ fn token_embeddings_pool_to_the_text_embedding() {
         let largest = (0..text.dimension).map(|k| text.rows().map(|row| row[k]).fold(f32::NEG_INFINITY, f32::max));
         assert_eq!(largest.collect::<Vec<_>>(), pooled.row(i), "{}", TEXTS[i]);
     }
+}
+
+#[test]
+fn pooling_of_a_call_replaces_the_models_own() {
+    // Several poolings, concatenated; max pooling; mean pooling.
+    let models =
+        [("st-concat-prompts", None), ("st-max", Some(Pooling::Max)), ("st-legacy-lower", Some(Pooling::Mean))];
+    for (name, own) in models {
+        let model = embedder(&golden(name));
+        let inputs = TEXTS.map(TextOrTokens::Text);
+        let prompt = Prompt::Text(String::new());
+        let all = model.embed_all(&inputs, &prompt).unwrap();
+        let raw = EmbedOptions::default().with_normalize(Some(false)).with_prompt(prompt);
+        let (hidden, before) = (all.results[0].dimension, model.embed_with(&inputs, &raw).unwrap());
+        for pooling in [Pooling::Mean, Pooling::Cls, Pooling::LastToken, Pooling::Max] {
+            let options = raw.clone().with_pooling(Some(pooling));
+            let got = model.embed_with(&inputs, &options).unwrap();
+            assert_eq!((got.dimension, model.dimension(Some(pooling)).unwrap()), (hidden, hidden), "{name}");
+            for (i, text) in all.results.iter().enumerate() {
+                let rows: Vec<&[f32]> = text.rows().collect();
+                let column = |k: usize| rows.iter().map(move |row| f64::from(row[k]));
+                let want = |k: usize| match pooling {
+                    Pooling::Cls => f64::from(rows[0][k]),
+                    Pooling::LastToken => f64::from(rows[rows.len() - 1][k]),
+                    Pooling::Max => column(k).fold(f64::NEG_INFINITY, f64::max),
+                    _ => column(k).sum::<f64>() / rows.len() as f64,
+                };
+                let off = (0..hidden).map(|k| (f64::from(got.row(i)[k]) - want(k)).abs()).fold(0.0, f64::max);
+                assert!(off < 1e-6, "{name} {pooling:?} text {i}: off by {off:.1e}");
+            }
+            if own == Some(pooling) {
+                assert_eq!(got.values, before.values, "{name}: its own pooling");
+            }
+        }
+    }
+    // A dense layer runs after any single pooling, but not if it takes several.
+    let several = embedder(&golden("st-legacy"));
+    let error = several.embed_with(&[], &EmbedOptions::default().with_pooling(Some(Pooling::Cls))).unwrap_err();
+    assert!(error.to_string().contains("takes 2 poolings together"), "{error}");
+    let model = embedder(&golden("st-mean-dense"));
+    let inputs = TEXTS.map(TextOrTokens::Text);
+    let with = |pooling| model.embed_with(&inputs, &EmbedOptions::default().with_pooling(pooling)).unwrap();
+    let (own, mean, cls) = (with(None), with(Some(Pooling::Mean)), with(Some(Pooling::Cls)));
+    assert_eq!((own.dimension, &own.values), (cls.dimension, &mean.values));
+    assert_ne!(own.values, cls.values);
 }
 
 #[test]

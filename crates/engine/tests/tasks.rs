@@ -3,7 +3,7 @@
 use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
     Classifier, Clip, DeviceChoice, Embedder, Embeddings, Image, LoadOptions, M3, MultiVectorEncoder, Precision,
-    Prompt, Ranges, RankOptions, Representation, Reranker, SparseEncoder, Strategy, Tagger, TextOrPair,
+    Prompt, Ranges, RankOptions, RankPooling, Reranker, SparseEncoder, Strategy, Tagger, TextOrPair,
 };
 use sconce_ops::Device;
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
@@ -49,24 +49,26 @@ fn reranker_equals_the_cross_encoder() {
         let strings =
             |key: &str| -> Vec<String> { cases(&answers, key).iter().map(|v| v.as_str().unwrap().into()).collect() };
         let (queries, documents) = (strings("queries"), strings("documents"));
-        let representations: &[(Representation, &str)] = match name {
-            "task-rerank" => {
-                &[(Representation::Pooler, "pooler"), (Representation::Cls, "cls"), (Representation::Mean, "mean")]
-            }
-            _ => &[(Representation::Pooler, "logits")],
+        let poolings: &[(RankPooling, &str)] = match name {
+            "task-rerank" => &[(RankPooling::Pooler, "pooler"), (RankPooling::Cls, "cls"), (RankPooling::Mean, "mean")],
+            _ => &[(RankPooling::Pooler, "logits")],
         };
-        for (representation, key) in representations {
-            let reranker = Reranker::load_with(&reference(dir.path()), &options(), *representation, &()).unwrap();
+        let reranker = Reranker::load(&reference(dir.path()), &options(), &()).unwrap();
+        for (pooling, key) in poolings {
             let want = arrays.f32(key).values;
+            let raw = RankOptions::default().with_raw(true).with_pooling(*pooling);
             for (q, query) in queries.iter().enumerate() {
-                let raw = reranker.rerank(query, &documents, RankOptions::default().with_raw(true)).unwrap();
+                let raw = reranker.rerank(query, &documents, raw).unwrap();
                 for ranked in &raw.ranked {
                     let off = (ranked.score - want[q * documents.len() + ranked.index]).abs();
                     assert!(off <= F32, "{name} {key}, query {q}, document {}: off by {off:.1e}", ranked.index);
                 }
             }
         }
-        let reranker = Reranker::load(&reference(dir.path()), &options(), &()).unwrap();
+        if name == "task-rerank-roberta" {
+            let error = reranker.rerank(&queries[0], &documents, RankOptions::default().with_pooling(RankPooling::Cls));
+            assert!(error.unwrap_err().to_string().contains("no BERT"));
+        }
         let sigmoid = arrays.f32("sigmoid").values;
         for (q, (query, order)) in queries.iter().zip(cases(&answers, "ranking")).enumerate() {
             let ranking = reranker.rerank(query, &documents, RankOptions::default().with_texts(true)).unwrap();

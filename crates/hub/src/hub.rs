@@ -20,6 +20,8 @@ pub(super) struct Request<'a> {
     /// `None` is `main`.
     pub(super) revision: Option<&'a str>,
     pub(super) choice: &'a Choice,
+    /// Leave out the weights, for a tokenizer on its own.
+    pub(super) without_weights: bool,
 }
 
 /// A repository at a revision, with its folder in the cache.
@@ -27,6 +29,7 @@ struct CachedRepo<'a> {
     repo: &'a str,
     revision: &'a str,
     choice: &'a Choice,
+    without_weights: bool,
     options: &'a Options,
     folder: PathBuf,
 }
@@ -93,9 +96,9 @@ pub(super) fn resolve(request: Request<'_>, options: &Options, progress: &dyn Pr
 }
 
 impl<'a> CachedRepo<'a> {
-    fn new(Request { repo, revision, choice }: Request<'a>, options: &'a Options) -> Self {
+    fn new(Request { repo, revision, choice, without_weights }: Request<'a>, options: &'a Options) -> Self {
         let folder = options.hub_cache.join(folder_name(repo));
-        Self { repo, revision: revision.unwrap_or("main"), choice, options, folder }
+        Self { repo, revision: revision.unwrap_or("main"), choice, without_weights, options, folder }
     }
 
     fn name(&self) -> String {
@@ -155,6 +158,10 @@ impl<'a> CachedRepo<'a> {
             let gguf = Some(parts.iter().map(|part| dir.join(part)).collect());
             return Ok(Snapshot { commit, dir, gguf, unknown });
         }
+        if self.without_weights {
+            model_files::check_tokenizer(&dir)?;
+            return Ok(Snapshot { commit, dir, gguf: None, unknown: Vec::new() });
+        }
         model_files::inspect(&dir)?;
         let absent = self.folder.join(".no_exist").join(&commit);
         let mut unknown = modules::optional_files(&dir, &modules::modules(&dir)?);
@@ -177,7 +184,7 @@ impl<'a> CachedRepo<'a> {
         }
         let names: Vec<String> = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
         let chosen = self.chosen(&names)?;
-        if chosen.is_none() {
+        if chosen.is_none() && !self.without_weights {
             model_files::check_listing(&self.name(), &names)?;
         }
 
@@ -197,6 +204,10 @@ impl<'a> CachedRepo<'a> {
                     names.iter().map(String::as_str).filter(|name| gguf::affects_choice(name)).collect();
                 // A failure only costs the next call a request.
                 let _ = store::write_atomic(&self.listing(&info.sha), listed.join("\n").as_bytes());
+            }
+            None if self.without_weights => {
+                model_files::text_files(&names).into_iter().try_for_each(&mut get)?;
+                model_files::check_tokenizer(&dir)?;
             }
             None => self.fetch_default(&info.sha, &names, &mut get)?,
         }

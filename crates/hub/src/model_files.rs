@@ -65,6 +65,33 @@ fn beside_weights<'a>(names: &'a [String], folder: &str) -> Vec<&'a str> {
     here.chain(templates).map(|(name, _)| name).collect()
 }
 
+/// The files of a repository that a tokenizer may need: small ones at the top.
+pub(super) fn text_files(names: &[String]) -> Vec<&str> {
+    in_folder(names, "").into_iter().filter(|(_, base)| is_text_file(base)).map(|(name, _)| name).collect()
+}
+
+/// Checks that a folder has a tokenizer.
+pub(super) fn check_tokenizer(dir: &Path) -> Result<(), HubError> {
+    let names = list_folder(dir, "")?;
+    let vocabularies = [
+        "tokenizer.json",
+        "vocab.txt",
+        "vocab.json",
+        "spm.model",
+        "spiece.model",
+        "sentencepiece.bpe.model",
+        "tokenizer.model",
+        "bpe_encoder.bin",
+    ];
+    match names.iter().any(|name| vocabularies.contains(&name.as_str())) {
+        true => Ok(()),
+        false => {
+            let why = format!("no tokenizer in it, only {}", summarize(&names));
+            Err(HubError::BadFile { file: dir.to_owned(), why })
+        }
+    }
+}
+
 fn is_text_file(base: &str) -> bool {
     const EXACT: [&str; 18] = [
         "config.json",

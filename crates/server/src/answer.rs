@@ -47,6 +47,13 @@ impl Compute {
     }
 }
 
+impl<T> Answer<T> {
+    /// Converts the body.
+    pub(crate) fn map<U>(self, convert: impl FnOnce(T) -> U) -> Answer<U> {
+        Answer { body: convert(self.body), compute: self.compute }
+    }
+}
+
 impl<T: Serialize> IntoResponse for Answer<T> {
     fn into_response(self) -> Response {
         (self.compute.headers(), Json(self.body)).into_response()

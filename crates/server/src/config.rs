@@ -3,7 +3,7 @@
 
 use crate::dialect::worker::Membership;
 use crate::traces::Traces;
-use sconce_engine::Prompt;
+use sconce_engine::{Pooling, Prompt};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -75,6 +75,8 @@ pub struct Config {
     pub auto_truncate: bool,
     /// Prompt of embedding requests without `prompt_name`.
     pub default_prompt: Prompt,
+    /// Pooling of embedding requests without `pooling`; `None`: as the model's files say.
+    pub pooling: Option<Pooling>,
     /// Unload a model after this time without requests.
     pub idle_timeout: Option<Duration>,
     /// Most planned bytes of all models; the least recently used are evicted first.
@@ -102,6 +104,7 @@ impl Default for Config {
             cors_origins: Vec::new(),
             auto_truncate: false,
             default_prompt: Prompt::Default,
+            pooling: None,
             idle_timeout: None,
             memory_budget: None,
             drain_timeout: Duration::from_secs(600),

@@ -6,7 +6,7 @@ use crate::served_model::{RequestKind, ServedModel};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sconce_api::input::Item;
-use sconce_engine::{Clip, EmbedOptions, Embeddings, Image, Prompt, RequestContext, TextOrTokens, Truncate};
+use sconce_engine::{Clip, EmbedOptions, Embeddings, Image, Pooling, Prompt, RequestContext, TextOrTokens, Truncate};
 use sconce_engine::{Loaded, M3Embedding, Outputs, TaskModel};
 use std::sync::{Mutex, PoisonError};
 
@@ -23,6 +23,10 @@ pub(crate) struct EmbedParams {
     pub(crate) normalize: bool,
     /// Truncate embeddings to this dimension (Matryoshka).
     pub(crate) dimensions: Option<usize>,
+    /// Pooling; `None`: as the model's files say.
+    pub(crate) pooling: Option<Pooling>,
+    /// Whether the request named the pooling.
+    pub(crate) pooling_given: bool,
     /// Name of the request field with the inputs.
     pub(crate) param: &'static str,
 }
@@ -57,12 +61,16 @@ fn embed_items(
     items: Vec<Item>,
     params: &EmbedParams,
 ) -> Result<EmbedOutput, Fault> {
-    let plan = served.model.loaded().plan();
-    if let Some(n) = params.dimensions.filter(|n| !(1..=plan.dimension).contains(n)) {
-        let what = format!(
-            "`dimensions` is {n}; it must be 1 to {}, the embedding dimension of `{}`",
-            plan.dimension, served.id
-        );
+    let most = match &served.model {
+        TaskModel::Embed(embedder) => embedder.dimension(params.pooling)?,
+        _ if params.pooling_given => {
+            let what = format!("the pooling of `{}` cannot be changed: leave out `pooling`", served.id);
+            return Err(Fault::invalid(what).at("pooling"));
+        }
+        model => model.loaded().plan().dimension,
+    };
+    if let Some(n) = params.dimensions.filter(|n| !(1..=most).contains(n)) {
+        let what = format!("`dimensions` is {n}; it must be 1 to {most}, the embedding dimension of `{}`", served.id);
         return Err(Fault::invalid(what).at("dimensions"));
     }
     let images: Vec<&str> = items.iter().filter_map(image).collect();
@@ -71,7 +79,8 @@ fn embed_items(
             let options = EmbedOptions::default()
                 .with_prompt(params.prompt.clone())
                 .with_normalize(Some(params.normalize))
-                .with_dimensions(params.dimensions);
+                .with_dimensions(params.dimensions)
+                .with_pooling(params.pooling);
             let embedder = embedder.with_context(caller).with_truncation(params.truncate);
             (embedder.embed_with(&inputs(&items), &options)?, Embeddings::default())
         }
@@ -252,6 +261,8 @@ mod tests {
             prompt_given: false,
             normalize,
             dimensions,
+            pooling: None,
+            pooling_given: false,
             param: "input",
         };
         assert_eq!(postprocess(&[3.0, 4.0, 12.0], &params(true, Some(2))), [0.6, 0.8]);

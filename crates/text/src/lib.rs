@@ -14,6 +14,7 @@ mod spm;
 pub mod stream;
 #[cfg(test)]
 mod tests;
+mod tokenizer;
 mod tokenizer_json_checks;
 mod vocabulary;
 pub mod words;
@@ -21,6 +22,7 @@ pub mod words;
 pub use self::error::{Error, Result};
 pub use self::open::{open, sound};
 pub use self::reader::{Encoded, Reader, TextOrPair, TextOrTokens, Truncate};
+pub use self::tokenizer::{Encoding, PadTo, Padding, Tokenizer};
 
 use self::bert_ascii::BertAscii;
 use self::words::{Continuation, placed};
@@ -56,8 +58,9 @@ pub enum Table {
     Model2vec,
 }
 
-/// A model's tokenizer. It truncates at the longest sequence of the model and never pads.
-pub struct Tokenizer {
+/// A model's tokenizer. It truncates at the longest sequence of the model and never pads. For a
+/// tokenizer on its own, see [`Tokenizer`].
+pub struct ModelTokenizer {
     inner: Arc<tokenizers::Tokenizer>,
     /// Copies of `inner` with other truncation settings, made on first use: copying a large
     /// vocabulary takes time and memory.
@@ -89,10 +92,10 @@ pub struct TextToken {
 /// Token limit, and whether truncation removes the beginning (left). `None`: no truncation.
 type Truncation = Option<(usize, bool)>;
 
-impl Tokenizer {
+impl ModelTokenizer {
     /// Loads the tokenizer in `dir`, or in a GGUF file. Padding and truncation settings in the
     /// files are replaced: they only record how the tokenizer was exported.
-    pub fn load(dir: &Path, max_tokens: usize, options: TokenizerOptions) -> Result<Tokenizer> {
+    pub fn load(dir: &Path, max_tokens: usize, options: TokenizerOptions) -> Result<ModelTokenizer> {
         let mut inner = match is_gguf(dir) {
             true => gguf::open(dir)?,
             false => open(dir)?,
@@ -115,7 +118,16 @@ impl Tokenizer {
         let unknown = if model2vec { Continuation::of(&inner).unknown() } else { None };
         let bert_ascii = if options.table.is_none() { BertAscii::of(&inner) } else { None };
         let (inner, by_truncation) = (Arc::new(inner), Mutex::default());
-        Ok(Tokenizer { inner, by_truncation, max_tokens, mask, table: options.table, max_chars, unknown, bert_ascii })
+        Ok(ModelTokenizer {
+            inner,
+            by_truncation,
+            max_tokens,
+            mask,
+            table: options.table,
+            max_chars,
+            unknown,
+            bert_ascii,
+        })
     }
 
     /// A reader with this truncation policy.

@@ -24,9 +24,7 @@ const LARGEST_LEGACY: u64 = 64 << 20;
 pub fn open(dir: &Path) -> Result<Tokenizer, FileError> {
     let path = dir.join("tokenizer.json");
     if path.is_file() {
-        let json = read(&path, LARGEST)?;
-        check_strings(&json).map_err(|what| FileError { path: path.clone(), what })?;
-        return tokenizer(&json, &path);
+        return open_json(&path);
     }
     let config = object(&dir.join("tokenizer_config.json"))?;
     let class = class(dir, &config)?;
@@ -40,6 +38,13 @@ pub fn open(dir: &Path) -> Result<Tokenizer, FileError> {
     let bytes = serde_json::to_vec(&json).map_err(|e| FileError { path: path.clone(), what: e.to_string() })?;
     drop(json);
     tokenizer(&bytes, &path)
+}
+
+/// Opens a `tokenizer.json`.
+pub(crate) fn open_json(path: &Path) -> Result<Tokenizer, FileError> {
+    let json = read(path, LARGEST)?;
+    check_strings(&json).map_err(|what| FileError { path: path.into(), what })?;
+    tokenizer(&json, path)
 }
 
 fn tokenizer(json: &[u8], path: &Path) -> Result<Tokenizer, FileError> {
@@ -190,7 +195,8 @@ fn text(path: &Path) -> Result<String, FileError> {
 }
 
 /// A JSON object file; an empty object if the file does not exist.
-fn object(path: &Path) -> Result<Value, FileError> {
+/// The JSON object in a file; an empty one if there is no file.
+pub(crate) fn object(path: &Path) -> Result<Value, FileError> {
     if !path.is_file() {
         return Ok(Value::Object(Default::default()));
     }

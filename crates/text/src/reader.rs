@@ -1,6 +1,6 @@
 //! Tokenizes batches of texts in parallel. Texts over the token limit are truncated or refused.
 
-use super::Tokenizer;
+use super::ModelTokenizer;
 use super::open::sound;
 use super::words::{Placed, placed};
 use crate::{Error, Result};
@@ -69,7 +69,7 @@ pub struct Encoded {
 /// A tokenizer with a truncation policy.
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
-    pub(super) tokenizer: &'a Tokenizer,
+    pub(super) tokenizer: &'a ModelTokenizer,
     pub(super) truncate: Truncate,
 }
 
@@ -86,7 +86,7 @@ struct Encoder<'a> {
 
 impl<'a> Reader<'a> {
     /// The tokenizer.
-    pub fn tokenizer(&self) -> &'a Tokenizer {
+    pub fn tokenizer(&self) -> &'a ModelTokenizer {
         self.tokenizer
     }
 

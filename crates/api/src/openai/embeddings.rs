@@ -1,6 +1,7 @@
 //! Embeddings.
 
 use crate::input::{Inputs, InputsSchema};
+use crate::tei::Pooling;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -36,6 +37,8 @@ pub struct EmbeddingRequest {
     pub truncate: Option<bool>,
     /// L2-normalize the embeddings; the default is true.
     pub normalize: Option<bool>,
+    /// How hidden states become one vector; by default as the model's files say.
+    pub pooling: Option<Pooling>,
 }
 
 /// Embeddings, in the order of the inputs.

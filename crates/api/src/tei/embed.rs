@@ -26,11 +26,36 @@ pub struct EmbedRequest {
     /// Truncate embeddings to this dimension.
     #[schema(minimum = 1)]
     pub dimensions: Option<usize>,
+    /// How hidden states become one vector; by default as the model's files say.
+    pub pooling: Option<Pooling>,
 }
 
-/// One embedding per input.
+/// How the hidden states of a text become one vector.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Pooling {
+    /// The mean of all tokens.
+    Mean,
+    /// The first token.
+    Cls,
+    /// The last token.
+    #[serde(alias = "last_token", alias = "last-token", alias = "lasttoken")]
+    Last,
+    /// The largest value of each column.
+    Max,
+    /// No pooling: one vector per token, as from `/embed_all`.
+    None,
+}
+
+/// One embedding per input; without pooling, one per token of each input.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct EmbedResponse(pub Vec<Vec<f32>>);
+#[serde(untagged)]
+pub enum EmbedResponse {
+    /// One embedding per input.
+    Pooled(Vec<Vec<f32>>),
+    /// One embedding per token of each input.
+    Tokens(EmbedAllResponse),
+}
 
 /// `POST /embed_all` and `POST /embed_sparse`.
 #[derive(Clone, Debug, Deserialize, ToSchema)]

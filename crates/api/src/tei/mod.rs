@@ -8,13 +8,13 @@ mod rerank;
 mod tokenize;
 
 pub use embed::{
-    EmbedAllRequest, EmbedAllResponse, EmbedRequest, EmbedResponse, EmbedSparseResponse, SimilarityInputs,
+    EmbedAllRequest, EmbedAllResponse, EmbedRequest, EmbedResponse, EmbedSparseResponse, Pooling, SimilarityInputs,
     SimilarityParameters, SimilarityRequest, SimilarityResponse, SparseValue,
 };
 pub use error::{ErrorResponse, ErrorType};
 pub use info::{Info, ModelInfo, OpCount};
 pub use predict::{PredictInputs, PredictInputsSchema, PredictRequest, PredictResponse, Prediction, TextOrPair};
-pub use rerank::{Rank, RerankRequest, RerankResponse};
+pub use rerank::{Rank, RankPooling, RerankRequest, RerankResponse};
 pub use tokenize::{DecodeRequest, DecodeResponse, Ids, Token, TokenizeRequest, TokenizeResponse};
 
 use serde::{Deserialize, Serialize};

@@ -25,6 +25,22 @@ pub struct RerankRequest {
     /// Return the texts.
     #[serde(default)]
     pub return_text: bool,
+    /// What the classifier reads of query and text.
+    #[serde(default)]
+    pub pooling: RankPooling,
+}
+
+/// What a reranker's classifier reads of query and text.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RankPooling {
+    /// The model's own head; for BERT its pooler.
+    #[default]
+    Pooler,
+    /// The first token's hidden state, for BERT models trained without a pooler.
+    Cls,
+    /// The mean of all hidden states, for BERT models trained without a pooler.
+    Mean,
 }
 
 /// A ranked text.

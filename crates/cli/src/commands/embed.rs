@@ -11,10 +11,10 @@ use crate::vector_output::{
     SPARSE_COLUMN, SparseWeights, UINT8_COLUMN,
 };
 use crate::window_runner::{ModelCall, ResultOutput, Texts, strings};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use sconce_engine::{
-    DType, Device, Embedder, Embeddings, Isa, Loaded, M3, MultiVectorEncoder, Plan, Precision, Prompt, Ranges,
-    RequestContext, SparseEncoder,
+    DType, Device, EmbedOptions, Embedder, Embeddings, Isa, Loaded, M3, MultiVectorEncoder, Plan, Pooling, Precision,
+    Prompt, Ranges, RequestContext, SparseEncoder, TextOrTokens,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -45,6 +45,10 @@ pub(crate) struct Embed {
     /// Put this prompt before each text.
     #[arg(long, value_name = "WORDS")]
     prompt: Option<String>,
+    /// How the hidden states of a text become one vector; by default as the model's files say. none:
+    /// one vector per token.
+    #[arg(long, value_enum, value_name = "POOLING")]
+    pooling: Option<PoolingArg>,
     /// Keep the first N dimensions of each vector and L2-normalize it again, for models trained for
     /// it (Matryoshka).
     #[arg(long, value_name = "N")]
@@ -64,11 +68,11 @@ pub(crate) struct Embed {
     base64: bool,
     /// Compute sparse embeddings (weights over the vocabulary) with a SPLADE model or bge-m3. With
     /// --multi, compute all three embeddings of bge-m3 in one pass.
-    #[arg(long, conflicts_with_all = ["prompt", "prompt_name", "dimensions", "precision", "ranges", "base64"])]
+    #[arg(long, conflicts_with_all = ["prompt", "prompt_name", "pooling", "dimensions", "precision", "ranges", "base64"])]
     sparse: bool,
     /// Compute multi-vector embeddings (one vector per token) with a ColBERT model or bge-m3. Texts
     /// are documents, unless --query is given.
-    #[arg(long, conflicts_with_all = ["prompt", "prompt_name", "dimensions", "precision", "ranges", "base64"])]
+    #[arg(long, conflicts_with_all = ["prompt", "prompt_name", "pooling", "dimensions", "precision", "ranges", "base64"])]
     multi: bool,
     /// The texts are queries.
     #[arg(long, requires = "multi", conflicts_with = "sparse")]
@@ -77,7 +81,14 @@ pub(crate) struct Embed {
 
 impl Embed {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
-        self.output.check(!self.sparse && !self.multi, true)?;
+        let is_unpooled = self.pooling == Some(PoolingArg::None);
+        if is_unpooled && (self.dimensions.is_some() || self.precision != Precision::Float32 || self.base64) {
+            return Err(
+                "--pooling none writes hidden states as they are: leave out --dimensions, --precision and --base64"
+                    .into(),
+            );
+        }
+        self.output.check(!self.sparse && !self.multi && !is_unpooled, true)?;
         if self.base64 && !self.output.is_json() {
             return Err("--base64 is for --format json and jsonl; for raw bytes use --format bin".into());
         }
@@ -89,6 +100,7 @@ impl Embed {
             () if self.sparse && self.multi => self.m3(texts, report),
             () if self.sparse => self.sparse(texts, report),
             () if self.multi => self.multi(texts, report),
+            () if is_unpooled => self.hidden_states(texts, report),
             () => self.dense(texts, report),
         }
     }
@@ -97,13 +109,10 @@ impl Embed {
         let ranges = self.ranges.as_deref().map(read_ranges).transpose()?;
         let context = RequestContext::default();
         let embedder = self.model.load(report, Embedder::load)?.with_context(&context);
-        let prompt = match (&self.prompt_name, &self.prompt) {
-            (Some(name), _) => Prompt::Named(name.clone()),
-            (_, Some(words)) => Prompt::Text(words.clone()),
-            _ => Prompt::Default,
-        };
+        let pooling = self.pooling.and_then(PoolingArg::pooling);
+        let options = EmbedOptions::default().with_prompt(self.prompt()).with_pooling(pooling);
         // Empty, but of the right dimension: options that cannot work fail before the work.
-        let empty = Embeddings { dimension: embedder.plan().dimension, ..Embeddings::default() };
+        let empty = Embeddings { dimension: embedder.dimension(pooling)?, ..Embeddings::default() };
         let mut collected = self.truncate_dimensions(empty)?;
         let needs_ranges = self.is_ranged() && ranges.is_none();
         let (descr, numbers) = match self.precision {
@@ -125,7 +134,7 @@ impl Embed {
         let mut waiting: Vec<Text> = Vec::new();
         let summary = texts.run_windows(
             report,
-            ModelCall { context: &context, run: |window: &[Text]| Ok(embedder.embed(&strings(window), &prompt)?) },
+            ModelCall { context: &context, run: |window: &[Text]| Ok(embedder.embed_with(&inputs(window), &options)?) },
             |e, window| {
                 let e = self.truncate_dimensions(e)?;
                 if !needs_ranges {
@@ -149,6 +158,28 @@ impl Embed {
         summary.report(report, &embedder);
         self.suggest_bf16(embedder.plan(), report)?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn prompt(&self) -> Prompt {
+        match (&self.prompt_name, &self.prompt) {
+            (Some(name), _) => Prompt::Named(name.clone()),
+            (_, Some(words)) => Prompt::Text(words.clone()),
+            _ => Prompt::Default,
+        }
+    }
+
+    fn hidden_states(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
+        let context = RequestContext::default();
+        let embedder = self.model.load(report, Embedder::load)?.with_context(&context);
+        let prompt = self.prompt();
+        let run = |window: &[Text]| Ok(embedder.embed_all(&inputs(window), &prompt)?);
+        let result_output = self.result_output(&embedder, MULTI_COLUMN, json!({"pooling": "none"}));
+        texts.write_results(
+            report,
+            result_output,
+            ModelCall { context: &context, run },
+            |writer, text, vectors, info| writer.write(text, &MultiVectorRows(&vectors), info),
+        )
     }
 
     /// Says once per machine that bf16 would be much faster, if the user left the format open.
@@ -244,6 +275,38 @@ impl Embed {
     fn result_output<'a>(&'a self, model: &'a dyn Loaded, column: &'static str, about: Value) -> ResultOutput<'a> {
         ResultOutput { output: &self.output, names: embedding_names(column), model, about }
     }
+}
+
+/// How the hidden states of a text become one vector.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PoolingArg {
+    /// The mean of all tokens.
+    Mean,
+    /// The first token.
+    Cls,
+    /// The last token.
+    #[value(alias = "last-token")]
+    Last,
+    /// The largest value of each column.
+    Max,
+    /// No pooling.
+    None,
+}
+
+impl PoolingArg {
+    pub(crate) fn pooling(self) -> Option<Pooling> {
+        match self {
+            PoolingArg::Mean => Some(Pooling::Mean),
+            PoolingArg::Cls => Some(Pooling::Cls),
+            PoolingArg::Last => Some(Pooling::LastToken),
+            PoolingArg::Max => Some(Pooling::Max),
+            PoolingArg::None => None,
+        }
+    }
+}
+
+fn inputs(window: &[Text]) -> Vec<TextOrTokens<'_>> {
+    window.iter().map(|text| TextOrTokens::Text(&text.text)).collect()
 }
 
 /// Names of embeddings, with this Parquet column.

@@ -8,7 +8,7 @@ use crate::report::Report;
 use crate::window_runner::{ModelCall, Texts, strings};
 use clap::{Args, ValueEnum};
 use sconce_engine::Loaded;
-use sconce_engine::{RankOptions, Representation, RequestContext, Reranker, Scores};
+use sconce_engine::{RankOptions, RankPooling, RequestContext, Reranker, Scores};
 use serde::Serialize;
 use serde_json::json;
 use std::process::ExitCode;
@@ -35,9 +35,9 @@ pub(crate) struct Rerank {
     /// Print whole documents, not only their index and beginning.
     #[arg(long = "texts")]
     full_texts: bool,
-    /// Representation of query and document that the classifier gets.
-    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
-    representation: RepresentationArg,
+    /// What the classifier reads of query and document.
+    #[arg(long, alias = "representation", value_enum, value_name = "POOLING", default_value_t)]
+    pooling: PoolingArg,
     /// Instruction for LLM rerankers (Qwen3-Reranker), in a sentence.
     #[arg(long, value_name = "TEXT")]
     instruction: Option<String>,
@@ -47,7 +47,7 @@ pub(crate) struct Rerank {
 }
 
 #[derive(Clone, Copy, Default, ValueEnum)]
-enum RepresentationArg {
+enum PoolingArg {
     /// The input of the model's own head.
     #[default]
     Pooler,
@@ -73,13 +73,13 @@ struct RankedDocument {
 impl Rerank {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         let texts = Texts::open(&self.input)?;
-        let representation = match self.representation {
-            RepresentationArg::Pooler => Representation::Pooler,
-            RepresentationArg::Cls => Representation::Cls,
-            RepresentationArg::Mean => Representation::Mean,
+        let pooling = match self.pooling {
+            PoolingArg::Pooler => RankPooling::Pooler,
+            PoolingArg::Cls => RankPooling::Cls,
+            PoolingArg::Mean => RankPooling::Mean,
         };
         let load = |r: &_, o: &_, p: &dyn sconce_engine::hub::Progress| {
-            let reranker = Reranker::load_with(r, o, representation, p)?;
+            let reranker = Reranker::load(r, o, p)?;
             match &self.instruction {
                 Some(instruction) => reranker.with_instruction(instruction),
                 None => Ok(reranker),
@@ -89,7 +89,7 @@ impl Rerank {
         let reranker = self.model.load(report, load)?.with_context(&context);
         // All windows are sorted together by logit, because many extreme scores round to the same
         // number.
-        let options = RankOptions::default().with_raw(true);
+        let options = RankOptions::default().with_raw(true).with_pooling(pooling);
         let (mut ranked, mut truncated, mut done) = (Vec::new(), Vec::new(), 0);
         let summary = texts.run_windows(
             report,

@@ -1,5 +1,6 @@
 //! `sconce serve`: models over HTTP.
 
+use super::embed::PoolingArg;
 use crate::args::{KvCacheArgs, RunArgs};
 use crate::report::Report;
 use crate::{Failure, logs, runtime};
@@ -100,6 +101,10 @@ pub(crate) struct Http {
     /// Like --default-prompt, with one of the model's own prompts by name.
     #[arg(long, value_name = "NAME", env = "DEFAULT_PROMPT_NAME")]
     default_prompt_name: Option<String>,
+    /// How the hidden states of a text become one embedding, if the request does not say; by default
+    /// as the model's files say.
+    #[arg(long, value_enum, value_name = "POOLING", env = "POOLING")]
+    pooling: Option<PoolingArg>,
     /// Unload a model after this many seconds without requests; the next request loads it again. 0:
     /// never.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, env = "SCONCE_IDLE_TIMEOUT")]
@@ -179,6 +184,10 @@ impl Http {
             (None, Some(name)) => Prompt::Named(name.clone()),
             (None, None) => Prompt::Default,
         };
+        let one_vector = |arg: PoolingArg| {
+            arg.pooling().ok_or("--pooling none cannot be a server's default; /embed_all returns one vector per token")
+        };
+        let pooling = self.pooling.map(one_vector).transpose()?;
         Ok(Config {
             listen: match &self.unix_socket {
                 Some(path) => Listen::Unix(path.clone()),
@@ -193,6 +202,7 @@ impl Http {
             cors_origins: self.cors_allow_origin.clone(),
             auto_truncate: self.auto_truncate,
             default_prompt,
+            pooling,
             idle_timeout: seconds(self.idle_timeout, "--idle-timeout")?,
             memory_budget: self.memory_budget.map(|b| b.0),
             ..Config::default()

@@ -75,6 +75,22 @@ impl std::error::Error for Invalid {}
 const MOST_ANSWERS: u32 = 128;
 
 impl GenerationParams {
+    /// Always the likeliest token: the same answer every time.
+    pub fn deterministic() -> GenerationParams {
+        GenerationParams { temperature: 0.0, ..GenerationParams::default() }
+    }
+
+    /// For most uses: varied, but on the subject.
+    pub fn balanced() -> GenerationParams {
+        GenerationParams { temperature: 0.7, top_p: 0.9, top_k: Some(40), ..GenerationParams::default() }
+    }
+
+    /// For stories and ideas: more variety, fewer repetitions.
+    pub fn creative() -> GenerationParams {
+        let (temperature, top_p, top_k) = (1.0, 0.95, Some(50));
+        GenerationParams { temperature, top_p, top_k, repetition_penalty: 1.2, ..GenerationParams::default() }
+    }
+
     /// Checks the parameters for a model with this vocabulary size.
     pub fn check(&self, vocabulary: usize) -> Result<(), Invalid> {
         let number = |name, value: f32, good: bool, wanted: &str| match good {

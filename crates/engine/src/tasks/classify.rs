@@ -10,7 +10,7 @@ use crate::workloads::encode::{self, OutputKind, Outputs, Parts, Pipeline, Sessi
 use sconce_formats::{Model, is_gguf, json};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Head, Limits, Task as HeadTask, binary_head, head};
-use sconce_ops::{DType, Device, Linear, Pooling, Tensor, Weights, pool};
+use sconce_ops::{DType, Device, Pooling, Tensor, pool};
 use sconce_text::TextOrPair;
 use serde_json::Value;
 use std::path::Path;
@@ -120,25 +120,14 @@ impl Classifier {
     }
 }
 
-/// What the classification head reads of each sequence.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Representation {
-    /// The model's own head; for BERT its pooler, a dense layer over the first token.
-    #[default]
-    Pooler,
-    /// The first token's hidden state, directly into the classifier.
-    Cls,
-    /// The mean over all tokens, directly into the classifier.
-    Mean,
-}
-
 /// The labels and settings from the model's files.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ClassifierSpec {
     pub(crate) input_spec: InputSpec,
     pub(crate) labels: Vec<String>,
     pub(crate) scores: Scores,
-    pub(crate) representation: Representation,
+    /// Whether the head begins with BERT's pooler, which can be left out.
+    pub(crate) has_pooler: bool,
     /// The tokens "yes" and "no" of a language model used as reranker, instead of labels: see
     /// [`super::rerank`].
     pub(crate) yes_no: Option<[u32; 2]>,
@@ -158,7 +147,8 @@ impl ClassifierSpec {
             Some(other) => return Err(Error::file(&path, format!("problem_type `{other}` is not supported"))),
         };
         let input_spec = plain_input_spec(dir)?;
-        Ok(ClassifierSpec { input_spec, labels, scores, representation: Representation::Pooler, yes_no: None })
+        let has_pooler = config.get("model_type").and_then(Value::as_str) == Some("bert");
+        Ok(ClassifierSpec { input_spec, labels, scores, has_pooler, yes_no: None })
     }
 }
 
@@ -184,7 +174,6 @@ pub(crate) fn labels(config: &Value) -> Result<Vec<String>, String> {
 pub(crate) struct ClassifierPipeline {
     encoder: Box<dyn Encoder>,
     head: Head,
-    representation: Representation,
 }
 
 impl Pipeline for ClassifierPipeline {
@@ -199,15 +188,12 @@ impl Pipeline for ClassifierPipeline {
         let encoder = parts.encoder()?;
         // Pooled rows are f32, and so is the head.
         let weights = parts.weights.of_head().in_dtype(DType::F32);
-        let head = match (spec.yes_no, spec.representation) {
-            (Some(words), _) => binary_head(&parts.config, &weights, words)?,
-            (None, Representation::Pooler) => head(HeadTask::Classify, &parts.config, &weights)?,
-            (None, Representation::Cls | Representation::Mean) => {
-                plain_head(&parts.config, &weights, encoder.hidden_size())?
-            }
+        let head = match spec.yes_no {
+            Some(words) => binary_head(&parts.config, &weights, words)?,
+            None => head(HeadTask::Classify, &parts.config, &weights)?,
         };
         check_labels(&parts.root, &spec.labels, &head)?;
-        Ok(ClassifierPipeline { encoder, head, representation: spec.representation })
+        Ok(ClassifierPipeline { encoder, head })
     }
 
     fn limits(&self) -> Limits {
@@ -221,31 +207,15 @@ impl Pipeline for ClassifierPipeline {
     /// f32 `[sequences, labels]`.
     fn forward(&self, batch: &Batch, skips: &[usize]) -> Result<Vec<Tensor>> {
         let hidden = self.encoder.forward(batch, &mut |_, _| {})?;
-        let pooled = |pooling| pool(&hidden, &batch.segments, skips, &[pooling]);
-        let rows = match self.representation {
-            Representation::Pooler => self.head.pooled(&hidden, batch, skips)?,
-            Representation::Cls => pooled(Pooling::Cls)?,
-            Representation::Mean => pooled(Pooling::Mean)?,
-        };
+        let rows = self.head.pooled(&hidden, batch, skips)?;
         Ok(vec![self.head.forward(&rows)?])
     }
-}
 
-/// BERT's classifier without its pooler, for rows that come directly from the encoder.
-fn plain_head(config: &Value, w: &Weights, hidden: usize) -> Result<Head> {
-    if config.get("model_type").and_then(Value::as_str) != Some("bert") {
-        let what = "`cls` and `mean` skip BERT's pooler; they are not supported for other families";
-        return Err(Error::Input(what.into()));
+    /// BERT's classifier without its pooler.
+    fn forward_pooled(&self, batch: &Batch, skips: &[usize], pooling: Pooling) -> Result<Vec<Tensor>> {
+        let hidden = self.encoder.forward(batch, &mut |_, _| {})?;
+        Ok(vec![self.head.out.forward(&pool(&hidden, &batch.segments, skips, &[pooling])?)?])
     }
-    let w = w.sub("classifier");
-    let logits = w.dims("weight")?.and_then(|dims| dims.first().copied()).unwrap_or(1);
-    Ok(Head {
-        pooling: Pooling::Cls,
-        padding: None,
-        dense: None,
-        norm: None,
-        out: Linear::load(&w, hidden, logits, true)?,
-    })
 }
 
 /// Checks that there are as many labels as logits.

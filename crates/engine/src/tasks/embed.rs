@@ -26,6 +26,9 @@ pub struct EmbedOptions {
     /// Truncates embeddings to this many dimensions, for models trained for it (Matryoshka), and
     /// L2-normalizes them again unless `normalize` is false.
     pub dimensions: Option<usize>,
+    /// How a text's hidden states become one vector; `None`: as the model's files say. The modules
+    /// after the pooling run as always. For no pooling at all, see [`Embedder::embed_all`].
+    pub pooling: Option<Pooling>,
 }
 
 /// Embeddings of several texts.
@@ -131,8 +134,9 @@ impl Embedder {
     /// Embeddings of texts or tokens, with options. Inputs given as tokens get no prompt.
     pub fn embed_with(&self, inputs: &[TextOrTokens<'_>], options: &EmbedOptions) -> Result<Embeddings> {
         let (spec, plan) = (&self.session.spec, &self.session.plan);
-        let dimension = options.dimensions.unwrap_or(plan.dimension);
-        check_dimension(dimension, plan.dimension)?;
+        let pooled = self.dimension(options.pooling)?;
+        let dimension = options.dimensions.unwrap_or(pooled);
+        check_dimension(dimension, pooled)?;
         let Texts { mut items, tokens, truncated } = self.read(inputs, &options.prompt)?;
         // If truncation leaves only the prompt, nothing is pooled: the embedding is all zeros, as
         // in sentence-transformers. Only a dense layer would change zeros; with one, the last token
@@ -145,7 +149,8 @@ impl Embedder {
         }
         let is_normalized = spec.tail.last() == Some(&Module::Normalize);
         let mut values = vec![0f32; inputs.len() * dimension];
-        self.session.run(items, |i, results| {
+        let kind = options.pooling.map_or(OutputKind::Task, OutputKind::Pooled);
+        self.session.run_for(kind, items, |i, results| {
             // The last output is the embedding before L2 normalization, if there is one.
             let [.., before] = results else { return Err(Error::bug(plan.device, "no result")) };
             let row = if options.normalize == Some(false) { before } else { results[0] };
@@ -163,6 +168,23 @@ impl Embedder {
             Ok(())
         })?;
         Ok(Embeddings { values, dimension, tokens, truncated })
+    }
+
+    /// The dimension of embeddings with this pooling; `None`: as the model's files say. Fails if the
+    /// model cannot be pooled like this.
+    pub fn dimension(&self, pooling: Option<Pooling>) -> Result<usize> {
+        let (spec, own) = (&self.session.spec, self.session.plan.dimension);
+        if pooling.is_none() || spec.poolings.len() == 1 {
+            return Ok(own);
+        }
+        if spec.tail.iter().any(|module| matches!(module, Module::Dense(_))) {
+            let what = format!(
+                "the model's dense layer takes {} poolings together, so a single one cannot be chosen: leave it out",
+                spec.poolings.len()
+            );
+            return Err(Error::Input(what));
+        }
+        Ok(own / spec.poolings.len())
     }
 
     /// How the tokens' hidden states are pooled; several poolings are concatenated.
@@ -268,17 +290,11 @@ impl Pipeline for SentencePipeline {
 
     /// f32 `[sequences, dimension]`; if the last module L2-normalizes, also its input.
     fn forward(&self, batch: &Batch, skips: &[usize]) -> Result<Vec<Tensor>> {
-        let hidden = self.hidden(batch)?;
-        let mut y = pool(&hidden, &batch.segments, skips, &self.poolings)?;
-        drop(hidden);
-        for (i, stage) in self.tail.iter().enumerate() {
-            y = match stage {
-                Stage::Dense(linear) => linear.forward(&y)?,
-                Stage::Normalize if i + 1 == self.tail.len() => return Ok(vec![l2_norm(&y)?, y]),
-                Stage::Normalize => l2_norm(&y)?,
-            };
-        }
-        Ok(vec![y])
+        self.embed(batch, skips, &self.poolings)
+    }
+
+    fn forward_pooled(&self, batch: &Batch, skips: &[usize], pooling: Pooling) -> Result<Vec<Tensor>> {
+        self.embed(batch, skips, &[pooling])
     }
 
     /// `[tokens, hidden]`.
@@ -288,5 +304,21 @@ impl Pipeline for SentencePipeline {
 
     fn unread(&self) -> Vec<String> {
         self.unread.clone()
+    }
+}
+
+impl SentencePipeline {
+    fn embed(&self, batch: &Batch, skips: &[usize], poolings: &[Pooling]) -> Result<Vec<Tensor>> {
+        let hidden = self.hidden(batch)?;
+        let mut y = pool(&hidden, &batch.segments, skips, poolings)?;
+        drop(hidden);
+        for (i, stage) in self.tail.iter().enumerate() {
+            y = match stage {
+                Stage::Dense(linear) => linear.forward(&y)?,
+                Stage::Normalize if i + 1 == self.tail.len() => return Ok(vec![l2_norm(&y)?, y]),
+                Stage::Normalize => l2_norm(&y)?,
+            };
+        }
+        Ok(vec![y])
     }
 }

@@ -11,6 +11,7 @@ use crate::plan::Plan;
 use crate::runtime::{self, Codec, Loaded, LoadedModel, ModelInfo, Reply, RequestContext, RequestSettings};
 use crate::sampling::GenerationParams;
 use crate::structured_output::{Constraint, Format, FormatError, Vocab};
+use crate::tools::{ToolSyntax, describe_tools};
 use crate::workloads::decode::{Activity, Decode};
 use derive_setters::Setters;
 use sconce_formats::{Model as ModelFiles, trim_allocator};
@@ -123,6 +124,7 @@ impl Llm {
 
     /// Loads the model from local files.
     pub fn load_from(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Llm> {
+        Self::check_files(files)?;
         Self::load_files(files, options, progress)
     }
 
@@ -173,11 +175,18 @@ impl Llm {
         self.model.text.template(tools).ok().map(|template| template.source.as_str())
     }
 
-    /// The prompt that the chat template makes of messages.
+    /// The prompt that the chat template makes of messages. If the template has no tools, the system
+    /// message describes them.
     pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
         let template = self.model.text.template(options.tools.is_some())?;
+        let in_messages = ToolSyntax::of(Some(&template.source)) == ToolSyntax::Described;
+        let described = match in_messages {
+            true => describe_tools(messages, options.tools.as_ref()).map_err(Error::Input)?,
+            false => Vec::new(),
+        };
+        let messages = if in_messages { &described } else { messages };
         let options = Options {
-            tools: options.tools.as_ref(),
+            tools: options.tools.as_ref().filter(|_| !in_messages),
             documents: None,
             add_generation_prompt: true,
             extra: options.extra.clone(),

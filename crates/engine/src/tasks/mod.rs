@@ -6,6 +6,7 @@ mod embed;
 #[cfg(test)]
 mod example;
 mod llm;
+mod llm_tools;
 mod m3;
 mod multi_vector;
 mod quantize;
@@ -13,18 +14,20 @@ mod rerank;
 mod seq2seq;
 mod sparse;
 mod tag;
+mod tokenizer;
 
-pub use classify::{Classifier, Label, Representation, Scores};
+pub use classify::{Classifier, Label, Scores};
 pub use clip::Clip;
 pub use embed::{EmbedOptions, Embedder, Embeddings};
 pub use llm::{ChatOptions, Llm, Token};
 pub use m3::{M3, M3Embedding};
 pub use multi_vector::{MultiVector, MultiVectorEncoder};
 pub use quantize::{Precision, Quantized, Ranges};
-pub use rerank::{RankOptions, Ranked, Ranking, Reranker};
+pub use rerank::{RankOptions, RankPooling, Ranked, Ranking, Reranker};
 pub use seq2seq::{Answers, Seq2Seq, Seq2SeqAnswer, Seq2SeqOptions, Seq2SeqStream};
 pub use sparse::{SparseEncoder, SparseVector};
 pub use tag::Tagger;
+pub use tokenizer::load_tokenizer;
 
 use crate::config::FileFacts;
 use crate::dtype;

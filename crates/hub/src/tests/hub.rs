@@ -54,6 +54,26 @@ fn model_is_downloaded_once_then_read_from_cache() {
 }
 
 #[test]
+fn tokenizer_is_fetched_without_the_weights() {
+    let tmp = TempDir::new().unwrap();
+    let (server, options) = hub(&tmp);
+    let dir = resolve_tokenizer(&hub_ref("org/model"), &options, &()).unwrap();
+    assert!(dir.join("tokenizer.json").is_file());
+    assert!(server.seen().iter().all(|seen| !seen.path.contains("safetensors")), "{:?}", server.seen());
+    // From the cache, offline; and the model itself is still fetched whole.
+    let offline = Options { offline: true, ..options.clone() };
+    assert_eq!(resolve_tokenizer(&hub_ref("org/model"), &offline, &()).unwrap(), dir);
+    assert!(resolve(&hub_ref("org/model"), &offline, &()).is_err());
+    assert_same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
+    // A folder without weights, and one without a tokenizer.
+    let bare = TempDir::new().unwrap();
+    let local = Reference::Dir(bare.path().to_owned());
+    assert!(resolve_tokenizer(&local, &options, &()).is_err());
+    fs::write(bare.path().join("tokenizer.json"), "{}").unwrap();
+    assert_eq!(resolve_tokenizer(&local, &options, &()).unwrap(), bare.path());
+}
+
+#[test]
 fn offline_mode_sends_no_requests() {
     let tmp = TempDir::new().unwrap();
     let (server, options) = hub(&tmp);

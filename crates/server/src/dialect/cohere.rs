@@ -3,6 +3,7 @@
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Usage;
+use crate::dialect::tei::rank_pooling;
 use crate::error::Fault;
 use crate::json_body::JsonBody;
 use crate::request_context::{HttpContext, fresh_id};
@@ -72,7 +73,7 @@ pub(crate) async fn rerank(
     let call = app.call("rerank", context, body.model.as_deref(), RequestKind::Rerank)?;
     let characters = documents.iter().map(|t| t.chars().count()).sum::<usize>() + body.query.chars().count();
     let options = RankOptions::default()
-        .with_raw(false)
+        .with_pooling(rank_pooling(body.pooling))
         .with_top_n(body.top_n)
         .with_texts(body.return_documents.unwrap_or_default());
     let ranking = call

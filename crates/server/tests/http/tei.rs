@@ -1,6 +1,7 @@
 //! text-embeddings-inference's paths, JSON formats and headers, against reference outputs.
 
 use crate::common::{config, numbers, serve};
+use sconce_engine::Pooling;
 use sconce_server::Config;
 use sconce_testkit::{Arrays, golden, json, worst};
 use serde_json::{Value, json};
@@ -256,6 +257,46 @@ fn normalization_is_optional_and_embed_all_returns_token_vectors() {
         assert_eq!(all[i].as_array().unwrap().len(), tokens[i].as_array().unwrap().len());
         assert_eq!(all[i][0].as_array().unwrap().len(), 32);
     }
+}
+
+#[test]
+fn pooling_is_chosen_per_request_or_for_the_server() {
+    let server = serve(&["st-prompts", "task-m3", "task-rerank"], config());
+    let embed = |body: Value| server.post("/embed", &body);
+    let all = server.post("/embed_all", &json!({"inputs": "The cat sat."})).ok();
+    let (first, last) = (numbers(&all[0][0]), numbers(all[0].as_array().unwrap().last().unwrap()));
+    for (pooling, want) in [("cls", &first), ("last", &last), ("last_token", &last)] {
+        let body = json!({"inputs": "The cat sat.", "pooling": pooling, "normalize": false});
+        assert!(worst(&numbers(&embed(body).ok()[0]), want) < 1e-5, "{pooling}");
+        let body = json!({"input": "The cat sat.", "pooling": pooling, "normalize": false});
+        let openai = server.post("/v1/embeddings", &body).ok();
+        assert!(worst(&numbers(&openai["data"][0]["embedding"]), want) < 1e-5, "{pooling}");
+    }
+    assert_eq!(embed(json!({"inputs": "The cat sat.", "pooling": "none"})).ok(), all);
+    for (path, body, why) in [
+        ("/embed", json!({"inputs": "a", "pooling": "none", "dimensions": 4}), "dimensions"),
+        ("/embed", json!({"inputs": "a", "pooling": "median"}), "median"),
+        ("/embed", json!({"inputs": "a", "pooling": "cls", "model": "task-m3"}), "leave out `pooling`"),
+        ("/v1/embeddings", json!({"input": "a", "pooling": "none"}), "/embed_all"),
+    ] {
+        let response = server.post(path, &body);
+        assert!(response.status >= 400 && response.body.contains(why), "{path} {body}: {}", response.body);
+    }
+    let documents = json!(["The cat sat on the mat.", "hello"]);
+    let score = |pooling: &str| {
+        let body = json!({"query": "cat", "texts": documents, "raw_scores": true, "pooling": pooling});
+        let ranks = server.post("/rerank", &body).ok();
+        let body = json!({"query": "cat", "documents": documents, "pooling": pooling, "model": "task-rerank"});
+        let same = server.post("/v1/rerank", &body).ok()["results"][0]["index"].clone();
+        assert_eq!(same, ranks[0]["index"], "{pooling}");
+        ranks[0]["score"].as_f64().unwrap()
+    };
+    assert!(score("pooler") != score("cls") && score("cls") != score("mean"));
+
+    let cls = serve(&["st-prompts"], Config { pooling: Some(Pooling::Cls), ..config() });
+    let own = cls.post("/embed", &json!({"inputs": "The cat sat.", "normalize": false})).ok();
+    assert!(worst(&numbers(&own[0]), &first) < 1e-5);
+    assert_eq!(cls.get("/info").ok()["model_type"]["embedding"]["pooling"], "cls");
 }
 
 #[test]

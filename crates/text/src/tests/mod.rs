@@ -1,3 +1,4 @@
 mod labels;
 mod layouts;
 mod mutations;
+mod tokenizer;

@@ -9,7 +9,7 @@ use crate::sampling::Sampling;
 use sconce_engine::hub::resolve;
 use sconce_engine::{
     BeamSearch, GenerationParams, Llm, Loaded, Search, Seq2Seq, Seq2SeqLimits, Seq2SeqOptions, Seq2SeqStream, Stream,
-    Task, TaskModel,
+    Task,
 };
 
 /// Default number of answers generated at once.
@@ -56,11 +56,7 @@ impl Generator {
             reject_beams(flags.options)?;
             let parallel = flags.parallel.unwrap_or(DEFAULT_PARALLEL).min(answers.unwrap_or(usize::MAX));
             let options = flags.model.kv_cache.apply_to(options, parallel);
-            // This refuses a model for another task.
-            return match Task::Generate.load(&files, &options, report)? {
-                TaskModel::Generate(llm) => Ok(Generator::Language(llm)),
-                _ => Err("the model is not a language model".into()),
-            };
+            return Ok(Generator::Language(Llm::load_from(&files, &options, report)?));
         }
         reject_unsupported(&flags.sampling, flags.options)?;
         if flags.model.kv_cache.context.is_some() {

@@ -4,8 +4,8 @@
 
 use crate::config::{FileFacts, plain_input_spec};
 use crate::error::{Error, Result};
-use crate::tasks::classify::{ClassifierSpec, Representation, Scores};
-use sconce_text::{Encoded, Reader, Tokenizer, TokenizerOptions, Truncate};
+use crate::tasks::classify::{ClassifierSpec, Scores};
+use sconce_text::{Encoded, ModelTokenizer, Reader, TokenizerOptions, Truncate};
 use std::path::Path;
 
 /// The prompt before query and document.
@@ -30,7 +30,7 @@ pub(super) fn is_llm_reranker(facts: &FileFacts) -> bool {
 pub(super) fn spec(root: &Path) -> Result<ClassifierSpec> {
     let mut input_spec = plain_input_spec(root)?;
     input_spec.max_tokens = Some(input_spec.max_tokens.map_or(LONGEST, |most| most.min(LONGEST)));
-    let tokenizer = Tokenizer::load(root, LONGEST, TokenizerOptions::default())?;
+    let tokenizer = ModelTokenizer::load(root, LONGEST, TokenizerOptions::default())?;
     let id = |word: &str| {
         let what = || format!("its vocabulary has no token `{word}`, which a language model needs to rerank");
         tokenizer.id(word).ok_or_else(|| Error::file(root, what()))
@@ -40,7 +40,7 @@ pub(super) fn spec(root: &Path) -> Result<ClassifierSpec> {
         input_spec,
         labels: words.map(String::from).to_vec(),
         scores: Scores::Softmax,
-        representation: Representation::Pooler,
+        has_pooler: false,
         yes_no: Some([id(words[0])?, id(words[1])?]),
     })
 }
@@ -56,7 +56,7 @@ pub(crate) struct YesNoPrompt {
 }
 
 impl YesNoPrompt {
-    pub(crate) fn new(root: &Path, tokenizer: &Tokenizer) -> Result<YesNoPrompt> {
+    pub(crate) fn new(root: &Path, tokenizer: &ModelTokenizer) -> Result<YesNoPrompt> {
         let fixed = tokenizer.reader(Truncate::Right).encode_bare(&[PROMPT_PREFIX, PROMPT_SUFFIX], usize::MAX)?;
         let mut fixed = fixed.into_iter().map(|e| e.ids);
         let (prefix, suffix) = (fixed.next().unwrap_or_default(), fixed.next().unwrap_or_default());

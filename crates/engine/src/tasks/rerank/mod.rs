@@ -3,17 +3,17 @@
 mod llm;
 
 use super::TaskType;
-use super::classify::{ClassifierPipeline, ClassifierSpec, Representation, labels, sigmoid};
+use super::classify::{ClassifierPipeline, ClassifierSpec, labels, sigmoid};
 use crate::config::FileFacts;
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, Session, Texts};
+use crate::workloads::encode::{self, OutputKind, Session, Texts};
 use derive_setters::Setters;
 use llm::YesNoPrompt;
-use sconce_hub::{self as hub, Files, Progress, Reference};
-use sconce_ops::Device;
+use sconce_hub::{Files, Progress, Reference};
+use sconce_ops::{Device, Pooling};
 use sconce_text::TextOrPair;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,6 +29,30 @@ pub struct RankOptions {
     pub top_n: Option<usize>,
     /// Return the documents with their scores.
     pub texts: bool,
+    /// What the classifier reads of query and document.
+    pub pooling: RankPooling,
+}
+
+/// What a reranker's classifier reads of query and document.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RankPooling {
+    /// The model's own head; for BERT its pooler, a dense layer over the first token.
+    #[default]
+    Pooler,
+    /// The first token's hidden state, for BERT models trained without a pooler.
+    Cls,
+    /// The mean of all hidden states, for BERT models trained without a pooler.
+    Mean,
+}
+
+impl RankPooling {
+    fn output_kind(self) -> OutputKind {
+        match self {
+            RankPooling::Pooler => OutputKind::Task,
+            RankPooling::Cls => OutputKind::Pooled(Pooling::Cls),
+            RankPooling::Mean => OutputKind::Pooled(Pooling::Mean),
+        }
+    }
 }
 
 /// A ranked document.
@@ -92,15 +116,18 @@ impl TaskType for Reranker {
         llm::is_llm_reranker(facts)
     }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
-        encode::plan::<ClassifierPipeline>(files, device, options, |dir| spec(dir, Representation::Pooler))
+        encode::plan::<ClassifierPipeline>(files, device, options, spec)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Reranker> {
-        Self::load_files_with(files, options, Representation::Pooler, progress)
+        let session = Session::<ClassifierPipeline>::load(files, options, progress, spec)?;
+        let is_llm = session.spec.yes_no.is_some();
+        let prompt = if is_llm { Some(Arc::new(YesNoPrompt::new(&session.plan.root, &session.text)?)) } else { None };
+        Ok(Reranker { session, prompt })
     }
 }
 
 /// Reads the settings of a reranker.
-fn spec(root: &Path, representation: Representation) -> Result<ClassifierSpec> {
+fn spec(root: &Path) -> Result<ClassifierSpec> {
     if llm::is_llm_reranker(&FileFacts::read(root)?) {
         return llm::spec(root);
     }
@@ -113,37 +140,13 @@ fn spec(root: &Path, representation: Representation) -> Result<ClassifierSpec> {
         );
         return Err(Error::file(&root.join("config.json"), what));
     }
-    Ok(ClassifierSpec { representation, ..spec })
+    Ok(spec)
 }
 
 impl Reranker {
-    /// Finds the files, plans, loads and checks the model, with the head in its files.
+    /// Finds the files, plans, loads and checks the model.
     pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Reranker> {
-        Self::load_with(reference, options, Representation::Pooler, progress)
-    }
-
-    /// Loads a BERT that was trained with another input to its classifier.
-    pub fn load_with(
-        reference: &Reference,
-        options: &LoadOptions,
-        representation: Representation,
-        progress: &dyn Progress,
-    ) -> Result<Reranker> {
-        let files = hub::resolve(reference, &options.hub, progress)?;
-        Self::check_files(&files)?;
-        Self::load_files_with(&files, options, representation, progress)
-    }
-
-    fn load_files_with(
-        files: &Files,
-        options: &LoadOptions,
-        representation: Representation,
-        progress: &dyn Progress,
-    ) -> Result<Reranker> {
-        let session = Session::<ClassifierPipeline>::load(files, options, progress, |dir| spec(dir, representation))?;
-        let is_llm = session.spec.yes_no.is_some();
-        let prompt = if is_llm { Some(Arc::new(YesNoPrompt::new(&session.plan.root, &session.text)?)) } else { None };
-        Ok(Reranker { session, prompt })
+        super::load(reference, options, progress)
     }
 
     /// Sets the instruction in the prompt, a sentence; only language models take one.
@@ -161,6 +164,10 @@ impl Reranker {
 
     /// Ranks `documents` by their relevance to `query`.
     pub fn rerank<T: AsRef<str> + Sync>(&self, query: &str, documents: &[T], options: RankOptions) -> Result<Ranking> {
+        if options.pooling != RankPooling::Pooler && !self.session.spec.has_pooler {
+            let what = "the poolings `cls` and `mean` leave BERT's pooler out, and this model is no BERT: use `pooler`";
+            return Err(Error::Input(what.into()));
+        }
         let pair = |document| TextOrPair { text: query, pair: Some(document) };
         let encoded = self.session.read(|reader| match &self.prompt {
             Some(prompt) => prompt.encode(reader, query, documents),
@@ -168,7 +175,7 @@ impl Reranker {
         })?;
         let Texts { items, tokens, truncated } = Texts::of(encoded, 0);
         let mut ranked = Vec::with_capacity(documents.len());
-        self.session.run(items, |index, results| {
+        self.session.run_for(options.pooling.output_kind(), items, |index, results| {
             // For a language model: the logit of "yes" minus that of "no". Its sigmoid is the
             // softmax of "yes" over the two.
             let logit = results[0].iter().copied().reduce(|yes, no| yes - no).unwrap_or_default();

@@ -100,6 +100,7 @@ impl Seq2Seq {
 
     /// Loads the model from local files.
     pub fn load_from(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Seq2Seq> {
+        Self::check_files(files)?;
         Self::load_files(files, options, progress)
     }
 

@@ -20,7 +20,7 @@ use crate::schedule::{Budget, EncodeQueue};
 use sconce_formats::Model;
 use sconce_models::{Batch, Sequence};
 use sconce_ops::replay::{self, Fill, Given, GraphCache, Pass};
-use sconce_ops::{DType, Device, Place, Segments, Tensor};
+use sconce_ops::{DType, Device, Place, Pooling, Segments, Tensor};
 use sconce_text::Encoded;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,6 +52,19 @@ pub(crate) enum OutputKind {
     Task,
     /// The encoder's last hidden state of every token.
     HiddenStates,
+    /// The output of the task's pipeline with this pooling instead of its own.
+    Pooled(Pooling),
+}
+
+impl OutputKind {
+    /// Distinguishes the CUDA graphs of the kinds.
+    fn code(self) -> u32 {
+        match self {
+            OutputKind::Task => 0,
+            OutputKind::HiddenStates => 1,
+            OutputKind::Pooled(pooling) => 2 + pooling as u32,
+        }
+    }
 }
 
 /// Sequences of one caller. None is empty.
@@ -128,7 +141,7 @@ impl<P: Pipeline> Encode<P> {
         let tokens = batch.sequences.iter().map(|s| s.ids.len()).sum();
         let pass = EncodePass { workload: self, batch };
         let (packed, results) = match self.passes.fill(tokens, batch.sequences.len()) {
-            Some(fill) => self.passes.replay(&pass, batch.kind as u32, Some(fill))?,
+            Some(fill) => self.passes.replay(&pass, batch.kind.code(), Some(fill))?,
             None => replay::run(&pass)?,
         };
         let values = results.iter().map(|t| Ok((t.dims()[0], t.to_f32()?))).collect::<Result<Vec<_>>>()?;
@@ -322,6 +335,7 @@ impl<P: Pipeline> Pass for EncodePass<'_, P> {
         match self.batch.kind {
             OutputKind::Task => self.workload.pipeline.forward(batch, &self.skips(batch)),
             OutputKind::HiddenStates => Ok(vec![self.workload.pipeline.hidden(batch)?]),
+            OutputKind::Pooled(pooling) => self.workload.pipeline.forward_pooled(batch, &self.skips(batch), pooling),
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::options::LoadOptions;
 use crate::plan::{Plan, PlanDetails, Trace};
 use sconce_formats::{Checkpoint, Model};
 use sconce_models::{Batch, Encoder, Limits, Sequence, encoder};
-use sconce_ops::{DType, Device, Place, Tensor, WeightFormat, Weights, replay};
+use sconce_ops::{DType, Device, Place, Pooling, Tensor, WeightFormat, Weights, replay};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -77,6 +77,10 @@ pub(crate) trait Pipeline: Sized + 'static {
     /// Outputs with one row per sequence or per token. The first `skips[i]` tokens of sequence `i`
     /// belong to a prompt.
     fn forward(&self, batch: &Batch, skips: &[usize]) -> Result<Vec<Tensor>>;
+    /// Like [`Pipeline::forward`], with this pooling instead of its own, for tasks that offer it.
+    fn forward_pooled(&self, _: &Batch, _: &[usize], _: Pooling) -> Result<Vec<Tensor>> {
+        Err(Error::Input("only embedding models and rerankers take another pooling".into()))
+    }
     /// The encoder's last hidden state, a row per token, for tasks that offer it.
     fn hidden(&self, _: &Batch) -> Result<Tensor> {
         Err(Error::Input("only embedding models give the vectors of single tokens".into()))

@@ -7,7 +7,7 @@ use crate::plan::Plan;
 use crate::runtime::{self, Codec, Executor, LoadedModel, Reply, RequestContext, RequestSettings};
 use sconce_hub::{Files, Progress};
 use sconce_ops::Device;
-use sconce_text::{Encoded, Reader, TextToken, Tokenizer};
+use sconce_text::{Encoded, ModelTokenizer, Reader, TextToken};
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -53,18 +53,18 @@ impl Texts {
     }
 }
 
-impl Codec for Tokenizer {
+impl Codec for ModelTokenizer {
     fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>> {
-        Ok(Tokenizer::tokenize(self, text, special)?)
+        Ok(ModelTokenizer::tokenize(self, text, special)?)
     }
     fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        Ok(Tokenizer::detokenize(self, ids, skip_special)?)
+        Ok(ModelTokenizer::detokenize(self, ids, skip_special)?)
     }
 }
 
 /// A loaded encoder, and the settings for the requests of this handle.
 pub(crate) struct Session<P: Pipeline> {
-    model: Arc<LoadedModel<Encode<P>, Tokenizer>>,
+    model: Arc<LoadedModel<Encode<P>, ModelTokenizer>>,
     pub(crate) settings: RequestSettings,
 }
 
@@ -75,9 +75,9 @@ impl<P: Pipeline> Clone for Session<P> {
 }
 
 impl<P: Pipeline> Deref for Session<P> {
-    type Target = LoadedModel<Encode<P>, Tokenizer>;
+    type Target = LoadedModel<Encode<P>, ModelTokenizer>;
 
-    fn deref(&self) -> &LoadedModel<Encode<P>, Tokenizer> {
+    fn deref(&self) -> &LoadedModel<Encode<P>, ModelTokenizer> {
         &self.model
     }
 }
@@ -108,7 +108,7 @@ impl<P: Pipeline> Session<P> {
         let spec = read(root::<P>(files)?)?;
         let input_spec = P::input_spec(&spec);
         let model = runtime::load(files, &spec, options, progress, |plan| {
-            let tokenizer = Tokenizer::load(&input_spec.root, plan.max_tokens, input_spec.manner)?;
+            let tokenizer = ModelTokenizer::load(&input_spec.root, plan.max_tokens, input_spec.manner)?;
             if let Some(note) = tokenizer.check(&input_spec.root, plan.vocabulary)? {
                 progress.note(&note);
             }

@@ -165,7 +165,10 @@ impl SinkState {
                 return;
             }
             Ok(Event::Text { answer, text, picks }) => {
-                let text = insert_marks(task, text, &picks, marks);
+                let text = match task {
+                    TaskModel::Generate(llm) => llm.with_markers(text, &picks, marks),
+                    _ => text,
+                };
                 let tokens: Vec<_> = picks.into_iter().map(|sampled| token_choice(task, sampled, prompt)).collect();
                 let queued = tokens.len() + self.queued.fetch_add(tokens.len(), Ordering::Relaxed);
                 if queued > MAX_QUEUED_TOKENS && !self.call.caller().is_cancelled() {
@@ -276,36 +279,6 @@ fn context_fault(llm: &Llm, request: &Request, error: Error) -> Fault {
         }
         error => error.into(),
     }
-}
-
-/// Inserts the control tokens of `marks` into the text, each after the text of the tokens before
-/// it.
-fn insert_marks(
-    task: &TaskModel,
-    mut text: String,
-    sampled_tokens: &[SampledToken],
-    marks: &[(u32, &'static str)],
-) -> String {
-    let TaskModel::Generate(llm) = task else { return text };
-    if marks.is_empty() {
-        return text;
-    }
-    let mut at = 0;
-    for sampled in sampled_tokens {
-        match marks.iter().find(|(id, _)| *id == sampled.id) {
-            Some((_, name)) => {
-                text.insert_str(at, name);
-                at += name.len();
-            }
-            None => {
-                at += llm.token(sampled.id).ok().and_then(|token| token.bytes).map_or(0, |bytes| bytes.len());
-                // The detokenizer may drop bytes of a token, and a character may span several
-                // tokens.
-                at = (at.min(text.len())..=text.len()).find(|i| text.is_char_boundary(*i)).unwrap_or(text.len());
-            }
-        }
-    }
-    text
 }
 
 fn token_choice(task: &TaskModel, sampled: SampledToken, prompt: bool) -> Option<TokenChoice> {

@@ -3,7 +3,6 @@
 use super::answer_stream::{self, AnswerEvent, AnswerInfo, AnswerStream, Generation, TokenChoice, TokenText};
 use super::conversation::{self, Calls, Choice};
 use super::params::{OutputParams, SharedFields};
-use super::tools::{AnswerPart, Style, ToolCallParser};
 use super::{id, now};
 use crate::app::App;
 use crate::error::{Fault, FaultKind};
@@ -21,8 +20,7 @@ use sconce_api::openai::chat::{
 };
 use sconce_api::openai::common::{FinishReason, Usage};
 use sconce_api::openai::tools::{FunctionCall, FunctionDelta, ToolCall, ToolCallDelta, ToolKind};
-use sconce_engine::TaskModel;
-use sconce_engine::{Finish, Loaded, Request, Start};
+use sconce_engine::{AnswerPart, Finish, Loaded, Request, Start, TaskModel, ToolCallParser, ToolSyntax};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
@@ -121,10 +119,10 @@ struct AnswerState {
 
 impl AnswerState {
     fn new(calls: Option<&Calls>) -> AnswerState {
-        let parser = calls.map(|calls| ToolCallParser::new(calls.style, calls.names.clone(), calls.parallel));
+        let parser = calls.map(|calls| ToolCallParser::new(calls.syntax, calls.names.clone(), calls.parallel));
         AnswerState {
             parser,
-            short_ids: calls.is_some_and(|calls| calls.style == Style::Mistral),
+            short_ids: calls.is_some_and(|calls| calls.syntax == ToolSyntax::Mistral),
             logprobs: Vec::new(),
         }
     }

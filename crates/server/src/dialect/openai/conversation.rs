@@ -1,11 +1,10 @@
 //! Renders a conversation and its tools into a prompt.
 
 use super::params::AnswerFormat;
-use super::tools::{CallGrammar, Style, describe_tools};
 use crate::error::Fault;
 use sconce_api::openai::chat::ChatRequest;
 use sconce_api::openai::tools::{Function, Tool, ToolChoice, ToolMode};
-use sconce_engine::{ChatOptions, Format, Llm, Message};
+use sconce_engine::{CallGrammar, ChatOptions, Format, Llm, Message, ToolFunction, ToolSyntax};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,7 +27,7 @@ pub(super) struct Prompt {
 /// How to parse tool calls in an answer.
 #[derive(Clone, Debug)]
 pub(super) struct Calls {
-    pub(super) style: Style,
+    pub(super) syntax: ToolSyntax,
     pub(super) names: Arc<BTreeSet<String>>,
     pub(super) parallel: bool,
 }
@@ -102,27 +101,24 @@ pub(super) fn prompt(llm: &Llm, request: &ChatRequest, format: Option<AnswerForm
         Choice::Auto(tools) | Choice::Required(tools, _) => Some(*tools),
     };
     let template = llm.template(visible_tools.is_some());
-    let style = Style::of(template);
+    let syntax = ToolSyntax::of(template);
     let tools = visible_tools.map(template_tools);
     let has_developer_role = template.is_some_and(|text| text.contains("developer"));
-    let mut messages = normalized(&request.messages, has_developer_role)?;
-    let in_messages = style == Style::Described;
-    if in_messages {
-        messages = describe_tools(messages, tools.as_ref());
-    }
+    let messages = normalized(&request.messages, has_developer_role)?;
     let messages = messages.into_iter().enumerate().map(|(i, message)| {
         let invalid = |what: String| Fault::invalid(format!("message {i}: {what}")).at(&format!("messages[{i}]"));
         Message::try_from(message).map_err(invalid).map(Message::with_objects_as_arguments)
     });
     let messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
-    let options = ChatOptions::default()
-        .with_tools(tools.filter(|_| !in_messages))
-        .with_extra(request.chat_template_kwargs.clone().unwrap_or_default());
+    let options =
+        ChatOptions::default().with_tools(tools).with_extra(request.chat_template_kwargs.clone().unwrap_or_default());
     let text = llm.render(&messages, &options).map_err(|e| Fault::from(e).at("messages"))?;
     let parallel = request.parallel_tool_calls.unwrap_or(true);
     let control = |mark: &str| llm.control(mark);
     let calls_grammar = |functions: &[&Function], instead: Option<&Value>| {
-        let grammar = CallGrammar { style, functions, parallel, instead }.grammar(&control);
+        let of = |f: &&Function| ToolFunction { name: f.name.clone(), parameters: f.parameters.clone() };
+        let functions: Vec<ToolFunction> = functions.iter().map(of).collect();
+        let grammar = CallGrammar { syntax, functions: &functions, parallel, instead }.grammar(&control);
         grammar.map(Format::Grammar).map_err(|what| Fault::invalid(what).at("tools"))
     };
     let format = match (&choice, format) {
@@ -139,8 +135,8 @@ pub(super) fn prompt(llm: &Llm, request: &ChatRequest, format: Option<AnswerForm
         }
     };
     let names = visible_tools.into_iter().flatten().map(|tool| tool.function.name.clone()).collect();
-    let calls = visible_tools.map(|_| Calls { style, names: Arc::new(names), parallel });
-    let marks = calls.iter().flat_map(|_| style.marks()).filter_map(|mark| Some((control(mark)?, *mark))).collect();
+    let calls = visible_tools.map(|_| Calls { syntax, names: Arc::new(names), parallel });
+    let marks = if calls.is_some() { llm.markers(syntax) } else { Vec::new() };
     Ok(Prompt { text, format, calls, marks })
 }
 

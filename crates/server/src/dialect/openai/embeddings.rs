@@ -54,6 +54,8 @@ async fn embed(
         prompt: app.prompt(body.prompt_name),
         normalize: body.normalize.unwrap_or(true),
         dimensions: body.dimensions,
+        pooling: app.pooling(body.pooling)?,
+        pooling_given: body.pooling.is_some(),
         param: "input",
     };
     let call = app.call("v1/embeddings", context, body.model.as_deref(), embedding::request_kind(&items))?;

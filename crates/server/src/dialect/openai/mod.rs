@@ -10,7 +10,6 @@ mod latency;
 pub mod models;
 mod params;
 mod seq2seq;
-mod tools;
 
 use crate::app::App;
 use crate::request_context::fresh_id;

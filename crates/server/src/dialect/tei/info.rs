@@ -31,7 +31,7 @@ async fn info(State(app): State<Arc<App>>) -> Result<Json<Info>, Fault> {
         model_id: first.spec.id.clone(),
         model_sha: first.served.as_ref().and_then(|s| commit(&s.model.loaded().files().origin)),
         model_dtype: plan.map(|p| p.format()).unwrap_or_default(),
-        model_type: first.served.as_ref().map_or(Value::Null, |s| model_type(&s.model)),
+        model_type: first.served.as_ref().map_or(Value::Null, |s| model_type(&s.model, app.config.pooling.as_ref())),
         max_concurrent_requests: app.config.max_concurrent,
         max_input_length: plan.map_or(0, |p| p.max_tokens),
         max_batch_tokens: batch_tokens,
@@ -55,7 +55,7 @@ fn commit(origin: &Origin) -> Option<String> {
 }
 
 /// The model type in TEI's format.
-fn model_type(task: &TaskModel) -> Value {
+fn model_type(task: &TaskModel, default_pooling: Option<&Pooling>) -> Value {
     let labels = |names: &[String]| {
         let by_id: serde_json::Map<String, Value> =
             names.iter().enumerate().map(|(i, n)| (i.to_string(), json!(n))).collect();
@@ -70,7 +70,8 @@ fn model_type(task: &TaskModel) -> Value {
         TaskModel::Generate(_) | TaskModel::Seq2Seq(_) => json!({"generator": {}}),
         TaskModel::Tag(tagger) => json!({"tagger": labels(tagger.labels())}),
         TaskModel::Embed(embedder) => {
-            let poolings: Vec<&str> = embedder.poolings().iter().map(|p| pooling(*p)).collect();
+            let own = default_pooling.map_or(embedder.poolings(), std::slice::from_ref);
+            let poolings: Vec<&str> = own.iter().map(|p| pooling(*p)).collect();
             json!({"embedding": {"pooling": poolings.join("+")}})
         }
         TaskModel::M3(_) => json!({"embedding": {"pooling": "cls"}}),

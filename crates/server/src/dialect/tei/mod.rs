@@ -7,12 +7,13 @@ mod tokens;
 mod vectors;
 
 use crate::app::App;
-use sconce_api::tei::TruncationDirection;
+use crate::error::Fault;
+use sconce_api::tei::{Pooling, TruncationDirection};
 use sconce_engine::{Prompt, Truncate};
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 
-pub(crate) use scores::{ClassifyParams, classify, length, predictions, rerank};
+pub(crate) use scores::{ClassifyParams, classify, length, predictions, rank_pooling, rerank};
 pub(crate) use vectors::{embed_all_of, embed_of, embed_sparse_of, is_similarity, similarity_of};
 
 /// Routes of this API.
@@ -28,6 +29,21 @@ impl App {
             (true, TruncationDirection::Left) => Truncate::Left,
             (true, TruncationDirection::Right) => Truncate::Right,
         }
+    }
+
+    /// Pooling: the request's choice, or the server's default; `None`: the model's own.
+    pub(crate) fn pooling(&self, requested: Option<Pooling>) -> Result<Option<sconce_engine::Pooling>, Fault> {
+        Ok(Some(match requested {
+            None => return Ok(self.config.pooling),
+            Some(Pooling::Mean) => sconce_engine::Pooling::Mean,
+            Some(Pooling::Cls) => sconce_engine::Pooling::Cls,
+            Some(Pooling::Last) => sconce_engine::Pooling::LastToken,
+            Some(Pooling::Max) => sconce_engine::Pooling::Max,
+            Some(Pooling::None) => {
+                let what = "`pooling` is none, which this API has no format for; send the inputs to /embed_all";
+                return Err(Fault::invalid(what).at("pooling"));
+            }
+        }))
     }
 
     /// Prompt: the request's choice, or the server's default.

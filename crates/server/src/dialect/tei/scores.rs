@@ -11,7 +11,8 @@ use crate::served_model::RequestKind;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use sconce_api::tei::{
-    PredictRequest, PredictResponse, Prediction, Rank, RerankRequest, RerankResponse, TextOrPair as TextInput,
+    PredictRequest, PredictResponse, Prediction, Rank, RankPooling, RerankRequest, RerankResponse,
+    TextOrPair as TextInput,
 };
 use sconce_engine::{Label, Outputs, RankOptions, RequestContext, TextOrPair, Truncate};
 use sconce_engine::{Loaded, TaskModel};
@@ -94,6 +95,15 @@ async fn rerank_either(State(app): State<Arc<App>>, request: Request) -> Result<
     Ok(rerank(&app, &context, body).await?.into_response())
 }
 
+/// The engine's pooling of a reranker.
+pub(crate) fn rank_pooling(pooling: RankPooling) -> sconce_engine::RankPooling {
+    match pooling {
+        RankPooling::Pooler => sconce_engine::RankPooling::Pooler,
+        RankPooling::Cls => sconce_engine::RankPooling::Cls,
+        RankPooling::Mean => sconce_engine::RankPooling::Mean,
+    }
+}
+
 /// Reranking in TEI's format.
 pub(crate) async fn rerank(
     app: &Arc<App>,
@@ -109,8 +119,10 @@ pub(crate) async fn rerank(
             let TaskModel::Rerank(reranker) = &served.model else {
                 return Err(served.unsupported(RequestKind::Rerank));
             };
-            let options =
-                RankOptions::default().with_raw(body.raw_scores).with_top_n(None).with_texts(body.return_text);
+            let options = RankOptions::default()
+                .with_raw(body.raw_scores)
+                .with_texts(body.return_text)
+                .with_pooling(rank_pooling(body.pooling));
             let reranker = reranker.with_context(caller).with_truncation(truncate);
             Ok(reranker.rerank(&body.query, &body.texts, options)?)
         })

@@ -11,7 +11,7 @@ use crate::served_model::RequestKind;
 use axum::extract::State;
 use sconce_api::input::{Inputs, Item};
 use sconce_api::tei::{
-    EmbedAllRequest, EmbedAllResponse, EmbedRequest, EmbedResponse, EmbedSparseResponse, SimilarityRequest,
+    EmbedAllRequest, EmbedAllResponse, EmbedRequest, EmbedResponse, EmbedSparseResponse, Pooling, SimilarityRequest,
     SimilarityResponse, SparseValue,
 };
 use sconce_engine::{Loaded, TaskModel};
@@ -46,6 +46,9 @@ pub(crate) async fn embed_of(
     context: &Arc<HttpContext>,
     body: EmbedRequest,
 ) -> Result<Answer<EmbedResponse>, Fault> {
+    if body.pooling == Some(Pooling::None) {
+        return embed_tokens(app, context, body).await;
+    }
     let items = body.inputs.items;
     app.check_batch(items.len(), "inputs")?;
     let params = EmbedParams {
@@ -54,11 +57,33 @@ pub(crate) async fn embed_of(
         prompt: app.prompt(body.prompt_name),
         normalize: body.normalize,
         dimensions: body.dimensions,
+        pooling: app.pooling(body.pooling)?,
+        pooling_given: body.pooling.is_some(),
         param: "inputs",
     };
     let call = app.call("embed", context, body.model.as_deref(), embedding::request_kind(&items))?;
     let output = call.run(move |served, caller| embedding::embed(served, caller, items, &params)).await?;
-    Ok(call.answer(EmbedResponse(output.rows), output.usage))
+    Ok(call.answer(EmbedResponse::Pooled(output.rows), output.usage))
+}
+
+/// The embeddings of an input's tokens, without pooling.
+async fn embed_tokens(
+    app: &Arc<App>,
+    context: &Arc<HttpContext>,
+    body: EmbedRequest,
+) -> Result<Answer<EmbedResponse>, Fault> {
+    if body.dimensions.is_some() {
+        let what = "`dimensions` truncates pooled embeddings, and `pooling` is none: leave one of them out";
+        return Err(Fault::invalid(what).at("dimensions"));
+    }
+    let body = EmbedAllRequest {
+        inputs: body.inputs,
+        model: body.model,
+        truncate: body.truncate,
+        truncation_direction: body.truncation_direction,
+        prompt_name: body.prompt_name,
+    };
+    Ok(embed_all_of(app, context, body).await?.map(EmbedResponse::Tokens))
 }
 
 /// Multi-vector embeddings: one embedding per token of each input.
@@ -165,6 +190,8 @@ pub(crate) async fn similarity_of(
         prompt: app.prompt(parameters.prompt_name),
         normalize: true,
         dimensions: None,
+        pooling: app.config.pooling,
+        pooling_given: false,
         param: "inputs",
     };
     let call = app.call("similarity", context, body.model.as_deref(), RequestKind::Embed)?;

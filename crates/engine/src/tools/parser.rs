@@ -1,13 +1,13 @@
 //! Streaming tool-call parser: separates tool calls from text while an answer is generated.
 
 use super::object::{Object, ObjectEvent};
-use super::style::Style;
+use super::syntax::ToolSyntax;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A parsed part of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum AnswerPart {
+pub enum AnswerPart {
     /// Text for the user.
     Text(String),
     /// Start of a tool call.
@@ -24,6 +24,15 @@ pub(crate) enum AnswerPart {
         /// New text.
         text: String,
     },
+}
+
+/// A complete tool call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ToolCall {
+    /// Function name.
+    pub name: String,
+    /// Arguments, a JSON object as the model wrote it. The model may have made a mistake.
+    pub arguments: String,
 }
 
 /// Longest function name (Mistral writes names without quotes, so anything could be one).
@@ -44,9 +53,20 @@ enum State {
     Closed,
 }
 
-/// Parser of one answer.
-pub(crate) struct ToolCallParser {
-    style: Style,
+/// Parser of one answer, fed as it is generated.
+///
+/// ```
+/// use sconce_engine::{ToolCallParser, ToolSyntax};
+/// use std::{collections::BTreeSet, sync::Arc};
+///
+/// let names = Arc::new(BTreeSet::from(["weather".to_owned()]));
+/// let answer = r#"<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>"#;
+/// let (text, calls) = ToolCallParser::new(ToolSyntax::Tagged, names, true).parse(answer);
+/// assert_eq!((text.as_str(), calls[0].name.as_str()), ("", "weather"));
+/// assert_eq!(calls[0].arguments, r#"{"city": "Rome"}"#);
+/// ```
+pub struct ToolCallParser {
+    syntax: ToolSyntax,
     names: Arc<BTreeSet<String>>,
     /// Most calls per answer.
     max_calls: usize,
@@ -60,10 +80,11 @@ pub(crate) struct ToolCallParser {
 }
 
 impl ToolCallParser {
-    /// For a model with this tool-call syntax that may call these functions.
-    pub(crate) fn new(style: Style, names: Arc<BTreeSet<String>>, parallel: bool) -> ToolCallParser {
+    /// For a model with this tool-call syntax that may call these functions. Unless `parallel`, only
+    /// the first call is parsed.
+    pub fn new(syntax: ToolSyntax, names: Arc<BTreeSet<String>>, parallel: bool) -> ToolCallParser {
         ToolCallParser {
-            style,
+            syntax,
             names,
             max_calls: if parallel { usize::MAX } else { 1 },
             calls: 0,
@@ -74,20 +95,39 @@ impl ToolCallParser {
         }
     }
 
+    /// Parses a complete answer: the text for the user, and the calls.
+    pub fn parse(mut self, answer: &str) -> (String, Vec<ToolCall>) {
+        let mut parts = self.push(answer);
+        parts.extend(self.finish());
+        let (mut prose, mut calls) = (String::new(), Vec::<ToolCall>::new());
+        for part in parts {
+            match part {
+                AnswerPart::Text(text) => prose.push_str(&text),
+                AnswerPart::Call { name, .. } => calls.push(ToolCall { name, arguments: String::new() }),
+                AnswerPart::Arguments { index, text } => {
+                    if let Some(call) = calls.get_mut(index) {
+                        call.arguments.push_str(&text);
+                    }
+                }
+            }
+        }
+        (prose, calls)
+    }
+
     /// Number of calls so far.
-    pub(crate) fn calls(&self) -> usize {
+    pub fn calls(&self) -> usize {
         self.calls
     }
 
     /// Adds text; returns the parts that are now certain.
-    pub(crate) fn push(&mut self, text: &str) -> Vec<AnswerPart> {
+    pub fn push(&mut self, text: &str) -> Vec<AnswerPart> {
         self.pending.push_str(text);
         while self.step() {}
         std::mem::take(&mut self.parts)
     }
 
     /// Returns the rest at the end of the answer.
-    pub(crate) fn finish(&mut self) -> Vec<AnswerPart> {
+    pub fn finish(&mut self) -> Vec<AnswerPart> {
         let pending = std::mem::take(&mut self.pending);
         match &self.state {
             // Whitespace after the last call is dropped.
@@ -140,7 +180,7 @@ impl ToolCallParser {
                 return true;
             }
         }
-        let open = self.style.open();
+        let open = self.syntax.open();
         if let Some(at) = self.pending.find(open) {
             let before: String = self.pending.drain(..at).collect();
             self.emit_text(before.trim_end().into());
@@ -161,7 +201,7 @@ impl ToolCallParser {
     /// After the marker that opens a call. If no call follows, the marker is text, unless it is a
     /// control token.
     fn mark(&mut self) {
-        self.candidate = if self.style.close().is_some() { self.style.open().into() } else { String::new() };
+        self.candidate = if self.syntax.close().is_some() { self.syntax.open().into() } else { String::new() };
         self.state = State::Opened;
     }
 
@@ -174,7 +214,7 @@ impl ToolCallParser {
             self.begin(true);
             return true;
         }
-        if self.style == Style::Mistral {
+        if self.syntax == ToolSyntax::Mistral {
             if let Some(brace) = inner.find('{') {
                 let name = inner[..brace].split('[').next().unwrap_or_default().trim().to_owned();
                 if !name.is_empty() && name.len() <= MAX_NAME_LENGTH {
@@ -253,7 +293,7 @@ impl ToolCallParser {
     }
 
     fn after(&mut self, marked: bool) -> bool {
-        let (open, close) = (self.style.open(), self.style.close().unwrap_or("]"));
+        let (open, close) = (self.syntax.open(), self.syntax.close().unwrap_or("]"));
         let rest = self.pending.trim_start_matches(|c: char| c.is_whitespace() || ",;]".contains(c)).to_owned();
         if let Some(rest_after) = rest.strip_prefix(close) {
             self.pending = rest_after.into();
@@ -278,7 +318,7 @@ impl ToolCallParser {
     }
 
     fn broken(&mut self) -> bool {
-        let (open, close) = (self.style.open(), self.style.close().unwrap_or(self.style.open()));
+        let (open, close) = (self.syntax.open(), self.syntax.close().unwrap_or(self.syntax.open()));
         if let Some(at) = [open, close].iter().filter_map(|mark| self.pending.find(mark)).min() {
             self.pending.drain(..at);
             self.state = State::After { marked: true };

@@ -4,8 +4,7 @@
 //! valid. The text around the arguments is exactly what the model was trained to write, so that the
 //! grammar never forces unlikely tokens.
 
-use super::style::Style;
-use sconce_api::openai::tools::Function;
+use super::syntax::ToolSyntax;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -16,22 +15,31 @@ const MAX_DEPTH: usize = 64;
 /// Whitespace within JSON, as in the engine.
 const WHITESPACE: &str = r"[ \t\r\n]{1,64}";
 
+/// A function that a model may call.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ToolFunction {
+    /// Its name.
+    pub name: String,
+    /// JSON schema of its arguments; `None` if it takes none.
+    pub parameters: Option<Value>,
+}
+
 /// The calls that an answer must or may make.
-pub(crate) struct CallGrammar<'a> {
+pub struct CallGrammar<'a> {
     /// The model's tool-call syntax.
-    pub(crate) style: Style,
+    pub syntax: ToolSyntax,
     /// Functions that may be called.
-    pub(crate) functions: &'a [&'a Function],
+    pub functions: &'a [ToolFunction],
     /// Whether several calls are allowed.
-    pub(crate) parallel: bool,
+    pub parallel: bool,
     /// JSON schema of an answer without calls.
-    pub(crate) instead: Option<&'a Value>,
+    pub instead: Option<&'a Value>,
 }
 
 impl CallGrammar<'_> {
     /// The grammar in llguidance's dialect of Lark. `control` returns the token id of a marker that
     /// is a control token of the model.
-    pub(crate) fn grammar(&self, control: &dyn Fn(&str) -> Option<u32>) -> Result<String, String> {
+    pub fn grammar(&self, control: &dyn Fn(&str) -> Option<u32>) -> Result<String, String> {
         let mark = |text: &str| control(text).map_or_else(|| literal(text), |id| format!("<[{id}]>"));
         // Further calls, each after a separator. llguidance does not support a range that ends at
         // 0.
@@ -39,16 +47,16 @@ impl CallGrammar<'_> {
             true => format!(" ({} {call}){{0,{}}}", literal(between), MAX_CALLS - 1),
             false => String::new(),
         };
-        let (open, close) = (mark(self.style.open()), self.style.close().map(mark));
-        let calls = match (self.style, close) {
-            (Style::Tagged | Style::Described, Some(close)) => {
+        let (open, close) = (mark(self.syntax.open()), self.syntax.close().map(mark));
+        let calls = match (self.syntax, close) {
+            (ToolSyntax::Tagged | ToolSyntax::Described, Some(close)) => {
                 let call = format!("{open} {} call {} {close}", literal("\n"), literal("\n"));
                 format!("{call}{}", more("\n", &call))
             }
             // The marker is for code; a JSON call has none.
-            (Style::Llama, _) => format!("call{}", more("; ", "call")),
+            (ToolSyntax::Llama, _) => format!("call{}", more("; ", "call")),
             _ => {
-                let open = if control(self.style.open()).is_some() { open } else { literal("") };
+                let open = if control(self.syntax.open()).is_some() { open } else { literal("") };
                 format!("{open} {} call{} {}", literal("["), more(", ", "call"), literal("]"))
             }
         };
@@ -57,7 +65,7 @@ impl CallGrammar<'_> {
         let names: Vec<String> = (0..self.functions.len()).map(|i| format!("call{i}")).collect();
         let _ = writeln!(text, "start: {or}\ncalls: {calls}\ncall: {}", names.join(" | "));
         for (i, function) in self.functions.iter().enumerate() {
-            let before = format!("{{\"name\": {}, \"{}\": ", json!(function.name), self.style.arguments());
+            let before = format!("{{\"name\": {}, \"{}\": ", json!(function.name), self.syntax.arguments());
             let schema = arguments(function)?;
             let _ = writeln!(text, "call{i}: {} args{i} \"}}\"\nargs{i}: %json {schema}", literal(&before));
         }
@@ -69,7 +77,7 @@ impl CallGrammar<'_> {
 }
 
 /// Schema of a function's arguments, which are an object.
-fn arguments(function: &Function) -> Result<Value, String> {
+fn arguments(function: &ToolFunction) -> Result<Value, String> {
     let invalid = |why: String| format!("`parameters` of the function `{}`: {why}", function.name);
     let mut schema = match &function.parameters {
         None | Some(Value::Null) => json!({"type": "object", "properties": {}, "additionalProperties": false}),
@@ -121,29 +129,31 @@ fn literal(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn function(name: &str, parameters: Option<Value>) -> Function {
-        Function { name: name.into(), description: None, parameters, strict: None }
+    fn function(name: &str, parameters: Option<Value>) -> ToolFunction {
+        ToolFunction { name: name.into(), parameters }
     }
 
     #[test]
     fn grammar_wraps_arguments_in_the_models_call_syntax() {
         let (f, g) = (function("f", Some(json!({"type": "object"}))), function("g", None));
-        let of = |style, parallel, control: &dyn Fn(&str) -> Option<u32>| {
-            CallGrammar { style, functions: &[&f, &g], parallel, instead: None }.grammar(control).unwrap()
+        let of = |syntax, parallel, control: &dyn Fn(&str) -> Option<u32>| {
+            CallGrammar { syntax, functions: &[f.clone(), g.clone()], parallel, instead: None }
+                .grammar(control)
+                .unwrap()
         };
-        let tagged = of(Style::Tagged, true, &|_| None);
+        let tagged = of(ToolSyntax::Tagged, true, &|_| None);
         assert!(
             tagged.contains(r#"calls: "<tool_call>" "\n" call "\n" "</tool_call>" ("\n" "<tool_call>""#),
             "{tagged}"
         );
         assert!(tagged.contains(r#"call0: "{\"name\": \"f\", \"arguments\": " args0 "}""#), "{tagged}");
         assert!(tagged.contains("call: call0 | call1\n") && tagged.contains("{0,7}"), "{tagged}");
-        let control = of(Style::Tagged, false, &|mark| (mark == "<tool_call>").then_some(7));
+        let control = of(ToolSyntax::Tagged, false, &|mark| (mark == "<tool_call>").then_some(7));
         assert!(control.contains(r#"calls: <[7]> "\n" call "\n" "</tool_call>""#), "{control}");
         assert!(!control.contains("{0,"), "{control}");
-        let llama = of(Style::Llama, true, &|_| Some(9));
+        let llama = of(ToolSyntax::Llama, true, &|_| Some(9));
         assert!(llama.contains("calls: call (\"; \" call)") && llama.contains("\\\"parameters\\\": "), "{llama}");
-        let mistral = of(Style::Mistral, true, &|_| Some(5));
+        let mistral = of(ToolSyntax::Mistral, true, &|_| Some(5));
         assert!(mistral.contains("calls: <[5]> \"[\" call (\", \" call){0,7} \"]\""), "{mistral}");
     }
 
@@ -152,7 +162,7 @@ mod tests {
         let deep = (0..100).fold(json!({"type": "string"}), |inner, _| json!({"type": "array", "items": inner}));
         for (bad, why) in [(json!("x"), "an object"), (deep, "nested")] {
             let f = function("f", Some(bad));
-            let grammar = CallGrammar { style: Style::Llama, functions: &[&f], parallel: true, instead: None };
+            let grammar = CallGrammar { syntax: ToolSyntax::Llama, functions: &[f], parallel: true, instead: None };
             let message = grammar.grammar(&|_| None).unwrap_err();
             assert!(message.contains("`f`") && message.contains(why), "{message}");
         }

@@ -1,6 +1,7 @@
 //! Tool calling for models whose chat template has no tools: the system message describes the
 //! tools, and earlier calls and results become plain messages.
 
+use sconce_text::chat::Message;
 use serde_json::{Map, Value, json};
 
 /// The text that describes the tools.
@@ -16,7 +17,12 @@ fn description(tools: &Value) -> String {
 }
 
 /// Adds the description of the tools to the conversation.
-pub(crate) fn describe_tools(messages: Vec<Map<String, Value>>, tools: Option<&Value>) -> Vec<Map<String, Value>> {
+pub(crate) fn describe_tools(messages: &[Message], tools: Option<&Value>) -> Result<Vec<Message>, String> {
+    let messages = messages.iter().cloned().map(Map::from).collect();
+    described(messages, tools).into_iter().map(Message::try_from).collect()
+}
+
+fn described(messages: Vec<Map<String, Value>>, tools: Option<&Value>) -> Vec<Map<String, Value>> {
     let mut all: Vec<Map<String, Value>> = messages.into_iter().map(plain).collect();
     let Some(tools) = tools else { return all };
     let text = description(tools);
@@ -36,7 +42,7 @@ fn plain(message: Map<String, Value>) -> Map<String, Value> {
     let text = message.get("content").and_then(Value::as_str).unwrap_or_default();
     match message.get("role").and_then(Value::as_str) {
         Some("tool") => self::message("user", &format!("<tool_response>\n{text}\n</tool_response>")),
-        Some("assistant") => {
+        Some("assistant") if message.get("tool_calls").is_some_and(Value::is_array) => {
             let calls = message.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
             let calls = calls.map(|call| {
                 let function = &call["function"];
@@ -70,14 +76,14 @@ mod tests {
             {"role": "tool", "tool_call_id": "1", "content": "42"},
         ]);
         let messages: Vec<Map<String, Value>> = serde_json::from_value(messages).unwrap();
-        let all = describe_tools(messages.clone(), Some(&tools));
+        let all = described(messages.clone(), Some(&tools));
         assert_eq!(all.len(), 4);
         assert!(all[0]["content"].as_str().unwrap().contains(r#"{"name":"f","parameters":{}}"#));
         assert_eq!(all[2]["content"], "<tool_call>\n{\"name\":\"f\",\"arguments\":{\"a\":1}}\n</tool_call>");
         assert!(!all[2].contains_key("tool_calls"));
         assert_eq!(all[3], message("user", "<tool_response>\n42\n</tool_response>"));
         // An existing system message is extended.
-        let system = describe_tools([vec![message("system", "Be brief.")], messages].concat(), Some(&tools));
+        let system = described([vec![message("system", "Be brief.")], messages].concat(), Some(&tools));
         assert_eq!(system.len(), 4);
         assert!(system[0]["content"].as_str().unwrap().starts_with("Be brief.\n\nYou can call functions."));
     }

@@ -7,9 +7,9 @@ mod object;
 mod parser;
 #[cfg(test)]
 mod parser_tests;
-mod style;
+mod syntax;
 
 pub(crate) use described::describe_tools;
-pub(crate) use grammar::CallGrammar;
-pub(crate) use parser::{AnswerPart, ToolCallParser};
-pub(crate) use style::Style;
+pub use grammar::{CallGrammar, ToolFunction};
+pub use parser::{AnswerPart, ToolCall, ToolCallParser};
+pub use syntax::ToolSyntax;

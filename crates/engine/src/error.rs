@@ -29,8 +29,9 @@ pub enum Error {
         refusals: Vec<String>,
     },
     /// The model does not fit into memory.
-    #[error("model needs {} in {dtype} ({} weights, {} for batches of {tokens} tokens), {device} has {} free; {advice}",
-        gib(weights.saturating_add(*workspace)), gib(*weights), gib(*workspace), gib(*free))]
+    #[error("model needs {} in {dtype} ({} weights{}, {} for batches of {tokens} tokens), {device} has {} free; {advice}",
+        gib(weights.saturating_add(*cache).saturating_add(*workspace)), gib(*weights), cache_part(*cache),
+        gib(*workspace), gib(*free))]
     Memory {
         /// The requested device.
         device: Device,
@@ -38,6 +39,8 @@ pub enum Error {
         dtype: DType,
         /// Bytes of weights.
         weights: u64,
+        /// Bytes of the KV cache; 0 for models without one.
+        cache: u64,
         /// Bytes of activations.
         workspace: u64,
         /// Tokens per batch.
@@ -193,6 +196,11 @@ impl From<sconce_text::Error> for Error {
             other => Error::Input(other.to_string()),
         }
     }
+}
+
+/// The KV cache's part of [`Error::Memory`]; nothing for models without a KV cache.
+fn cache_part(bytes: u64) -> String {
+    if bytes == 0 { String::new() } else { format!(", {} KV cache", gib(bytes)) }
 }
 
 /// Bytes in a unit that suits their number.

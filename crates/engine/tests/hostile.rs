@@ -228,6 +228,7 @@ fn plan_check_refuses_missing_memory_and_kernels() {
     p.check(p.weights + p.workspace).unwrap();
     let error = p.check(p.weights + p.workspace - 1).unwrap_err().to_string();
     assert!(error.contains("model needs") && error.contains("free") && error.contains("--batch-tokens"), "{error}");
+    assert!(!error.contains("KV cache"), "{error}");
     assert!(p.check(p.weights - 1).unwrap_err().to_string().contains("--dtype bf16"));
 
     let attention = Withdrawn { op: "attention".into(), kind: "cuda".into(), dtype: DType::F16, rung: Rung::Fused };

@@ -47,7 +47,7 @@ fuzz_target!(|data: &[u8]| {
         let generated = llm.generate(&[request]).into_iter().map(|answer| answer.map(|_| ()));
         for error in generated.chain([rendered]).filter_map(Result::err) {
             let error = error.to_string();
-            assert!(!error.contains("internal error") && !error.contains("a fault of this program"), "{error}");
+            assert!(!error.contains("internal error"), "{error}");
         }
     }
 });

@@ -67,7 +67,8 @@ impl<'de> Deserialize<'de> for Inputs {
 
 struct InputsVisitor;
 
-const EXPECTED: &str = "a text, a list of texts, a list of token ids, or a list of such lists";
+const EXPECTED: &str =
+    "a text, a list of texts, a list of token ids, a list of such lists, or objects with `text` or `image`";
 
 impl<'de> Visitor<'de> for InputsVisitor {
     type Value = Inputs;

@@ -123,7 +123,7 @@ fn classify_supports_raw_top_k_and_threshold() {
     assert!(e.contains("json or jsonl"), "{e}");
     // A reranker has one score; a classifier cannot rerank.
     let e = err(&["rerank", "-m", model.path(), "--query", "q", "d"], b"");
-    assert!(e.contains("another task, classify: use `sconce classify`"), "{e}");
+    assert!(e.contains("this is a model for classify; run `sconce classify`"), "{e}");
     // There is no default model.
     assert_eq!(sconce(&["classify", "hello"], b"").status.code(), Some(2));
 }
@@ -340,7 +340,7 @@ fn model_for_another_task_names_its_command() {
     let refused = |command: &[&str], model: &tempfile::TempDir, task: &str, expected: &str| {
         let args = [command, &["-m", model.path().to_str().unwrap(), "x", "y"]].concat();
         let e = err(&args, b"");
-        assert!(e.contains(&format!("is a model for another task, {task}: use `sconce {expected}`")), "{args:?}: {e}");
+        assert!(e.contains(&format!("this is a model for {task}; run `sconce {expected}`")), "{args:?}: {e}");
     };
     for command in [&["rerank", "--query", "q"][..], &["tag"], &["classify"], &["generate"]] {
         refused(command, &embedder, "embed", "embed");

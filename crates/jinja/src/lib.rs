@@ -119,7 +119,7 @@ impl Fault {
 /// Turns a panic into an error. A bug in this crate then fails one template only: parsing and
 /// rendering leave no state behind.
 fn catch_panic<T>(f: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
-    let bug = "a fault of this program; please report it with the template";
+    let bug = "internal error; please report it with the template";
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| Err(Fault::wrong(bug)))
 }
 
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn internal_panic_becomes_an_error() {
         let error = catch_panic(|| -> Result<(), Fault> { panic!("this test panics on purpose") }).unwrap_err();
-        assert!(error.to_string().contains("a fault of this program"), "{error}");
+        assert!(error.to_string().contains("internal error"), "{error}");
         assert_eq!(catch_panic(|| Ok(1)), Ok(1));
     }
 }

@@ -19,8 +19,8 @@ pub enum Keys {
     Paged(Pages),
 }
 
-/// Sequences in a paged KV cache (Kwon et al. 2023, arXiv:2309.06180), each with a page table.
-/// Access to the tables follows the rules of [`Segments`].
+/// Sequences in a paged KV cache (PagedAttention: Kwon et al. 2023, arXiv:2309.06180), each with a
+/// page table. Access to the tables follows the rules of [`Segments`].
 #[derive(Clone, Debug)]
 pub struct Pages {
     tables: PerBatch<PageTables>,
@@ -66,7 +66,8 @@ impl Pages {
     pub fn new(sequences: Vec<(Arc<[u32]>, usize)>, size: usize) -> Result<Pages> {
         for (table, length) in &sequences {
             if *length == 0 || table.len().saturating_mul(size) < *length {
-                let what = format!("{length} tokens in {} pages of {size}", table.len());
+                let what =
+                    format!("cannot place {length} tokens in {} pages of {size}: none, or too many", table.len());
                 return Err(Error::call("pages", what));
             }
         }

@@ -1,4 +1,4 @@
-//! Packed batches: sequences one after another without padding, and their offsets.
+//! Packed batches (varlen): sequences one after another without padding, and their offsets.
 
 use crate::replay::{Fill, OpScope, PerBatch, op_scope};
 use crate::{Error, Result};
@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Where each sequence of a packed batch lies (`cu_seqlens` in the literature). There is no
-/// padding.
+/// padding, except by [`Segments::filled`] for CUDA graphs.
 ///
 /// The numbers of sequences and tokens are the batch's shape, which anyone may read. The lengths
 /// differ between batches of one shape, and a CUDA graph captured for one of them is replayed for
@@ -72,7 +72,7 @@ impl Segments {
     pub fn filled(lengths: &[usize], fill: Fill) -> Result<Segments> {
         let mut ends = ends(lengths)?;
         if ends[lengths.len()] as usize > fill.tokens || lengths.len() >= fill.sequences {
-            return Err(Error::call("segments", format!("{lengths:?} filled up to {fill:?}")));
+            return Err(Error::call("segments", format!("cannot pad lengths {lengths:?} to {fill:?}")));
         }
         ends.resize(fill.sequences + 1, fill.tokens as u32);
         Ok(Segments::of(ends, None, fill.sequences - lengths.len()))
@@ -93,7 +93,9 @@ impl Segments {
             (1..=all).contains(n) || (i >= first_filler && *n == all)
         };
         if lengths.len() != self.count || !lengths.iter().enumerate().all(fits) {
-            return Err(Error::call("segments", format!("heads of {lengths:?} tokens in sequences of {:?}", all.ends)));
+            let what =
+                format!("cannot take the first {lengths:?} tokens of sequences that end at {:?}", &all.ends[1..]);
+            return Err(Error::call("segments", what));
         }
         if lengths.iter().zip(all.iter()).all(|(n, range)| *n == range.len()) {
             return Ok(self.clone());
@@ -150,7 +152,7 @@ fn ends(lengths: &[usize]) -> Result<Vec<u32>> {
         let end = ends[ends.len() - 1];
         let next = u32::try_from(*length).ok().filter(|n| *n > 0).and_then(|n| end.checked_add(n));
         ends.push(next.ok_or_else(|| {
-            let what = format!("a sequence of {length} tokens after {end}: each needs 1, all at most 2³²−1");
+            let what = format!("cannot pack {length} tokens after {end}: a sequence has at least 1, all at most 2³²−1");
             Error::call("segments", what)
         })?);
     }

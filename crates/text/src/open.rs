@@ -57,7 +57,7 @@ fn tokenizer(json: &[u8], path: &Path) -> Result<Tokenizer, FileError> {
 pub fn sound<T>(f: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(result) => result.map_err(|e| e.to_string()),
-        Err(_) => Err("the tokenizer library failed on it: the file contradicts itself".into()),
+        Err(_) => Err("the tokenizers crate panicked: the tokenizer file is inconsistent".into()),
     }
 }
 

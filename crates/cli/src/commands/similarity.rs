@@ -29,7 +29,7 @@ impl Similarity {
         let needed = NeededFields::Only(&[self.input.field()]);
         let texts = self.input.texts(needed)?.collect::<Result<Vec<Text>, _>>()?;
         if texts.len() < 2 {
-            return Err("at least two texts are needed".into());
+            return Err(format!("`similarity` needs at least two texts; got {}", texts.len()).into());
         }
         let embedder = self.model.load(report, Embedder::load)?;
         let words: Vec<&str> = texts.iter().map(|t| t.text.as_str()).collect();

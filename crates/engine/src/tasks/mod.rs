@@ -65,7 +65,7 @@ pub(crate) trait TaskType: Loaded + Sized {
             None if facts.class().is_empty() => Ok(()),
             made_for => {
                 let task = made_for.unwrap_or(Task::Embed);
-                let what = format!("is a model for another task, {task}: use `sconce {}`", task.command());
+                let what = format!("this is a model for {task}; run `sconce {}`", task.command());
                 Err(Error::file(files.root(), what))
             }
         }

@@ -22,11 +22,11 @@ DIMENSIONS = [1, 7, 8, 20, 32]
 
 
 def make(out: Path, _work: Path) -> None:
-    quantised(out / "task-outputs")
+    quantized(out / "task-outputs")
     truncated(out / "task-outputs-truncate")
 
 
-def quantised(directory: Path) -> None:
+def quantized(directory: Path) -> None:
     empty_dir(directory)
     # 20 dimensions: the last byte of the packed bits is half empty.
     embeddings = formula.values(141, "embeddings", [9, 20], 1.0, 0.0)

@@ -58,10 +58,10 @@ def make(out: Path, _work: Path) -> None:
     )
     # A vocabulary quantized to few rows, with integers as indexes: no formula describes those, so
     # the weights are a file.
-    quantised(
+    quantized(
         out / "task-static-model2vec-mapping", 156, unigram, (np.float32, np.int32)
     )
-    quantised(out / "task-static-model2vec-int8", 157, wordpiece, (np.int8, np.int64))
+    quantized(out / "task-static-model2vec-int8", 157, wordpiece, (np.int8, np.int64))
 
 
 def sentence_transformers(directory: Path, seed: int, then: list) -> None:
@@ -114,7 +114,7 @@ def model2vec(
     golden(directory)
 
 
-def quantised(
+def quantized(
     directory: Path, seed: int, tokenizer: Tokenizer, dtypes: tuple[type, type]
 ) -> None:
     size, rows = tokenizer.get_vocab_size(), 40

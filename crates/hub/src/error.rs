@@ -82,12 +82,12 @@ pub enum HubError {
         /// What is wrong.
         why: String,
     },
-    /// Several GGUF models, none with a default quantisation.
+    /// Several GGUF models, none with a default quantization.
     #[error("{place} has several GGUF models ({found}); {next}")]
     ManyGguf {
         /// The directory or repository.
         place: String,
-        /// Their quantisations or files.
+        /// Their quantizations or files.
         found: String,
         /// How to name one.
         next: String,
@@ -97,7 +97,7 @@ pub enum HubError {
     NoGguf {
         /// The repository.
         place: String,
-        /// The file or quantisation.
+        /// The file or quantization.
         what: String,
         /// The models that exist.
         found: String,

@@ -2,7 +2,7 @@
 //!
 //! A GGUF holds a complete model: weights, tokenizer, configuration and chat template. It is one
 //! file, or parts named `NAME-00001-of-00003.gguf`. A repository often has one model for each
-//! quantisation, of which one is fetched.
+//! quantization, of which one is fetched.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,15 +12,15 @@ use super::error::disk;
 use super::modules::in_dir;
 use super::{Choice, HubError, model_files};
 
-/// Quantisations tried in this order if a repository has several models and the user named none:
+/// Quantizations tried in this order if a repository has several models and the user named none:
 /// the most popular one, then the one closest to the original weights.
-const DEFAULT_QUANTISATIONS: [&str; 2] = ["Q4_K_M", "Q8_0"];
+const DEFAULT_QUANTIZATIONS: [&str; 2] = ["Q4_K_M", "Q8_0"];
 
 /// Names listed in an error. Repositories have about thirty.
 const MAX_LISTED: usize = 40;
 
 /// Depth of the search for GGUF files in a snapshot. They are at the top or in a folder per
-/// quantisation.
+/// quantization.
 const DEPTH: usize = 3;
 
 /// A model: a file, or the parts of a split one.
@@ -52,13 +52,13 @@ impl Model {
         }
     }
 
-    /// The quantisation in its file name, else in its folder's name.
+    /// The quantization in its file name, else in its folder's name.
     fn tag(&self) -> Option<&str> {
         let (folder, base) = self.stem.rsplit_once('/').unwrap_or(("", &self.stem));
         tag_of(base).or_else(|| tag_of(folder))
     }
 
-    /// Whether its name or its folder's ends in `tag`, known quantisation or not.
+    /// Whether its name or its folder's ends in `tag`, known quantization or not.
     fn ends_in(&self, tag: &str) -> bool {
         let (folder, base) = self.stem.rsplit_once('/').unwrap_or(("", &self.stem));
         [base, folder].iter().any(|text| {
@@ -70,16 +70,16 @@ impl Model {
     }
 }
 
-/// The suffix of `text` that names a quantisation, with the `UD-` that some repositories put before
+/// The suffix of `text` that names a quantization, with the `UD-` that some repositories put before
 /// it.
 fn tag_of(text: &str) -> Option<&str> {
     let starts = text.match_indices(['-', '.', '_', '/']).map(|(at, _)| at + 1);
-    std::iter::once(0).chain(starts).map(|start| &text[start..]).find(|end| is_quantisation(end))
+    std::iter::once(0).chain(starts).map(|start| &text[start..]).find(|end| is_quantization(end))
 }
 
-/// `Q4_K_M`, `IQ2_XXS`, `TQ1_0`, `Q8_0`, `UD-Q4_K_XL`, and unquantised formats that are named
+/// `Q4_K_M`, `IQ2_XXS`, `TQ1_0`, `Q8_0`, `UD-Q4_K_XL`, and unquantized formats that are named
 /// alike.
-fn is_quantisation(text: &str) -> bool {
+fn is_quantization(text: &str) -> bool {
     let text = text.to_ascii_uppercase();
     let text = text.strip_prefix("UD-").unwrap_or(&text);
     let digits = text.strip_prefix(['I', 'T']).unwrap_or(text).strip_prefix('Q');
@@ -108,7 +108,7 @@ fn other_use(name: &str) -> Option<&'static str> {
     if stem.contains("mmproj") {
         Some("it is the projector of a vision model (mmproj), not a model")
     } else if stem.starts_with("imatrix") || stem.ends_with("imatrix") {
-        Some("it holds an importance matrix for quantisation (imatrix), not a model")
+        Some("it holds an importance matrix for quantization (imatrix), not a model")
     } else {
         None
     }
@@ -179,16 +179,16 @@ pub(super) fn choose(
     match choice {
         Choice::Usual if models.is_empty() || names.iter().any(|name| model_files::is_weights(name)) => Ok(None),
         Choice::Usual => {
-            match DEFAULT_QUANTISATIONS.iter().map(|tag| tagged(tag)).find(|found| !found.is_empty()).as_deref() {
+            match DEFAULT_QUANTIZATIONS.iter().map(|tag| tagged(tag)).find(|found| !found.is_empty()).as_deref() {
                 Some([one]) => one.all_parts(&place).map(Some),
                 Some(found) => Err(several(found)),
                 None if models.len() == 1 => models[0].all_parts(&place).map(Some),
                 None => Err(several(&models.iter().collect::<Vec<_>>())),
             }
         }
-        Choice::Quantisation(tag) => match tagged(tag)[..] {
+        Choice::Quantization(tag) => match tagged(tag)[..] {
             [one] => one.all_parts(&place).map(Some),
-            [] => Err(none(format!("GGUF of the quantisation {tag}"))),
+            [] => Err(none(format!("GGUF of the quantization {tag}"))),
             ref found => Err(several(found)),
         },
         Choice::File(file) => {
@@ -216,8 +216,8 @@ fn check_file(file: &str, place: &str) -> Result<(), HubError> {
     }
 }
 
-/// Names of models for a message: quantisations if they are unique, else files. In the first case
-/// also one quantisation as an example.
+/// Names of models for a message: quantizations if they are unique, else files. In the first case
+/// also one quantization as an example.
 fn describe<'a>(models: &[&'a Model]) -> (String, Option<&'a str>) {
     let mut tags: Vec<Option<&str>> = models.iter().map(|model| model.tag()).collect();
     let first = tags.first().copied().flatten();

@@ -14,7 +14,7 @@ pub enum Reference {
     Dir(PathBuf),
     /// A GGUF file that exists; for a split model, its first part.
     Gguf(PathBuf),
-    /// `org/name`, `org/name:QUANTISATION` or `org/name/file.gguf`; `@revision` goes before the
+    /// `org/name`, `org/name:QUANTIZATION` or `org/name/file.gguf`; `@revision` goes before the
     /// colon or at the end. The hub's oldest models have no `org/`.
     Hub {
         /// `org/name` or `name`.
@@ -41,10 +41,10 @@ pub enum Reference {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// The default: its safetensors or torch weights; if it has neither, the GGUF with the most
-    /// popular quantisation.
+    /// popular quantization.
     Usual,
-    /// The GGUF of this quantisation, case-insensitive.
-    Quantisation(String),
+    /// The GGUF of this quantization, case-insensitive.
+    Quantization(String),
     /// This GGUF file; for a split model, its first part.
     File(String),
 }
@@ -80,7 +80,7 @@ impl FromStr for Reference {
     }
 }
 
-/// `org/name[/file.gguf][@revision][:QUANTISATION]`, or without `org/` for the hub's oldest models.
+/// `org/name[/file.gguf][@revision][:QUANTIZATION]`, or without `org/` for the hub's oldest models.
 /// The order is fixed because a revision may contain slashes.
 fn hub(given: &str) -> Result<Reference, &'static str> {
     let (path, tag) = split(given, ':');
@@ -105,14 +105,14 @@ fn hub(given: &str) -> Result<Reference, &'static str> {
             return Err("a hub id is org/name, and what follows another slash is a .gguf file in it");
         }
         (Some(file), None) => Choice::File(file.to_owned()),
-        (Some(_), Some(_)) => return Err("it names a file and a quantisation; give the file alone"),
+        (Some(_), Some(_)) => return Err("it names a file and a quantization; give the file alone"),
         (None, Some(tag)) if tag.contains('@') => {
-            return Err("the revision goes before the quantisation: org/name@revision:QUANTISATION");
+            return Err("the revision goes before the quantization: org/name@revision:QUANTIZATION");
         }
         (None, Some(tag)) if !is_plain(tag, b"._-") || tag.len() > 96 => {
-            return Err("a quantisation is written as in org/name:Q4_K_M");
+            return Err("a quantization is written as in org/name:Q4_K_M");
         }
-        (None, Some(tag)) => Choice::Quantisation(tag.to_owned()),
+        (None, Some(tag)) => Choice::Quantization(tag.to_owned()),
     };
     if revision.is_some_and(gguf::is_gguf) {
         return Err("the revision goes after the file: org/name/file.gguf@revision");

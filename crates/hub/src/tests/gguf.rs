@@ -72,7 +72,7 @@ fn quantization_tag_matches_every_file_naming() {
     // A partial name does not match: `XS` is not `IQ4_XS`, nor `Q4` `Q4_K_M`.
     for tag in ["XS", "M", "K_M", "Q4", "Q4_K", "4_XS", "Q5_K_M", "latest", "m"] {
         let words =
-            [&format!("no GGUF of the quantisation {tag};"), "BF16, f16, IQ4_XS, Q2_K, Q4_K_M, Q6_K, Q8_0, UD-Q4_K_XL"];
+            [&format!("no GGUF of the quantization {tag};"), "BF16, f16, IQ4_XS, Q2_K, Q4_K_M, Q6_K, Q8_0, UD-Q4_K_XL"];
         expect_error(choose_from(MANY, &format!("org/m:{tag}")), &words);
     }
     // A custom name.
@@ -150,7 +150,7 @@ fn arbitrary_file_names_never_panic() {
         "-of-",
         "m",
     ];
-    let choices = [Choice::Usual, Choice::Quantisation("Q4_K_M".to_owned()), Choice::File("m.gguf".to_owned())];
+    let choices = [Choice::Usual, Choice::Quantization("Q4_K_M".to_owned()), Choice::File("m.gguf".to_owned())];
     let good = Cell::new(0);
     let name = vec(select(pieces.to_vec()), 1..=5).prop_map(|pieces| pieces.concat() + ".gguf");
     check(20_000, &(vec(name, 4), 0..choices.len()), |(all, choice)| {
@@ -211,7 +211,7 @@ fn only_the_chosen_gguf_is_fetched_and_reused() {
         resolve(&hub_ref("org/model:Q2_K"), &offline, &()),
         &["m-Q2_K.gguf: not fetched yet", "HF_HUB_OFFLINE"],
     );
-    expect_error(resolve(&hub_ref("org/model:Q5_0"), &offline, &()), &["no GGUF of the quantisation Q5_0", "Q2_K"]);
+    expect_error(resolve(&hub_ref("org/model:Q5_0"), &offline, &()), &["no GGUF of the quantization Q5_0", "Q2_K"]);
     // Only a missing part is fetched again.
     fs::remove_file(snapshot.join(split[1])).unwrap();
     expect_error(resolve(&hub_ref("org/model:BF16"), &offline, &()), &["00002-of-00002.gguf: not fetched yet"]);
@@ -276,7 +276,7 @@ fn cache_filled_by_python_is_used() {
         progress.lines()
     );
     assert_eq!(parts(&resolve(&hub_ref("org/model"), &options, &()).unwrap()), ["m-Q4_K_M.gguf"]);
-    let words = ["snapshots", "no GGUF of the quantisation Q5_0", "its GGUF models are Q2_K"];
+    let words = ["snapshots", "no GGUF of the quantization Q5_0", "its GGUF models are Q2_K"];
     fs::remove_dir_all(options.cache.join("listings")).unwrap();
     fs::remove_file(folder.join("snapshots").join(COMMIT).join("m-Q4_K_M.gguf")).unwrap();
     expect_error(resolve(&hub_ref("org/model:Q5_0"), &offline, &()), &words);
@@ -288,7 +288,7 @@ fn ambiguous_or_missing_choice_fetches_nothing() {
     let (server, options) = serve("m-Q2_K.gguf m-Q5_K_M.gguf x-00002-of-00002.gguf", &tmp);
     for (text, word) in [
         ("org/model", "several GGUF models"),
-        ("org/model:Q4_K_M", "no GGUF of the quantisation Q4_K_M"),
+        ("org/model:Q4_K_M", "no GGUF of the quantization Q4_K_M"),
         ("org/model/x.gguf", "no file x.gguf"),
         ("org/model/x-00001-of-00002.gguf", "no file x-00001-of-00002.gguf"),
         ("org/model/x-00002-of-00002.gguf", "give the first"),

@@ -11,7 +11,7 @@ fn references_parse_in_every_form() {
         choice,
     };
     let hub = |repo: &str, revision: Option<&str>| chosen(repo, revision, Choice::Usual);
-    let tag = |tag: &str| Choice::Quantisation(tag.to_owned());
+    let tag = |tag: &str| Choice::Quantization(tag.to_owned());
     let file = |file: &str| Choice::File(file.to_owned());
     let wheel = |package: &str, version: Option<&str>, inside: Option<&str>| Reference::Wheel {
         package: package.to_owned(),
@@ -104,7 +104,7 @@ fn invalid_references_are_rejected() {
     expect_error("./x.gguf".parse::<Reference>(), &["no such file"]);
     expect_error(
         "org/name:Q4_K_M@v1".parse::<Reference>(),
-        &["before the quantisation: org/name@revision:QUANTISATION"],
+        &["before the quantization: org/name@revision:QUANTIZATION"],
     );
     expect_error("org/name@v1/x.gguf".parse::<Reference>(), &["after the file: org/name/file.gguf@revision"]);
     expect_error("org/name/x.gguf:Q8_0".parse::<Reference>(), &["the file alone"]);
@@ -125,7 +125,7 @@ fn arbitrary_references_never_panic_or_escape() {
             Ok(Reference::Hub { repo, revision, choice }) => {
                 let choice = match choice {
                     Choice::Usual => "x".to_owned(),
-                    Choice::Quantisation(tag) => tag,
+                    Choice::Quantization(tag) => tag,
                     Choice::File(file) => file,
                 };
                 vec![repo, revision.unwrap_or("x".to_owned()), choice]

@@ -178,7 +178,7 @@ impl FromStr for Quant {
     fn from_str(s: &str) -> Result<Self> {
         TABLE.iter().find(|row| row.1 == s).map(|row| row.0).ok_or_else(|| {
             let names = TABLE.iter().map(|row| row.1).collect::<Vec<_>>().join(", ");
-            Error::Parse(format!("unknown quantisation `{s}`; one of {names}"))
+            Error::Parse(format!("unknown quantization `{s}`; one of {names}"))
         })
     }
 }

@@ -173,10 +173,10 @@ fn tensors(model: &str, gguf: &Gguf, dir: &Path) -> Vec<String> {
         let close = if model.starts_with("gemma") && name.ends_with("norm.weight") { 2.4e-7 } else { 0.0 };
         let differ =
             |(a, b): (&f32, &f32)| if close == 0.0 { a.to_bits() != b.to_bits() } else { (a - b).abs() > close };
-        let quantised = ours.kind == Q8_0 && model.ends_with("q8");
-        let got = if quantised { q8_0(&ours.bytes) } else { floats(&ours.bytes) };
-        let differ = |pair| if quantised { q8_differs(pair) } else { differ(pair) };
-        if ours.kind != 0 && !quantised || ours.dims != dims || got.len() != values.len() {
+        let quantized = ours.kind == Q8_0 && model.ends_with("q8");
+        let got = if quantized { q8_0(&ours.bytes) } else { floats(&ours.bytes) };
+        let differ = |pair| if quantized { q8_differs(pair) } else { differ(pair) };
+        if ours.kind != 0 && !quantized || ours.dims != dims || got.len() != values.len() {
             problems.push(format!("{name} is {dims:?}, we read {:?} in {}", ours.dims, ours.kind));
         } else if got.iter().zip(&values).any(differ) {
             problems.push(format!("{name} differs"));

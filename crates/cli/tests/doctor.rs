@@ -75,14 +75,14 @@ fn rung_and_stderr(cache: &Path, op: &str) -> (Value, String) {
 #[test]
 fn faulty_kernels_are_withdrawn_and_the_model_still_runs() {
     let op = "l2_norm";
-    for (fault, patience, why) in [
+    for (fault, timeout, why) in [
         ("wrong", "600", "a drill"),
         ("panic", "600", "panicked: a drill"),
         ("abort", "600", "the process died"),
         ("hang", "5", "no answer within 5 s"),
     ] {
         let home = tempfile::tempdir().unwrap();
-        let doctor = ["doctor", "-d", "cpu", "--op", op, "--patience", patience, "--json"];
+        let doctor = ["doctor", "-d", "cpu", "--op", op, "--timeout", timeout, "--json"];
         let o = run(home.path(), &[&doctor[..], &["--drill", &format!("{op}={fault}")]].concat());
         let (report, stderr) = (parse(&o.stdout), String::from_utf8(o.stderr).unwrap());
         assert_eq!((o.status.code(), &report["holds"]), (Some(1), &false.into()), "{fault}: {stderr}");

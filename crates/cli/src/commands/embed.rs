@@ -43,7 +43,7 @@ pub(crate) struct Embed {
     #[arg(long, value_name = "NAME", conflicts_with = "prompt")]
     prompt_name: Option<String>,
     /// Put this prompt before each text.
-    #[arg(long, value_name = "WORDS")]
+    #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
     /// How the hidden states of a text become one vector; by default as the model's files say. none:
     /// one vector per token.

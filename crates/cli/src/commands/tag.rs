@@ -42,7 +42,7 @@ pub(crate) struct Tag {
     #[command(flatten)]
     output: Output,
     /// How to merge tokens into entities.
-    #[arg(long, value_enum, value_name = "HOW", default_value_t)]
+    #[arg(long, value_enum, value_name = "STRATEGY", default_value_t)]
     aggregation: Aggregation,
     /// Print only entities with a score of at least X.
     #[arg(long, value_name = "X", default_value_t = 0.0)]

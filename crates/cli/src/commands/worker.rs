@@ -14,7 +14,7 @@ use std::process::ExitCode;
 /// Serve one model as a worker of a pool, which starts it, probes it and sends it requests.
 ///
 /// A worker has the paths /execute and /cancel besides those of `sconce serve`. Once its port is
-/// bound and the model has passed its self-check, it calls --callback-url, and then sends a
+/// bound and the model has passed its sanity check, it calls --callback-url, and then sends a
 /// heartbeat there every 30 seconds. If the port is taken it exits with code 98.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \

@@ -38,8 +38,8 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "OP")]
     op: Option<String>,
     /// Seconds after which a case counts as hanging.
-    #[arg(long, value_name = "S", default_value_t = 120.0)]
-    patience: f64,
+    #[arg(long, alias = "patience", value_name = "S", default_value_t = 120.0)]
+    timeout: f64,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -146,7 +146,7 @@ impl Doctor {
             examine::examine(devices[0], cases(devices[0])?, self.drill.as_ref())?;
             return Ok(ExitCode::SUCCESS);
         }
-        let timeout = Duration::try_from_secs_f64(self.patience).map_err(|e| format!("--patience: {e}"))?;
+        let timeout = Duration::try_from_secs_f64(self.timeout).map_err(|e| format!("--timeout: {e}"))?;
         let started = Instant::now();
         let mut all = DoctorReport {
             machine: machine::machine(),

@@ -229,7 +229,7 @@ pub enum Code {
     InvalidRequest,
     /// No worker of the model accepts requests now.
     WorkerUnavailable,
-    /// The worker failed before it responded.
+    /// The worker failed before or during its response.
     WorkerFailed,
     /// Missing or wrong API key.
     Unauthorized,

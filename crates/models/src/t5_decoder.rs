@@ -3,8 +3,8 @@
 //!
 //! A decoder block is causal self-attention, cross-attention over the encoder's hidden states, and
 //! the MLP, each pre-norm. Cross-attention has no position bias, and its keys and values do not
-//! change during decoding: they are computed once per input, and all output sequences of that input
-//! share them.
+//! change during decoding: they are computed once per input and written to a KV cache, and all
+//! output sequences of that input share them.
 
 use crate::block::{run_layers, skip_last};
 use crate::config::{parse, refuse};

@@ -1,6 +1,7 @@
-//! Products so large that GPUs use other kernels for them, which no case of `linear` reaches: a
-//! reference of all rows would take minutes. Instead, this uses small integers, whose sums are
-//! exact in every format, and compares a sample of rows.
+//! Large products with exact integer sums, besides the sampled rows that `linear/large_cases.rs`
+//! compares. GPUs use other kernels for products of this size. The inputs are small integers, whose
+//! sums are exact in every format. A reference of all rows would take minutes, so a sample of rows
+//! is compared.
 
 use half::{bf16, f16};
 use sconce_ops::case::{devices, places};

@@ -1,4 +1,4 @@
-//! The paged KV cache: which sequence owns which block.
+//! The paged KV cache (PagedAttention: Kwon et al. 2023): which sequence owns which block.
 
 mod blocks;
 mod free_list;

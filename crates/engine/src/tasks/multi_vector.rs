@@ -110,7 +110,7 @@ impl TaskType for MultiVectorEncoder {
     }
 }
 
-/// An encoder with a projection of every token.
+/// An encoder with a projection of every token. The vectors are L2-normalized if the files say so.
 pub(crate) struct ColbertPipeline {
     encoder: Box<dyn Encoder>,
     projections: Vec<Linear>,

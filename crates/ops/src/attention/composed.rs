@@ -140,7 +140,7 @@ fn heads_first(t: &Tensor) -> Result<Tensor> {
 }
 
 /// Rows `runs` of `[rows, kv_heads, size]` as `[heads, keys, size]`: each KV head is repeated for
-/// the heads that share it.
+/// the query heads that share it (grouped-query attention, GQA).
 fn gather_kv(t: &KvTensor, runs: &[Range<usize>], heads: usize) -> Result<Tensor> {
     let rows = |t: &crate::Tensor| -> Result<Tensor> {
         let t = t.candle()?;

@@ -1,7 +1,8 @@
 //! Attention of many queries: a task is one head of a sequence. It packs the keys and values into
 //! panels once (a few tens of KiB), then takes blocks of queries through two products with the
 //! softmax between. Only a block's scores exist at any time, and of those only the panels of keys
-//! that the block attends to. A few queries, as in decoding, take [`super::decode`] instead.
+//! that the block attends to. Keys and values are packed from tensors or from the KV cache. A few
+//! queries, as in decoding, take [`super::decode`] instead.
 #![allow(unsafe_code, reason = "tasks write disjoint parts of one output; SIMD lanes")]
 
 use super::decode::{self, MAX_QUERIES};
@@ -189,7 +190,8 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
 }
 
 /// Splits sequences into tasks: one per head for many queries; for a few queries, one per group of
-/// heads that share a KV head, or part of a group where threads would idle otherwise.
+/// heads that share a KV head (grouped-query attention, GQA), or part of a group where threads
+/// would idle otherwise.
 fn assignments(options: &Attention, queries: &Lengths, heads: usize, group: usize) -> Vec<Assignment> {
     let use_decode = !matches!(options.bias, Bias::Disentangled(_));
     let sequences = options.queries.count();

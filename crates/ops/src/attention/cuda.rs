@@ -1,5 +1,6 @@
 //! Launches `kernel.cu` and `other.cu` (tensor cores) or `plain.cu` (f32): once for sequences with
-//! few rows and once for those with many.
+//! few rows and once for those with many. In grouped-query attention (GQA), the rows of a sequence
+//! are those of all query heads that share a KV head. Keys and values may be views of the KV cache.
 
 use super::tables::{KernelKind, Launch, Tables};
 use super::{Attention, AttentionOp, Bias, Mask, format_number};

@@ -1,6 +1,6 @@
 //! Decode kernel: attention of a few queries of a sequence. Keys and values are read once, in
-//! place, for all heads that share them. Packing would not pay: each key would be packed again for
-//! every token.
+//! place, for all query heads that share a KV head (grouped-query attention, GQA). Packing would
+//! not pay: each key would be packed again for every token.
 #![allow(unsafe_code, reason = "tasks write disjoint parts of one output; SIMD lanes")]
 
 use super::Attention;

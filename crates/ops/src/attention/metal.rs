@@ -1,5 +1,6 @@
 //! Launches `kernel.metal`: one dispatch for all large blocks, one for all small ones, and one that
-//! joins split blocks.
+//! joins split blocks. In grouped-query attention (GQA), the query heads that share a KV head are
+//! rows of one block. Keys and values may be views of the KV cache.
 
 use super::plan::{ITEM, JOIN, Plan};
 use super::{AttentionOp, Bias, format_number};

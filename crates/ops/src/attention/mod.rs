@@ -1,6 +1,7 @@
 //! y = softmax((q · kᵀ + positions) · scale + bias) · v, per head and per sequence
 //! Scores, exp and sums are in f32, rounded once. The bf16 tile kernel (AMX), and on CUDA the
-//! kernels for plain heads, also round exp before the product with v.
+//! kernels for heads of 32 and 64 without mask, bias, soft cap or GQA, also round exp before the
+//! product with v.
 //!
 //! Sequences are packed: a token attends to tokens of its own sequence only, all of them or those
 //! that the attention mask ([`Mask`]) admits. q, k and v may be views into one fused projection;

@@ -110,7 +110,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// For `heads` heads of queries over `kv_heads` KV heads.
+    /// For `heads` query heads over `kv_heads` KV heads, fewer in grouped-query attention (GQA).
     pub(super) fn of(
         options: &Attention,
         scope: OpScope,

@@ -1,6 +1,6 @@
-// Products of few pairs of token and expert, each on its own: the goal is to read the selected
-// experts' matrices at memory bandwidth. Two launches: up also selects the experts, and down adds
-// up. Everything in f32, rounded between the products and at the end.
+// Matrix products (GEMV) of few pairs of token and expert, each on its own: the goal is to read the
+// selected experts' matrices at memory bandwidth. Two launches: up also selects the experts, and
+// down adds up. Everything in f32, rounded between the products and at the end.
 #include "experts/few.cuh"
 
 struct Up {

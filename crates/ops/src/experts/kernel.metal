@@ -1,6 +1,7 @@
 // Mixture of experts: y = sum over a token's experts of p·act(x·Upᵀ)·Downᵀ + bias + residual, p by
 // the router. The routing never leaves the device: one kernel selects experts, one sorts the pairs
-// of token and expert by expert, one multiplies (up, then down), one adds up.
+// of token and expert by expert, one multiplies (up, then down; GEMM, or GEMV for few pairs), one
+// adds up.
 
 // As in Rust.
 constant uint MOST_EXPERTS = 512;

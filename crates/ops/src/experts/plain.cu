@@ -1,6 +1,6 @@
-// Products of many rows in f32, where tensor cores would round: of experts with f32 matrices, and
-// of the router with many tokens. A block computes 64 by 64 results, a thread four rows of eight
-// columns; k is staged in shared memory 16 elements at a time, one step ahead.
+// Matrix products (GEMM) of many rows in f32, where tensor cores would round: of experts with f32
+// matrices, and of the router with many tokens. A block computes 64 by 64 results, a thread four
+// rows of eight columns; k is staged in shared memory 16 elements at a time, one step ahead.
 #include "experts/tile.cuh"
 
 constexpr uint SIDE = 64;

@@ -1,7 +1,7 @@
-// Products of many pairs of token and expert in 16-bit floats, on tensor cores: a block computes a
-// tile of an expert's pairs and of 128 rows of its matrix, with sums in f32. Neighbouring blocks
-// have neighbouring tiles of pairs, so that those of one expert read a part of its matrix at the
-// same time and memory delivers it once.
+// Grouped matrix products (GEMM) of many pairs of token and expert in 16-bit floats, on tensor
+// cores: a block computes a tile of an expert's pairs and of 128 rows of its matrix, with sums in
+// f32. Neighbouring blocks have neighbouring tiles of pairs, so that those of one expert read a
+// part of its matrix at the same time and memory delivers it once.
 //
 // Both sides are staged in shared memory 64 elements of k at a time, some steps ahead. A row there
 // is eight chunks of 16 bytes, swizzled by the row's index: eight rows' chunks of one k are in

@@ -1,5 +1,5 @@
-//! Matrix products with packed panels and blocks on the CPU; the epilogue adds bias, activation and
-//! residual.
+//! Matrix products (GEMM; GEMV for one row) with packed panels and blocks on the CPU; the epilogue
+//! adds bias, activation and residual.
 
 use super::LinearOp;
 use super::epilogue::{Epilogue, EpilogueParams};
@@ -52,12 +52,12 @@ pub(crate) fn product<T: Elem>(
     let mut y = room::<T>(x.rows * weight.n);
     params.check(x.rows, weight.n)?;
     let out = Output::over(&mut y);
-    let mut quantised: Vec<(Quant, Activations)> = Vec::new();
+    let mut quantized: Vec<(Quant, Activations)> = Vec::new();
     for part in &*weight.parts {
         if let Data::Blocks(quant, ..) = part.data
-            && !quantised.iter().any(|(q, _)| *q == quant)
+            && !quantized.iter().any(|(q, _)| *q == quant)
         {
-            quantised.push((quant, Activations::new(isa, quant, x.rows, x.cols, &|i| to_f32(x.row(i)))));
+            quantized.push((quant, Activations::new(isa, quant, x.rows, x.cols, &|i| to_f32(x.row(i)))));
         }
     }
     // Taken and not borrowed: a nested call from within a task needs its own.
@@ -71,7 +71,7 @@ pub(crate) fn product<T: Elem>(
     for (part, reading) in weight.parts.iter().zip(&readings) {
         let run = match (&part.data, reading) {
             (Data::Blocks(quant, Some(packed), _), _) => {
-                let found = quantised.iter().find(|(q, _)| q == quant);
+                let found = quantized.iter().find(|(q, _)| q == quant);
                 let (_, x) = found
                     .ok_or_else(|| Error::call("linear", "the activations are not quantized for this block format"))?;
                 PartTasks {

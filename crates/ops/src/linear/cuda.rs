@@ -1,6 +1,6 @@
-//! Matrix products on CUDA, part by part: one row by `kernel.cu`; more rows by cuBLASLt or, on
-//! Hopper, by `hopper_90a.cu` and `wide_90a.cu`; parts in block formats by the kernels of `quant`.
-//! A product followed by a layer norm is `normed_90a.cu`.
+//! Matrix products (GEMM) on CUDA, part by part: one row (GEMV) by `kernel.cu`; more rows by
+//! cuBLASLt or, on Hopper, by `hopper_90a.cu` and `wide_90a.cu`; parts in block formats by the
+//! kernels of `quant`. A product followed by a layer norm is `normed_90a.cu`.
 
 use super::weight::Data;
 use super::{LinearOp, product};

@@ -1,5 +1,5 @@
-// Building blocks of products on Hopper: mbarriers, TMA copies, matrix descriptors in shared
-// memory.
+// Building blocks of matrix products (GEMM) on Hopper: mbarriers, TMA copies, matrix descriptors in
+// shared memory.
 #pragma once
 #include <cuda.h>
 #include "launch/cuda/mma.cuh"

@@ -1,5 +1,5 @@
-// y = act(x · Wᵀ + b) + residual for many rows on Hopper: tiles of 128 × 128 by warpgroup products
-// (wgmma), sums in f32, one rounding.
+// Matrix products (GEMM), y = act(x · Wᵀ + b) + residual for many rows on Hopper: tiles of
+// 128 × 128 by warpgroup products (wgmma), sums in f32, one rounding.
 //
 // The kernel is persistent: a thread block stays on its multiprocessor and takes tile after tile.
 // One producer warp has TMA fetch the operands into a ring of stages; two consumer warpgroups take

@@ -1,6 +1,7 @@
-// y = act(x · Wᵀ + b) + residual for one row of x: limited by the bandwidth of reading W once. Each
-// warp computes a column of y, and each lane has four loads of 16 bytes of its row of W in flight
-// before it uses the first. cuBLASLt takes more than one row. Everything in f32, one rounding.
+// Matrix–vector products (GEMV), y = act(x · Wᵀ + b) + residual for one row of x: limited by the
+// bandwidth of reading W once. Each warp computes a column of y, and each lane has four loads of 16
+// bytes of its row of W in flight before it uses the first. cuBLASLt takes more than one row
+// (GEMM). Everything in f32, one rounding.
 #include "launch/cuda/runs.cuh"
 #include "linear/sizes.cuh"
 

@@ -1,5 +1,5 @@
-// y = act(x·Wᵀ + b) + residual for W in rows of the activations' dtype. Products and sums in f32,
-// one rounding.
+// Matrix products (GEMM; GEMV for one row), y = act(x·Wᵀ + b) + residual for W in rows of the
+// activations' dtype. Products and sums in f32, one rounding.
 
 // Up to M rows of x. Each SIMD-group computes four columns of all of them, and reads its four rows
 // of W once.

@@ -1,7 +1,7 @@
 //! y = act(x · Wᵀ + b) + residual        everything in f32, one rounding to T
 //!
-//! The weight is packed once, when it is loaded, in the layout that this device's kernel reads.
-//! There is no second copy.
+//! Matrix products (GEMM; GEMV for one row). The weight is packed once, when it is loaded, in the
+//! layout that this device's kernel reads. There is no second copy.
 
 mod cases;
 mod composed;

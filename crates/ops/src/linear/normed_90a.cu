@@ -1,6 +1,6 @@
-// y = norm(x · Wᵀ + b + residual) · weight + bias for many rows on Hopper: the layer norm is fused
-// into the product's epilogue, so that its input is neither written nor read again. Sums in f32,
-// one rounding.
+// Matrix products (GEMM) with a layer norm, y = norm(x · Wᵀ + b + residual) · weight + bias, for
+// many rows on Hopper: the norm is fused into the product's epilogue, so that its input is neither
+// written nor read again. Sums in f32, one rounding.
 //
 // Two warpgroups compute a tile of 128 rows and 384 columns, with all sums of a row in four lanes.
 // That is a whole row of 384. A row of 768 has two thread blocks, a cluster, which exchange mean

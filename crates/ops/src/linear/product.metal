@@ -1,4 +1,5 @@
-// Epilogue and parameters of a product y = act(x·Wᵀ + b) + residual, for any format of W.
+// Epilogue and parameters of a matrix product (GEMM), y = act(x·Wᵀ + b) + residual, for any format
+// of W.
 
 constant bool HAS_BIAS [[function_constant(0)]];
 constant bool HAS_RESIDUAL [[function_constant(1)]];

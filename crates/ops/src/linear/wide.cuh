@@ -1,5 +1,5 @@
-// Shared by products in tiles of 192 columns on Hopper: clusters of two thread blocks, the product
-// itself, and the staging of results.
+// Shared by matrix products (GEMM) in tiles of 192 columns on Hopper: clusters of two thread
+// blocks, the product itself, and the staging of results.
 #pragma once
 #include "linear/hopper.cuh"
 

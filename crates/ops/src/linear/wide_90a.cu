@@ -1,5 +1,5 @@
-// y = x · Wᵀ + b, or its GELU, for many rows on Hopper: tiles of 192 columns by warpgroup products
-// (wgmma), sums in f32, one rounding.
+// Matrix products (GEMM), y = x · Wᵀ + b or its GELU, for many rows on Hopper: tiles of 192 columns
+// by warpgroup products (wgmma), sums in f32, one rounding.
 //
 // The kernel is persistent: a thread block stays on its multiprocessor and takes tile after tile.
 // One thread has TMA fetch the operands into a ring of stages; consumer warpgroups take turns with

@@ -1,4 +1,4 @@
-//! Products with quantized weights on CUDA, and embedding lookups.
+//! Matrix products (GEMM; GEMV for one row) with quantized weights on CUDA, and embedding lookups.
 //!
 //! Activations are quantized to 8 bits first, with a scale per 32, as on the CPU: then products are
 //! integer dot products, four at a time, and the cost of few rows is the reading of W. More rows
@@ -101,7 +101,7 @@ pub(crate) fn multiply(
         0 => return Ok(()),
         1..=16 => {
             let kind = format!("few{}", x.rows.next_power_of_two());
-            // Number of warps that share their columns (split-k), if rows are long enough for all:
+            // Number of warps that share their columns (split-K), if rows are long enough for all:
             // four if there are so few columns that the card would be idle, fewer otherwise, such
             // that no thread block runs long after the others are done.
             let (columns, warps) = match (x.rows, w.rows.div_ceil(COLUMNS_OF_ONE)) {

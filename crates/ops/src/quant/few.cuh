@@ -1,7 +1,8 @@
-// y = act(x · Wᵀ + b) + residual for up to M rows of x in 8 bits and W in a block format: limited
-// by the bandwidth of reading W once. A lane unpacks a pair of each of R rows of W and multiplies
-// it, in integers, with every row of x; scales are applied once per 16 or 32 elements. `split`
-// warps share their columns (split-k) if the columns are too few to fill the card otherwise.
+// Matrix products (GEMV for one row), y = act(x · Wᵀ + b) + residual for up to M rows of x in 8
+// bits and W in a block format: limited by the bandwidth of reading W once. A lane unpacks a pair
+// of each of R rows of W and multiplies it, in integers, with every row of x; scales are applied
+// once per 16 or 32 elements. `split` warps share their columns (split-K) if the columns are too
+// few to fill the card otherwise.
 #pragma once
 #include "quant/formats.cuh"
 #include "quant/rounded.cuh"

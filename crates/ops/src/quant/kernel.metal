@@ -1,6 +1,6 @@
 // behind ../linear/product.metal
-// Products with weights in a block format, y = act(x · Wᵀ + b) + residual, and embedding lookups.
-// Sums in f32, one rounding.
+// Matrix products (GEMM; GEMV for one row) with weights in a block format, y = act(x · Wᵀ + b) +
+// residual, and embedding lookups. Sums in f32, one rounding.
 
 // Products of up to R rows.
 template <typename T, typename F, int R>

@@ -1,7 +1,8 @@
-// y = act(x · Wᵀ + b) + residual for many rows of x in 8 bits and W in a block format, with the
-// int8 products of the tensor cores (mma): for 128 or 256 inputs at a time, a tile of W is unpacked
-// to bytes in shared memory beside a tile of x. Products of 32 inputs (16, if a format has scales
-// for so few) are integers; then they are multiplied by the scales of both, in f32.
+// Matrix products (GEMM), y = act(x · Wᵀ + b) + residual for many rows of x in 8 bits and W in a
+// block format, with the int8 products of the tensor cores (mma): for 128 or 256 inputs at a time,
+// a tile of W is unpacked to bytes in shared memory beside a tile of x. Products of 32 inputs (16,
+// if a format has scales for so few) are integers; then they are multiplied by the scales of both,
+// in f32.
 #pragma once
 #include "launch/cuda/mma.cuh"
 #include "quant/formats.cuh"
@@ -25,7 +26,7 @@ __device__ __forceinline__ void multiply_16(int (&c)[4], uint a0, uint a1, uint 
 }
 
 // A tile of 16·MT rows and 8·NT·WN columns, by WN warps side by side; each of those is WK warps
-// that share the inputs (split-k), UNITS times 32 per step.
+// that share the inputs (split-K), UNITS times 32 per step.
 template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
     static constexpr uint UNITS = UNITS_, DEEP = 32 * UNITS;
     // Bytes from row to row: groups of sixteen bytes of eight adjacent rows are in different banks.

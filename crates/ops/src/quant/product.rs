@@ -1,4 +1,5 @@
-//! y = x · Wᵀ with W packed in a block format and x in 8 bits.
+//! Matrix products (GEMM; GEMV for one row): y = x · Wᵀ with W packed in a block format and x in 8
+//! bits.
 //!
 //! The kernel goes through k in steps of 32 elements. It unpacks the step's lines of a panel to
 //! bytes, eight registers of them, and multiplies them with the step of every row of a tile:

@@ -1,5 +1,5 @@
-// Products with W in a block format: few rows of x by SIMD-groups that go along rows of W, many
-// rows by tiles.
+// Matrix products (GEMM; GEMV for one row) with W in a block format: few rows of x by SIMD-groups
+// that go along rows of W, many rows by tiles.
 
 // Four elements of x.
 template <typename T>

@@ -32,7 +32,8 @@ pub struct SamplingParams {
     pub temperature: f32,
     /// Keeps this many of the largest logits, at least one; of equals the lowest ids.
     pub top_k: Option<u32>,
-    /// Keeps the fewest tokens that reach this share of their probability; 0 keeps one, 1 all.
+    /// Keeps the fewest most likely tokens whose probabilities sum to at least this share of what
+    /// top-k leaves; 0 keeps one, 1 all.
     pub top_p: f32,
     /// Keeps tokens with at least this share of the largest probability.
     pub min_p: f32,

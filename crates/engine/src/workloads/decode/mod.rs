@@ -1,4 +1,5 @@
-//! Language models: continuous batching of prefills and decodes over a paged KV cache.
+//! Language models: continuous batching of prefills and decodes over a paged KV cache
+//! (PagedAttention). On CUDA, decode steps are replayed as CUDA graphs.
 
 mod activity;
 mod model;

@@ -231,9 +231,8 @@ impl LmModel {
         Ok(StepResult::Logits(if idle { Vec::new() } else { logits }))
     }
 
-    /// Runs steps of `tokens` tokens, as one prompt and as many answers, at the beginning and at
-    /// the end of the longest text; positions in between use the same kernels. Writes to the KV
-    /// cache.
+    /// Runs prefills of `tokens` tokens and a decode batch, each at the first and at the last
+    /// positions of the context; positions in between use the same kernels. Writes to the KV cache.
     pub(super) fn dry_run(&self, layout: &DecodeLayout, tokens: usize, cache: &KvCache, place: &Place) -> Result<()> {
         let longest = layout.context;
         let table: Arc<[u32]> = (0..longest.div_ceil(PAGE) as u32).collect();

@@ -1,7 +1,8 @@
-// Products of few pairs of token and expert with matrices in GGUF block formats, as `../few.cu` has
-// them for floats: two launches that aim to read the selected experts' blocks at memory bandwidth.
-// Activations keep their format and codes become floats, so that the second product sees nothing
-// rounded to 8 bits; scales are applied once per 16 elements. Many pairs in f32 come here too.
+// Matrix products (GEMV) of few pairs of token and expert with matrices in GGUF block formats, as
+// `../few.cu` has them for floats: two launches that aim to read the selected experts' blocks at
+// memory bandwidth. Activations keep their format and codes become floats, so that the second
+// product sees nothing rounded to 8 bits; scales are applied once per 16 elements. Many pairs in
+// f32 come here too.
 #pragma once
 #include "experts/few.cuh"
 #include "launch/cuda/element.cuh"

@@ -1,8 +1,8 @@
-// Products of many pairs of token and expert in 16-bit floats with matrices in GGUF block formats,
-// as `../tile.cu` has them for floats: 128 inputs at a time, a tile of an expert's blocks is
-// dequantized to 16-bit floats in shared memory beside one of its pairs, and the tensor cores
-// multiply them with sums in f32. 128 inputs are the least in which every format has whole pairs of
-// sixteens.
+// Grouped matrix products (GEMM) of many pairs of token and expert in 16-bit floats with matrices
+// in GGUF block formats, as `../tile.cu` has them for floats: 128 inputs at a time, a tile of an
+// expert's blocks is dequantized to 16-bit floats in shared memory beside one of its pairs, and the
+// tensor cores multiply them with sums in f32. 128 inputs are the least in which every format has
+// whole pairs of sixteens.
 #pragma once
 #include "experts/tile.cuh"
 #include "launch/cuda/mma.cuh"

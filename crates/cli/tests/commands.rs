@@ -176,7 +176,7 @@ fn plan_reports_chosen_dtype_reason_and_cosine_bound() {
 #[test]
 fn plan_lists_ops_rungs_and_memory() {
     let (dir, ..) = model();
-    let plan = parse(&out(&["plan", &dir, "-d", "cpu", "--json"], b""));
+    let plan = parse(&out(&["plan", "-m", &dir, "-d", "cpu", "--json"], b""));
     let steps = plan["steps"].as_array().unwrap();
     assert!(steps.iter().all(|s| s["rung"] == "fused"));
     for op in ["embed", "layer_norm", "linear", "attention", "pool", "l2_norm"] {

@@ -7,6 +7,7 @@ mod property;
 mod rng;
 mod suite;
 mod synthetic;
+mod texts;
 mod wait;
 
 pub use gguf::{GgufTensor, GgufWriter};
@@ -15,6 +16,7 @@ pub use property::{DamagedFile, Mutation, cases, check, mutations, mutations_in_
 pub use rng::{Rng, mix};
 pub use suite::Suite;
 pub use synthetic::{materialize, plain_words, values};
+pub use texts::mixed_texts;
 pub use wait::{wait_for, wait_for_within, wait_until, wait_until_async};
 
 use serde_json::Value;

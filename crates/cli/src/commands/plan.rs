@@ -24,6 +24,9 @@ pub(crate) struct Plan {
     /// A directory or .gguf file, a hub id, pip:NAME, or a short name.
     #[arg(default_value = "minilm")]
     model: String,
+    /// The model, as other commands take it.
+    #[arg(short, long = "model", value_name = "MODEL", hide = true, conflicts_with = "model")]
+    named_model: Option<String>,
     /// Task: embed, rerank, classify, tag, sparse, multi, m3, clip, generate or seq2seq. Default:
     /// detected from the model's files.
     #[arg(long, value_name = "TASK")]
@@ -43,12 +46,10 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
-        let mut options = self.run_args.options()?;
-        let files = resolve(&self.model.parse::<Reference>()?, &options.hub, report)?;
+        let options = self.run_args.options()?;
+        let model = self.named_model.as_ref().unwrap_or(&self.model);
+        let files = resolve(&model.parse::<Reference>()?, &options.hub, report)?;
         let task = self.task.map_or_else(|| Task::detect(files.root()), Ok)?;
-        if !matches!(task, Task::Generate | Task::Seq2Seq) {
-            options = self.run_args.options()?;
-        }
         if task == Task::Seq2Seq && self.kv_cache.context.is_some() {
             return Err(
                 "--context is for language models; the input length of a sequence-to-sequence model is fixed".into()

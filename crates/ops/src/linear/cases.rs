@@ -62,16 +62,14 @@ fn blocks() -> Vec<Case> {
     // evenly.
     all.push(block_case(Blocks { m: 8, k: 1056, formats: &[(Quant::Q5_1, 3)], ..plain }));
     all.push(block_case(Blocks { m: 1, k: 1280, formats: &[(Quant::Q4K, 33)], ..plain }));
-    // For CUDA: enough rows that blocks are dequantized for f16 activations, and enough for the
-    // largest tiles.
+    // For CUDA: enough rows that blocks are dequantized for activations in half precision, and
+    // enough for the largest tiles.
     let many: &[_] = &[(Quant::Q6K, 70), (Quant::Q4K, 33)];
-    all.push(block_case(Blocks {
-        dtype: DType::F16,
-        m: 130,
-        formats: many,
-        epilogue: Some(Activation::Gelu),
-        ..plain
-    }));
+    for (dtype, formats) in
+        [(DType::F16, many), (DType::BF16, many), (DType::BF16, &[(Quant::Q4K, 33), (Quant::Q8_0, 40)])]
+    {
+        all.push(block_case(Blocks { dtype, m: 130, formats, epilogue: Some(Activation::Gelu), ..plain }));
+    }
     all.push(block_case(Blocks { m: 1030, k: 256, formats: many, ..plain }));
     for dtype in DType::FLOATS {
         // Rows that are and are not aligned for reads of four elements.
@@ -212,11 +210,12 @@ fn block_case(Blocks { dtype, m, k, formats, epilogue, gap }: Blocks<'_>) -> Cas
     ];
     let name = format!("{m}x{k}x{n} in {}{}", names.join(" and "), options.concat());
     // As for other products. The block scales and the sums of minimums add one rounding each per
-    // step. With f16 activations a kernel may round the weights to f16, which is a third of a
-    // rounding of the result's usual size, and three times that at worst.
+    // step. With many rows of activations in half precision a kernel may round the weights to it,
+    // which is a third of a rounding of the result's usual size, and three times that at worst.
     let (fused, composed) = match dtype {
         DType::F32 => (1.0, 2.0),
         DType::F16 => (2.0, 5.0),
+        _ if m >= 128 => (2.0, 5.0),
         _ => (1.0, 5.0),
     };
     let tolerance = Tolerance { fused, composed, sums: 8.0 + 4.0 * (k as f64).sqrt() };

@@ -13,7 +13,7 @@ use crate::cpu::rows::Reading;
 use crate::ladder::{Ladder, Policy};
 use crate::launch::BLAS_WORKSPACE;
 use crate::ledger::Lease;
-use crate::quant::{DEQUANTIZE_BYTES, DEQUANTIZE_ROWS, Packed, Quant, activation_bytes, dequantize};
+use crate::quant::{DEQUANTIZE_BYTES, Packed, Quant, activation_bytes, dequantize};
 use crate::tensor::host;
 use crate::{DType, Device, Error, Place, Result, Tensor};
 use std::fmt;
@@ -233,10 +233,13 @@ impl Weight {
     /// Upper bound for every card: on Hopper some products need no second pass, but a plan may be
     /// made without the card.
     fn scratch_on_cuda(&self, rows: usize, has_epilogue: bool) -> usize {
-        let becomes_floats = self.dtype() == DType::F16 && rows >= DEQUANTIZE_ROWS;
+        let becomes_floats = |part: &Part| match part.data {
+            Data::Raw(quant, _) => quant.becomes_floats(self.dtype(), rows),
+            _ => false,
+        };
         let sums = |n: usize| if has_epilogue { rows * n * 4 } else { 0 };
         let of = |part: &Part| match part.data {
-            Data::Raw(..) if becomes_floats => {
+            Data::Raw(..) if becomes_floats(part) => {
                 let row = self.k * self.dtype().size();
                 let n = part.n.min((DEQUANTIZE_BYTES / row).max(1));
                 n * row + sums(n) + BLAS_WORKSPACE
@@ -247,7 +250,8 @@ impl Weight {
         };
         // Parts run one after another and each frees its scratch memory, except for the 8-bit
         // activations, which all of them read.
-        let in_8_bits = if self.is_raw() && !becomes_floats { activation_bytes(rows, self.k) } else { 0 };
+        let in_8_bits =
+            if self.is_raw() && !self.parts.iter().all(becomes_floats) { activation_bytes(rows, self.k) } else { 0 };
         in_8_bits + self.parts.iter().map(of).max().unwrap_or(0)
     }
 

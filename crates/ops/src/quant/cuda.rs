@@ -3,10 +3,11 @@
 //! Activations are quantized to 8 bits first, with a scale per 32, as on the CPU: then products are
 //! integer dot products, four at a time, and the cost of few rows is the reading of W. More rows
 //! use the tensor cores' int8 products, for every dtype of the activations, so that 8-bit weights
-//! stay exact with bf16 too. Many rows in f16 go to cuBLASLt, with the blocks dequantized to f16.
+//! stay exact with bf16 too. Many rows in half precision go to cuBLASLt, with the blocks
+//! dequantized, except for 8-bit weights in bf16.
 
 pub(crate) use super::grids::codes;
-use super::{DEQUANTIZE_BYTES, DEQUANTIZE_ROWS, Quant, activation_bytes};
+use super::{DEQUANTIZE_BYTES, Quant, activation_bytes};
 use crate::launch::cuda::buffers::DeviceBuffer;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::launch::params;
@@ -83,7 +84,7 @@ pub(crate) fn multiply(
     if w.rows != p.columns.len() {
         return Err(Error::call("linear", format!("{} rows of {quant} for {} columns", w.rows, p.columns.len())));
     }
-    if p.x.dtype() == DType::F16 && x.rows >= DEQUANTIZE_ROWS {
+    if quant.becomes_floats(p.x.dtype(), x.rows) {
         return multiply_as_floats(p, quant, blocks);
     }
     let in_8_bits = match in_8_bits.take() {

@@ -149,15 +149,23 @@ impl Quant {
         }
     }
 
+    /// Whether a product on CUDA with this many rows of activations dequantizes the blocks, a part
+    /// at a time, for cuBLASLt: many rows share the cost. bf16 rounds weights of 8 bits visibly, but
+    /// its rounding is small beside that of fewer bits.
+    pub(crate) fn becomes_floats(self, activations: DType, rows: usize) -> bool {
+        let has_few_bits = self.bytes(256).is_some_and(|bytes| bytes < 256 * 7 / 8);
+        let is_close = activations == DType::F16 || activations == DType::BF16 && has_few_bits;
+        is_close && rows >= DEQUANTIZE_ROWS
+    }
+
     /// Whether CPU kernels multiply the format without dequantizing it.
     pub fn packs(self) -> bool {
         blocks::Shape::of(self).is_some()
     }
 }
 
-/// Rows of x from which a product on CUDA in f16 dequantizes its blocks, a part at a time, for
-/// cuBLASLt: the cost is shared by all rows.
-pub(crate) const DEQUANTIZE_ROWS: usize = 128;
+/// Rows of x from which a product on CUDA in half precision dequantizes its blocks.
+const DEQUANTIZE_ROWS: usize = 128;
 
 /// Bytes of such a part: it is read again at once, from a large card's L2 cache.
 pub(crate) const DEQUANTIZE_BYTES: usize = 32 << 20;

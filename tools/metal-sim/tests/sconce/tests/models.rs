@@ -4,6 +4,7 @@
 use metal_sim_sconce::all_dispatches;
 use sconce_engine::{DeviceChoice, Embedder, GenerationParams, Llm, LoadOptions, Loaded, Prompt, Request, Start};
 use sconce_ops::{DType, Device, Rung, WeightFormat};
+use sconce_testkit::mixed_texts;
 use std::sync::{Mutex, PoisonError};
 
 const METAL: Device = Device::Metal(0);
@@ -51,8 +52,9 @@ fn minilm_embeddings_equal_the_cpu() {
 fn minilm_in_default_precision_is_close_to_f32() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let minilm = "minilm".parse().expect("a reference");
-    let repeated = "word ".repeat(40);
-    let texts = ["A man is eating food.", "", "東京は日本の首都です。", "😀", &repeated];
+    // All 300 take minutes: .ci/long asks for them.
+    let step = if std::env::var_os("ALL_TEXTS").is_some() { 1 } else { 15 };
+    let texts: Vec<String> = mixed_texts().into_iter().step_by(step).collect();
     let embed = |options: LoadOptions| {
         let embedder = Embedder::load(&minilm, &options, &()).expect("MiniLM");
         (embedder.embed(&texts, &Prompt::Default).expect("vectors"), embedder.plan().dtype)
@@ -63,7 +65,7 @@ fn minilm_in_default_precision_is_close_to_f32() {
     for (text, (a, b)) in got.rows().zip(want.rows()).enumerate() {
         // Both have length 1.
         let cosine: f32 = a.iter().zip(b).map(|(a, b)| a * b).sum();
-        assert!(cosine > 0.9999, "text {text}: {cosine}");
+        assert!(cosine > 0.999, "{:?}: {cosine}", texts[text]);
     }
 }
 

@@ -71,7 +71,7 @@ fn main() -> Result<()> {
             }
             let time = with_isa(isa, || {
                 let segments = Segments::new(&vec![length; count])?;
-                let params = Attention::over(&segments, 1.0 / (size as f32).sqrt());
+                let params = Attention::full(&segments, 1.0 / (size as f32).sqrt());
                 let tokens = count * length;
                 let qkv = values(tokens * 3 * heads * size, 1.0, dtype, &[tokens, 3, heads, size])?;
                 let (q, k, v) = (qkv.select(1, 0)?, qkv.select(1, 1)?, qkv.select(1, 2)?);

@@ -9,7 +9,7 @@
 
 use sconce_formats::Model;
 use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Sequence, TokenChunk, encoder, lm_head};
-use sconce_ops::replay::{self, Fill, Given, GraphCache, Pass};
+use sconce_ops::replay::{self, BatchLayout, Fill, GraphCache, Pass};
 use sconce_ops::sample::sample;
 use sconce_ops::{
     DType, Device, KvCache, KvCacheFormat, Ladder, Place, Policy, Pooling, SamplingParams, Tensor, WeightFormat,
@@ -78,7 +78,7 @@ impl Pass for EmbedPass<'_> {
         Batch::filled(&self.sequences, fill, self.model.limits(), self.place)
     }
 
-    fn given(&self, batch: &Batch) -> Given {
+    fn given(&self, batch: &Batch) -> BatchLayout {
         batch.given(&vec![0; batch.segments.count()])
     }
 
@@ -118,7 +118,7 @@ impl Pass for DecodePass<'_> {
         Batch::decode(&self.chunks, PAGE, self.cache, self.model.0.limits(), self.place)
     }
 
-    fn given(&self, batch: &Batch) -> Given {
+    fn given(&self, batch: &Batch) -> BatchLayout {
         batch.given(&[])
     }
 
@@ -149,7 +149,7 @@ fn next_tokens(
     let is_decoding = sequences.iter().all(|(_, new)| *new == 1);
     median(|| {
         let (_, results) = if is_decoding { graphs.replay(&pass, 0, None)? } else { replay::run(&pass)? };
-        sample(&results[0], &vec![SamplingParams::BEST; sequences.len()])?.to_u32()?;
+        sample(&results[0], &vec![SamplingParams::GREEDY; sequences.len()])?.to_u32()?;
         Ok(())
     })
 }

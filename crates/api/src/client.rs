@@ -53,7 +53,7 @@ pub struct Answer {
 
 impl Call<'_> {
     /// Sends the request and waits for the response.
-    pub async fn send(self, client: &Client) -> Result<Answer, Lost> {
+    pub async fn send(self, client: &Client) -> Result<Answer, RequestError> {
         let mut request = Request::builder().method(self.method).uri(self.url);
         if let Some(key) = self.key {
             request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
@@ -62,9 +62,9 @@ impl Call<'_> {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
         let request = request.body(Full::new(Bytes::from(self.body.unwrap_or_default())));
-        let request = request.map_err(|e| Lost::theirs(e.to_string()))?;
+        let request = request.map_err(|e| RequestError::theirs(e.to_string()))?;
         let answer = async {
-            let response = client.request(request).await.map_err(|e| Lost::of(&e))?;
+            let response = client.request(request).await.map_err(|e| RequestError::of(&e))?;
             let status = response.status();
             let body = Limited::new(response.into_body(), self.largest).collect().await;
             Ok(Answer { status, body: body.map(|body| body.to_bytes()).map_err(|e| e.to_string()) })
@@ -72,7 +72,7 @@ impl Call<'_> {
         match self.within {
             None => answer.await,
             Some(within) => {
-                let late = |_| Lost::theirs(format!("no response within {within:?}"));
+                let late = |_| RequestError::theirs(format!("no response within {within:?}"));
                 tokio::time::timeout(within, answer).await.map_err(late)?
             }
         }
@@ -81,7 +81,7 @@ impl Call<'_> {
 
 /// Why there is no response.
 #[derive(Debug)]
-pub struct Lost {
+pub struct RequestError {
     /// The error message.
     pub why: String,
     /// Whether this process ran out of a resource, such as file descriptors. Then the error says
@@ -89,14 +89,14 @@ pub struct Lost {
     pub ours: bool,
 }
 
-impl Lost {
-    fn of(e: &(dyn Error + 'static)) -> Lost {
-        Lost { why: with_sources(e), ours: is_ours(e) }
+impl RequestError {
+    fn of(e: &(dyn Error + 'static)) -> RequestError {
+        RequestError { why: with_sources(e), ours: is_ours(e) }
     }
 
     /// An error of the other side.
-    pub fn theirs(why: String) -> Lost {
-        Lost { why, ours: false }
+    pub fn theirs(why: String) -> RequestError {
+        RequestError { why, ours: false }
     }
 }
 
@@ -164,7 +164,7 @@ mod tests {
             (Errno::CONNREFUSED, false),
             (Errno::CONNRESET, false),
         ] {
-            let lost = Lost::of(&Wrapped(io::Error::from_raw_os_error(errno.raw_os_error())));
+            let lost = RequestError::of(&Wrapped(io::Error::from_raw_os_error(errno.raw_os_error())));
             assert_eq!(lost.ours, ours, "{errno:?}");
             assert!(lost.why.starts_with("it failed: "), "{}", lost.why);
         }

@@ -1,11 +1,11 @@
 //! The `sconce` command, one file per command. This file parses arguments, dispatches, and turns
 //! errors into exit codes.
 
+mod allocator;
 mod args;
 mod commands;
 mod input;
 mod logs;
-mod memory;
 mod output;
 mod output_constraint;
 mod output_file;
@@ -63,7 +63,7 @@ enum Command {
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> ExitCode {
-    memory::keep_freed();
+    allocator::keep_freed();
     let cli = Cli::parse();
     let report = report::Report::new(cli.quiet);
     let result = match cli.command {

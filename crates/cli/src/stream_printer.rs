@@ -47,7 +47,7 @@ pub(crate) fn finish_reason(finish: &Finish) -> &'static str {
 /// A printed answer and its timings.
 pub(crate) struct PrintedAnswer {
     pub(crate) text: String,
-    pub(crate) picks: Vec<SampledToken>,
+    pub(crate) sampled: Vec<SampledToken>,
     pub(crate) ending: Ending,
     pub(crate) prompt_tokens: usize,
     /// Time to the first text, and the tokens that came with it.
@@ -63,7 +63,7 @@ pub(crate) fn print_stream(
 ) -> Result<PrintedAnswer, Failure> {
     let start = Instant::now();
     let prompt_tokens = stream.prompt_tokens();
-    let (mut text, mut picks, mut first) = (String::new(), Vec::new(), None);
+    let (mut text, mut sampled, mut first) = (String::new(), Vec::new(), None);
     let ending = loop {
         if interrupt.take() {
             break Ending::Interrupted;
@@ -74,7 +74,7 @@ pub(crate) fn print_stream(
             NextEvent::Event(event) => match event? {
                 Event::Begun { .. } => {}
                 Event::End { finish, .. } => break Ending::Finished(finish),
-                Event::Text { text: new, picks: chosen, .. } => {
+                Event::Text { text: new, sampled: chosen, .. } => {
                     // Echoed text precedes all computation, so it does not count as the first
                     // token.
                     if !chosen.is_empty() {
@@ -83,18 +83,18 @@ pub(crate) fn print_stream(
                     to.write_all(new.as_bytes())?;
                     to.flush()?;
                     text.push_str(&new);
-                    picks.extend(chosen);
+                    sampled.extend(chosen);
                 }
             },
         }
     };
-    Ok(PrintedAnswer { text, picks, ending, prompt_tokens, first, took: start.elapsed() })
+    Ok(PrintedAnswer { text, sampled, ending, prompt_tokens, first, took: start.elapsed() })
 }
 
 impl PrintedAnswer {
     /// Reports prompt and answer tokens per second, dimmed on a terminal.
     pub(crate) fn report_speed(&self, report: &Report) {
-        let line = speed_line(self.prompt_tokens, self.picks.len(), self.first, self.took);
+        let line = speed_line(self.prompt_tokens, self.sampled.len(), self.first, self.took);
         let how = match &self.ending {
             Ending::Interrupted => ", interrupted",
             Ending::Finished(Finish::Length) => ", cut at the token limit",

@@ -30,8 +30,8 @@ pub enum Error {
     },
     /// The model does not fit into memory.
     #[error("model needs {} in {dtype} ({} weights{}, {} for batches of {tokens} tokens), {device} has {} free; {advice}",
-        gib(weights.saturating_add(*cache).saturating_add(*workspace)), gib(*weights), cache_part(*cache),
-        gib(*workspace), gib(*free))]
+        format_bytes(weights.saturating_add(*cache).saturating_add(*workspace)), format_bytes(*weights), cache_part(*cache),
+        format_bytes(*workspace), format_bytes(*free))]
     Memory {
         /// The requested device.
         device: Device,
@@ -92,7 +92,7 @@ pub enum Error {
     /// The request did not finish before its deadline.
     #[error("the request did not finish within {:.1} s, its time limit; allow more time, ask for less, or try again when \
              the model is less busy", allowed.as_secs_f64())]
-    Late {
+    DeadlineExceeded {
         /// The time from the start of the request to its deadline.
         allowed: std::time::Duration,
     },
@@ -144,7 +144,7 @@ impl Error {
             Error::Hub(_) | Error::File(_) | Error::Model(_) => ErrorClass::Files,
             Error::Unsound(_) => ErrorClass::Unsound,
             Error::Op(_) | Error::Plan { .. } | Error::Memory { .. } | Error::Stopped { .. } => ErrorClass::Device,
-            Error::Cancelled | Error::Late { .. } => ErrorClass::Ended,
+            Error::Cancelled | Error::DeadlineExceeded { .. } => ErrorClass::Ended,
             Error::Panicked { .. } => ErrorClass::Bug,
         }
     }
@@ -200,11 +200,11 @@ impl From<sconce_text::Error> for Error {
 
 /// The KV cache's part of [`Error::Memory`]; nothing for models without a KV cache.
 fn cache_part(bytes: u64) -> String {
-    if bytes == 0 { String::new() } else { format!(", {} KV cache", gib(bytes)) }
+    if bytes == 0 { String::new() } else { format!(", {} KV cache", format_bytes(bytes)) }
 }
 
 /// Bytes in a unit that suits their number.
-fn gib(bytes: u64) -> String {
+fn format_bytes(bytes: u64) -> String {
     match bytes {
         0..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
         0x10_0000..0x4000_0000 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),

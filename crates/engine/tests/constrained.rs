@@ -116,8 +116,8 @@ fn answers_follow_regex_grammar_and_json_object() {
         // A text that may end or continue ends by the model's end token.
         let end = sampling(seed).with_logit_bias([(2, 100.0)].into());
         let least = run(&llm, &request(Format::Regex("[a-z]{3,40}".into()), end));
-        let (text, picks) = (&least.answers[0].text, &least.answers[0].picks);
-        let before: Vec<u32> = picks[..picks.len() - 1].iter().map(|p| p.id).collect();
+        let (text, sampled) = (&least.answers[0].text, &least.answers[0].sampled);
+        let before: Vec<u32> = sampled[..sampled.len() - 1].iter().map(|p| p.id).collect();
         assert!(text.len() >= 3 && llm.decode(&before).expect("a text").trim().len() < 3, "{text}");
         assert_eq!(least.answers[0].finish, Some(Finish::End));
     }
@@ -130,7 +130,7 @@ fn limits_and_stop_strings_end_constrained_answers() {
     let llm = load(&LlmOptions::default());
     let cut = Request { max_tokens: Some(3), ..request(Format::JsonSchema(schema()), sampling(1)) };
     let answer = &run(&llm, &cut).answers[0];
-    assert_eq!((answer.picks.len(), &answer.finish), (3, &Some(Finish::Length)));
+    assert_eq!((answer.sampled.len(), &answer.finish), (3, &Some(Finish::Length)));
     // The last allowed token is the last needed one.
     let exact = Request { max_tokens: Some(1), ..request(Format::Regex("a".into()), sampling(1)) };
     assert_eq!(run(&llm, &exact).answers[0].finish, Some(Finish::End));
@@ -154,7 +154,7 @@ fn mixed_requests() -> Vec<Request> {
 }
 
 fn ids(generation: &Generation) -> Vec<Vec<u32>> {
-    generation.answers.iter().map(|a| a.picks.iter().map(|p| p.id).collect()).collect()
+    generation.answers.iter().map(|a| a.sampled.iter().map(|p| p.id).collect()).collect()
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn streams_finish_after_the_model_is_dropped() {
     drop(open_stream());
     drop(llm);
     for stream in streams {
-        assert_eq!(stream.wait().expect("an answer").answers[0].picks.len(), 100);
+        assert_eq!(stream.wait().expect("an answer").answers[0].sampled.len(), 100);
     }
 }
 
@@ -139,7 +139,7 @@ fn prompt_logprobs_equal_generated_logprobs() {
         ignore_end: true,
         ..Request::default()
     };
-    let generated = answer(&llm, &generate).picks;
+    let generated = answer(&llm, &generate).sampled;
     assert_eq!(generated.len(), 60);
     let all: Vec<u32> = start.iter().copied().chain(generated.iter().map(|pick| pick.id)).collect();
     let echo = Request { start: Start::Tokens(all.clone()), max_tokens: Some(0), echo: true, ..generate.clone() };
@@ -148,11 +148,11 @@ fn prompt_logprobs_equal_generated_logprobs() {
         let mut generations = llm.generate(&[generate.clone(), request.clone(), generate.clone()]);
         let generation = generations.remove(1).expect("an answer");
         for answer in &generation.answers {
-            let ids: Vec<u32> = answer.picks.iter().map(|pick| pick.id).collect();
+            let ids: Vec<u32> = answer.sampled.iter().map(|pick| pick.id).collect();
             assert_eq!((&ids[..all.len()], ids.len()), (&all[..], all.len() + new));
-            assert_eq!(answer.picks[0].logprobs, None, "the first token has no logprobs");
+            assert_eq!(answer.sampled[0].logprobs, None, "the first token has no logprobs");
             assert!(answer.text.starts_with("the cat"), "{}", answer.text);
-            for (pick, before) in answer.picks[start.len()..].iter().zip(&generated) {
+            for (pick, before) in answer.sampled[start.len()..].iter().zip(&generated) {
                 let (now, before) =
                     (pick.logprobs.as_ref().expect("logprobs"), before.logprobs.as_ref().expect("logprobs"));
                 // f32, summed in another order.

@@ -215,7 +215,7 @@ fn concurrent_requests_equal_single_ones_and_cancelled_ones_fail() {
     let result = model.with_context(&caller).embed(&texts, &Prompt::Default);
     assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
     let late = model.with_context(&RequestContext::new(Some(Instant::now()))).embed(&texts, &Prompt::Default);
-    assert!(matches!(late, Err(Error::Late { .. })), "{late:?}");
+    assert!(matches!(late, Err(Error::DeadlineExceeded { .. })), "{late:?}");
     assert!(model.embed(&texts, &Prompt::Default).is_ok(), "other requests are not cancelled");
     // The model is unloaded with its last handle, whichever that is.
     let last = model.with_context(&RequestContext::default());

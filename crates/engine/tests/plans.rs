@@ -64,14 +64,14 @@ fn cuda_graphs_are_included_in_the_plan() {
     let dir = materialize("task-rerank");
     let of = |device| Task::detect(dir.path()).unwrap().plan(&Files::local(dir.path()), device, &options()).unwrap();
     let (cpu, cuda) = (of(Device::Cpu), of(Device::Cuda(0)));
-    assert!(cpu.recorded == 0 && cuda.recorded > 0);
-    assert_eq!(cuda.recorded, 2 * (cuda.workspace - cuda.recorded));
+    assert!(cpu.graph_bytes == 0 && cuda.graph_bytes > 0);
+    assert_eq!(cuda.graph_bytes, 2 * (cuda.workspace - cuda.graph_bytes));
     // A sequence-to-sequence model captures its decoding steps, which take less than encoding.
     let dir = materialize("t5-seq2seq");
     let of = |device| Task::Seq2Seq.plan(&Files::local(dir.path()), device, &options()).unwrap();
     let (cpu, cuda) = (of(Device::Cpu), of(Device::Cuda(0)));
-    assert!(cpu.recorded == 0 && cuda.recorded > 0);
-    assert!(cuda.recorded <= 2 * (cuda.workspace - cuda.recorded));
+    assert!(cpu.graph_bytes == 0 && cuda.graph_bytes > 0);
+    assert!(cuda.graph_bytes <= 2 * (cuda.workspace - cuda.graph_bytes));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use sconce_models::{
     Batch, CONTEXT, Encoder, EncoderKv, LmHead, Result, Seq2Seq, Sequence, TokenChunk, encoder, lm_head, seq2seq,
 };
 use sconce_ops::case::{devices, places};
-use sconce_ops::replay::{self, Fill, Given, GraphCache, Pass};
+use sconce_ops::replay::{self, BatchLayout, Fill, GraphCache, Pass};
 use sconce_ops::{DType, Device, KvCache, KvCacheFormat, Ladder, Place, Policy, Pooling, Tensor, Weights, pool};
 use sconce_testkit::{Suite, json, materialize, worst};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Pass for Texts<'_> {
         Batch::filled(&self.sequences, fill, self.encoder.limits(), self.place)
     }
 
-    fn given(&self, batch: &Batch) -> Given {
+    fn given(&self, batch: &Batch) -> BatchLayout {
         batch.given(&vec![0; batch.segments.count()])
     }
 
@@ -125,7 +125,7 @@ impl Pass for DecodePass<'_> {
         Batch::decode(&self.chunks, PAGE, self.cache, self.model.0.limits(), self.place)
     }
 
-    fn given(&self, batch: &Batch) -> Given {
+    fn given(&self, batch: &Batch) -> BatchLayout {
         batch.given(&[])
     }
 
@@ -212,7 +212,7 @@ impl Pass for Seq2SeqPass<'_> {
         Ok((batch, EncoderKv::new(&self.inputs, PAGE, read)?))
     }
 
-    fn given(&self, (batch, read): &(Batch, EncoderKv)) -> Given {
+    fn given(&self, (batch, read): &(Batch, EncoderKv)) -> BatchLayout {
         read.given(batch)
     }
 

@@ -80,7 +80,7 @@ fn greedy_answers_equal_llama_cpp() {
         let generations = llm.generate(&open.iter().map(request).collect::<Vec<_>>());
         for (i, generation) in open.iter().zip(generations) {
             let (case, answer) = (&cases[*i], ids(&cases[*i]["ids"]));
-            for pick in &generation.expect("an answer").answers[0].picks {
+            for pick in &generation.expect("an answer").answers[0].sampled {
                 let (step, wanted) = (at[*i], answer[at[*i]]);
                 let number = |name: &str, j: usize| case[name][step][j].as_f64().expect("a logit");
                 let normal = case["lse_llama"][step].as_f64().expect("a sum");
@@ -150,7 +150,7 @@ fn parallel_answers_to_one_prompt_differ() {
     let generation = smollm().stream(&request).expect("a stream").wait().expect("answers");
     let texts: std::collections::BTreeSet<&str> = generation.answers.iter().map(|a| &*a.text).collect();
     assert_eq!((generation.answers.len(), texts.len()), (4, 4), "{texts:?}");
-    assert!(generation.answers.iter().all(|a| a.picks.len() <= 16 && a.finish.is_some()));
+    assert!(generation.answers.iter().all(|a| a.sampled.len() <= 16 && a.finish.is_some()));
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn q8_kv_cache_keeps_logprobs_and_tokens() {
     let requests: Vec<Request> = prompts.iter().map(request).collect();
     let ids = |llm: &Llm| -> Vec<Vec<u32>> {
         let answers = llm.generate(&requests).into_iter().map(|g| g.expect("an answer").answers.remove(0));
-        answers.map(|answer| answer.picks.iter().map(|pick| pick.id).collect()).collect()
+        answers.map(|answer| answer.sampled.iter().map(|pick| pick.id).collect()).collect()
     };
     let text = "The Industrial Revolution was the transition to new manufacturing processes in Great Britain, continental Europe, \
                 and the United States, in the period from about 1760 to sometime between 1820 and 1840.";
@@ -268,7 +268,7 @@ fn q8_kv_cache_keeps_logprobs_and_tokens() {
     let echo = Request { params: Some(params), max_tokens: Some(0), echo: true, ..request(&text) };
     let prompt_logprobs = |llm: &Llm| -> Vec<f32> {
         let answer = llm.stream(&echo).expect("a stream").wait().expect("an answer").answers.remove(0);
-        answer.picks.iter().skip(1).map(|pick| pick.logprobs.as_ref().expect("logprobs").chosen).collect()
+        answer.sampled.iter().skip(1).map(|pick| pick.logprobs.as_ref().expect("logprobs").chosen).collect()
     };
     let off: Vec<f32> =
         prompt_logprobs(&roomy).iter().zip(prompt_logprobs(smollm())).map(|(a, b)| (a - b).abs()).collect();
@@ -287,5 +287,5 @@ fn q8_kv_cache_keeps_logprobs_and_tokens() {
     let params = GenerationParams::default().with_temperature(1.0).with_n(6).with_seed(3);
     let forked = Request { params: Some(params), ..request(&prompts[7]) };
     let answers = tight.stream(&forked).expect("a stream").wait().expect("answers").answers;
-    assert!(answers.len() == 6 && answers.iter().all(|answer| answer.picks.len() == 32), "{answers:?}");
+    assert!(answers.len() == 6 && answers.iter().all(|answer| answer.sampled.len() == 32), "{answers:?}");
 }

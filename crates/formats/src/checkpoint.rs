@@ -62,7 +62,7 @@ impl Checkpoint {
     }
 
     /// Opens one more weight file in `dir`: `name.safetensors` or `name.pt`.
-    pub fn beside(dir: &Path, name: &str) -> Result<Checkpoint> {
+    pub fn open_extra(dir: &Path, name: &str) -> Result<Checkpoint> {
         let mut checkpoint = Checkpoint { maps: Vec::new(), entries: BTreeMap::new() };
         let safe = dir.join(format!("{name}.safetensors"));
         checkpoint.add(&if safe.exists() { safe } else { dir.join(format!("{name}.pt")) })?;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Control flow after a statement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Flow {
-    On,
+    Next,
     Break,
     Continue,
 }
@@ -24,11 +24,11 @@ impl Interpreter {
         self.meter.deeper(|| {
             for stmt in body {
                 match self.statement(&stmt.kind, scope, out).map_err(|fault| fault.at(stmt.line))? {
-                    Flow::On => {}
+                    Flow::Next => {}
                     flow => return Ok(flow),
                 }
             }
-            Ok(Flow::On)
+            Ok(Flow::Next)
         })
     }
 
@@ -36,7 +36,7 @@ impl Interpreter {
     fn capture(&self, body: &[Stmt], scope: &Rc<Scope>) -> Result<Value, Fault> {
         let mut text = TextBuilder::new(&self.meter);
         match self.run(body, scope, &mut text)? {
-            Flow::On => Ok(Value::Str(text.finish())),
+            Flow::Next => Ok(Value::Str(text.finish())),
             _ => Err(Fault::wrong("break or continue outside of a loop")),
         }
     }
@@ -94,13 +94,13 @@ impl Interpreter {
                 self.call(&callee, args)?.write(out)?;
             }
             Kind::Generation(body) => match self.run(body, &Scope::inside(scope), out)? {
-                Flow::On => {}
+                Flow::Next => {}
                 _ => return Err(Fault::wrong("break or continue outside of a loop")),
             },
             Kind::Break => return Ok(Flow::Break),
             Kind::Continue => return Ok(Flow::Continue),
         }
-        Ok(Flow::On)
+        Ok(Flow::Next)
     }
 
     /// Applies filters to the text of a block.
@@ -177,7 +177,7 @@ impl Interpreter {
         }
         if !met {
             match self.run(&of.otherwise, &Scope::inside(scope), out)? {
-                Flow::On => {}
+                Flow::Next => {}
                 _ => return Err(Fault::wrong("break or continue outside of a loop")),
             }
         }

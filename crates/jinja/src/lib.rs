@@ -160,7 +160,7 @@ impl Template {
         let top = Scope::inside(&scope);
         let mut out = TextBuilder::at_most(&it.meter, MAX_TEXT.saturating_add(input.saturating_mul(PER_INPUT_BYTE)));
         match it.run(&self.body, &top, &mut out)? {
-            Flow::On => Ok(out.into_string()),
+            Flow::Next => Ok(out.into_string()),
             _ => Err(Fault::wrong("break or continue outside of a loop")),
         }
     }

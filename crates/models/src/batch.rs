@@ -1,7 +1,7 @@
 //! Packed batches: the tokens of several sequences, concatenated without padding.
 
 use crate::{Error, Result};
-use sconce_ops::replay::{Fill, Given, PerBatch};
+use sconce_ops::replay::{BatchLayout, Fill, PerBatch};
 use sconce_ops::{Attention, Keys, KvCache, Pages, Place, Segments, Tensor};
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub enum Positions {
     FromZero,
     /// From padding id + 1; padding tokens keep the padding id as their position, as in fairseq
     /// (RoBERTa, MPNet).
-    BehindPadding(u32),
+    AfterPadding(u32),
 }
 
 /// The sizes of a model's embedding tables.
@@ -129,7 +129,7 @@ impl Batch {
             ids.extend_from_slice(&s.ids);
             match limits.counting {
                 Positions::FromZero => positions.extend(0..s.ids.len() as u32),
-                Positions::BehindPadding(padding) => {
+                Positions::AfterPadding(padding) => {
                     let mut place = padding;
                     positions.extend(s.ids.iter().map(|id| {
                         place += u32::from(*id != padding);
@@ -145,7 +145,7 @@ impl Batch {
         // The first position is a valid row of every position table.
         let first = match limits.counting {
             Positions::FromZero => 0,
-            Positions::BehindPadding(padding) => padding,
+            Positions::AfterPadding(padding) => padding,
         };
         positions.resize(segments.tokens(), first);
         Ok(Batch {
@@ -202,12 +202,12 @@ impl Batch {
 
     /// The data that a CUDA graph's dynamic parameters are computed from. The first `skips[i]`
     /// tokens of sequence `i` are not pooled.
-    pub fn given(&self, skips: &[usize]) -> Given {
+    pub fn given(&self, skips: &[usize]) -> BatchLayout {
         let keys = match &self.kv {
             Some(kv) => Keys::Paged(kv.pages.clone()),
             None => self.keys.clone().into(),
         };
-        Given { segments: self.segments.clone(), keys: vec![keys], skips: skips.to_vec() }
+        BatchLayout { segments: self.segments.clone(), keys: vec![keys], skips: skips.to_vec() }
     }
 
     /// The ids on the host, for models that select rows by token id. A running CUDA graph capture
@@ -231,7 +231,7 @@ impl Batch {
 
     /// Parameters of self-attention over this batch.
     pub fn attention(&self, scale: f32) -> Attention {
-        Attention { keys: self.keys.clone().into(), ..Attention::over(&self.segments, scale) }
+        Attention { keys: self.keys.clone().into(), ..Attention::full(&self.segments, scale) }
     }
 }
 

@@ -198,7 +198,7 @@ impl VisionTower for Vision {
         // The class token's patch is all zeros, so its product adds nothing to its embedding.
         let positions = embed(&[(&self.positions, &images.positions)])?;
         let x = self.norm.forward(&self.patches.forward_residual(&images.patches, &positions)?)?;
-        let x = self.transformer.forward(x, &Attention::over(&images.segments, self.heads.scale()), hook)?;
+        let x = self.transformer.forward(x, &Attention::full(&images.segments, self.heads.scale()), hook)?;
         hook(self.transformer.len(), &x);
         let class = pool(&x, &images.segments, &vec![0; images.segments.count()], &[Pooling::Cls])?;
         let y = self.class_norm.forward(&class)?;

@@ -121,7 +121,7 @@ impl GroupedQueryAttention {
                 (k.into(), v.into(), b.keys.clone().into())
             }
         };
-        let mask = self.window.map_or(Mask::Causal, Mask::Recent);
+        let mask = self.window.map_or(Mask::Causal, Mask::CausalWindow);
         let bias = self.bias.clone();
         let params =
             Attention { queries: b.segments.clone(), keys, scale: self.scale, cap: self.cap, sees: mask, bias };

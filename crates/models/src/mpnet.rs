@@ -51,7 +51,7 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     })?;
     let positions = c.max_position_embeddings.saturating_sub(PADDING as usize + 1);
     let limits =
-        Limits { vocabulary: c.vocab_size, positions, types: None, counting: Positions::BehindPadding(PADDING) };
+        Limits { vocabulary: c.vocab_size, positions, types: None, counting: Positions::AfterPadding(PADDING) };
     let w = root(w, "mpnet", WORD_EMBEDDINGS)?;
     let table = w.sub("encoder.relative_attention_bias").values("weight", &[rows, shape.heads])?;
     let bias = Bias::Buckets { table: table.into(), far: MAX_DISTANCE, both: true };

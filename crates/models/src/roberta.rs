@@ -32,7 +32,7 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     refuse(positions == 0, || {
         format!("max_position_embeddings {} leaves no position after pad_token_id {padding}", c.max_position_embeddings)
     })?;
-    let limits = Limits { positions, counting: Positions::BehindPadding(padding), ..c.limits() };
+    let limits = Limits { positions, counting: Positions::AfterPadding(padding), ..c.limits() };
     Ok(Box::new(c.stack(&root(w, "roberta", WORD_EMBEDDINGS)?, limits, c.hidden_size)?))
 }
 

@@ -1,7 +1,7 @@
 //! Sequence-to-sequence models.
 
 use crate::{Batch, Encoder, Error, LayerHook, Limits, LmHead, Result};
-use sconce_ops::replay::Given;
+use sconce_ops::replay::BatchLayout;
 use sconce_ops::{Keys, KvCache, KvCacheShape, Pages, Place, Tensor};
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ impl EncoderKv {
 
     /// The data that a CUDA graph's dynamic parameters are computed from, for a batch that attends
     /// to these entries.
-    pub fn given(&self, batch: &Batch) -> Given {
+    pub fn given(&self, batch: &Batch) -> BatchLayout {
         let mut given = batch.given(&[]);
         given.keys.push(Keys::Paged(self.pages.clone()));
         given

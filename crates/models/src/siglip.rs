@@ -161,7 +161,7 @@ impl VisionTower for Vision {
     fn forward(&self, images: &Images, hook: LayerHook<'_>) -> Result<Tensor> {
         let positions = embed(&[(&self.positions, &images.positions)])?;
         let x = self.patches.forward_residual(&images.patches, &positions)?;
-        let x = self.transformer.forward(x, &Attention::over(&images.segments, self.heads.scale()), hook)?;
+        let x = self.transformer.forward(x, &Attention::full(&images.segments, self.heads.scale()), hook)?;
         let x = self.norm.forward(&x)?;
         hook(self.transformer.len(), &x);
         self.pooling_head.forward(&x, images)
@@ -210,7 +210,7 @@ impl AttentionPooling {
         let qkv = self.qkv.forward(x)?.reshape(&[tokens, 3, heads, size])?;
         let (k, v) = (qkv.select(1, 1)?, qkv.select(1, 2)?); // [tokens, heads, size]
         let queries = Segments::new(&vec![1; count])?;
-        let params = Attention { queries: queries.clone(), ..Attention::over(&images.segments, self.heads.scale()) };
+        let params = Attention { queries: queries.clone(), ..Attention::full(&images.segments, self.heads.scale()) };
         let h = self.output.forward(&attention(&q, &k, &v, &params)?.reshape(&[count, heads * size])?)?;
         let y = self.mlp.forward_residual(&self.norm.forward(&h)?, &h)?;
         // Pooling a single row converts it to f32.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// Sequences of up to this many keys are not split between thread blocks. Same value as in
 /// `attention/task.cuh`.
-pub(crate) const ALONE: usize = 128;
+pub(crate) const MAX_UNSPLIT_KEYS: usize = 128;
 
 /// The rows of k and v that the queries of the same sequence attend to.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ impl PageTables {
     /// [`Keys::bound`].
     pub(super) fn room(&self) -> usize {
         let most = self.tables.iter().map(|table| table.len()).max().unwrap_or(0);
-        most.max(ALONE.div_ceil(self.size)).next_power_of_two()
+        most.max(MAX_UNSPLIT_KEYS.div_ceil(self.size)).next_power_of_two()
     }
 }
 
@@ -124,7 +124,7 @@ impl Keys {
     }
 
     /// The key count that a launch is sized for, so that it fits other batches too: that of the
-    /// longest sequence, for pages the next power of two. Up to `ALONE` keys the bound is the same
+    /// longest sequence, for pages the next power of two. Up to `MAX_UNSPLIT_KEYS` keys the bound is the same
     /// for all, because a decoder with two kinds of keys needs one graph for each pair of bounds.
     pub(super) fn bound(&self, scope: OpScope) -> usize {
         self.allowed(self.longest(scope))
@@ -135,7 +135,7 @@ impl Keys {
         match self {
             Keys::Packed(segments) if segments.fillers() > 0 => segments.tokens(),
             Keys::Packed(_) => longest,
-            Keys::Paged(_) => longest.max(ALONE).next_power_of_two(),
+            Keys::Paged(_) => longest.max(MAX_UNSPLIT_KEYS).next_power_of_two(),
         }
     }
 

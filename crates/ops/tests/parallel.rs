@@ -79,7 +79,7 @@ fn composed_ops_do_not_deadlock_with_rayon_callers() {
         let (tokens, heads, size) = (600, 4, 64);
         let x = vec![0.5; tokens * heads * size];
         let x = Tensor::from_f32(&x, &[tokens, heads, size], DType::F32, &Place::cpu()).unwrap();
-        let options = Attention::over(&Segments::new(&[tokens]).unwrap(), 1.0);
+        let options = Attention::full(&Segments::new(&[tokens]).unwrap(), 1.0);
         for answer in inbox {
             let _ = answer.send(attention(&x, &x, &x, &options).unwrap().to_f32().unwrap()[7]);
         }

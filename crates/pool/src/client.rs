@@ -2,7 +2,7 @@
 
 use axum::body::Bytes;
 use axum::http::{Method, StatusCode};
-use sconce_api::client::{Answer, Call, Client, Lost, client};
+use sconce_api::client::{Answer, Call, Client, RequestError, client};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use std::time::Duration;
 const MAX_BODY: usize = 16 << 20;
 
 /// Gets the body of a page.
-pub(crate) async fn get(client: &Client, url: &str, key: &str, within: Duration) -> Result<Bytes, Lost> {
+pub(crate) async fn get(client: &Client, url: &str, key: &str, within: Duration) -> Result<Bytes, RequestError> {
     let (key, within) = (Some(key), Some(within));
     let call = Call { method: Method::GET, url, key, body: None, within, largest: MAX_BODY };
     match call.send(client).await? {
-        Answer { status, body } if status.is_success() => body.map_err(Lost::theirs),
-        Answer { status, .. } => Err(Lost::theirs(format!("it answered {status}"))),
+        Answer { status, body } if status.is_success() => body.map_err(RequestError::theirs),
+        Answer { status, .. } => Err(RequestError::theirs(format!("it answered {status}"))),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::ids::{random_hex, slug};
 use crate::inspect;
 use crate::logs;
 use crate::process::EndSignal;
-use sconce_api::client::{Client, Lost, client};
+use sconce_api::client::{Client, RequestError, client};
 use sconce_api::pool::{Code, Failure, READY_PATH};
 use sconce_api::worker::Health;
 use std::collections::{BTreeSet, HashMap};
@@ -146,10 +146,10 @@ impl Manager {
         self.decide(|core, _| (id.clone(), core.start(id.clone(), spec)))
     }
 
-    pub(crate) async fn health(&self, port: u16, within: Duration) -> Result<Health, Lost> {
+    pub(crate) async fn health(&self, port: u16, within: Duration) -> Result<Health, RequestError> {
         let url = format!("http://127.0.0.1:{port}/health");
         let body = get(&self.client, &url, &self.token, within).await?;
-        serde_json::from_slice(&body).map_err(|e| Lost::theirs(format!("invalid response of /health: {e}")))
+        serde_json::from_slice(&body).map_err(|e| RequestError::theirs(format!("invalid response of /health: {e}")))
     }
 
     async fn probe(&self, id: &str, port: u16) -> ProbeResult {

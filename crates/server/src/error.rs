@@ -314,7 +314,7 @@ impl From<EngineError> for Fault {
             EngineError::Memory { .. } => FaultKind::Memory,
             EngineError::Stopped { .. } => FaultKind::Unhealthy,
             EngineError::Cancelled => FaultKind::Cancelled,
-            EngineError::Late { .. } => FaultKind::Timeout,
+            EngineError::DeadlineExceeded { .. } => FaultKind::Timeout,
             other => match other.class() {
                 ErrorClass::Input => FaultKind::Invalid,
                 ErrorClass::Bug => FaultKind::Internal,

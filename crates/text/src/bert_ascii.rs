@@ -8,7 +8,7 @@
 //! Every other tokenizer, and every text with a non-ASCII byte, a control character or a character
 //! that may begin an added token, such as `[MASK]`, goes through the crate.
 
-use super::open::sound;
+use super::open::catch_panic;
 use tokenizers::{Model, ModelWrapper, NormalizerWrapper, PreTokenizerWrapper};
 
 /// Longer words would take too many lookups. BERT's own limit is 100.
@@ -75,7 +75,7 @@ impl BertAscii {
         let (head, tail) = template_tokens(tokenizer)?;
         let (longest, prefix) = (model.max_input_chars_per_word, model.continuing_subword_prefix.clone());
         let ascii = BertAscii { classes, is_lower: normalizer.lowercase, longest, prefix, unknown, head, tail };
-        let theirs = sound(|| tokenizer.encode_fast(PROBE, true)).ok()?;
+        let theirs = catch_panic(|| tokenizer.encode_fast(PROBE, true)).ok()?;
         // The probe is truncated if the model takes very few tokens; then there is nothing to gain.
         (ascii.encode(tokenizer, PROBE, usize::MAX)? == theirs.get_ids()).then_some(ascii)
     }
@@ -148,8 +148,8 @@ impl WordPieces<'_> {
 
 /// The special tokens before and after a text, if there are both and all have token type 0.
 fn template_tokens(tokenizer: &tokenizers::Tokenizer) -> Option<(Vec<u32>, Vec<u32>)> {
-    let bare = sound(|| tokenizer.encode_fast(PROBE, false)).ok()?;
-    let whole = sound(|| tokenizer.encode_fast(PROBE, true)).ok()?;
+    let bare = catch_panic(|| tokenizer.encode_fast(PROBE, false)).ok()?;
+    let whole = catch_panic(|| tokenizer.encode_fast(PROBE, true)).ok()?;
     let (ids, marks) = (whole.get_ids(), whole.get_special_tokens_mask());
     let head = marks.iter().take_while(|m| **m == 1).count();
     let tail = marks.iter().rev().take_while(|m| **m == 1).count();

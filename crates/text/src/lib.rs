@@ -20,7 +20,7 @@ mod vocabulary;
 pub mod words;
 
 pub use self::error::{Error, Result};
-pub use self::open::{open, sound};
+pub use self::open::{catch_panic, open};
 pub use self::reader::{Encoded, Reader, TextOrPair, TextOrTokens, Truncate};
 pub use self::tokenizer::{Encoding, PadTo, Padding, Tokenizer};
 
@@ -44,13 +44,13 @@ pub struct TokenizerOptions {
     /// Lower-case the text before it reaches the tokenizer.
     pub lower_case: bool,
     /// For static embedding models.
-    pub table: Option<Table>,
+    pub table: Option<StaticTokenization>,
 }
 
 /// How a static embedding model tokenizes: without special tokens, and a text may have no token at
 /// all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Table {
+pub enum StaticTokenization {
     /// As sentence-transformers does: every token counts.
     Plain,
     /// As model2vec does: texts are first cut to the median token length times the token limit, in
@@ -67,7 +67,7 @@ pub struct ModelTokenizer {
     by_truncation: Mutex<HashMap<Truncation, Arc<tokenizers::Tokenizer>>>,
     max_tokens: usize,
     mask: Option<u32>,
-    table: Option<Table>,
+    table: Option<StaticTokenization>,
     /// Characters of a text that are tokenized; the rest is dropped.
     max_chars: usize,
     /// For model2vec: the id of the unknown token.
@@ -110,9 +110,9 @@ impl ModelTokenizer {
             }
             Ok(())
         };
-        sound(adapt).map_err(|e| Error::file(dir, format!("cannot truncate at {max_tokens} tokens: {e}")))?;
+        catch_panic(adapt).map_err(|e| Error::file(dir, format!("cannot truncate at {max_tokens} tokens: {e}")))?;
         let mask = ["[MASK]", "<mask>"].iter().find_map(|token| inner.token_to_id(token));
-        let model2vec = options.table == Some(Table::Model2vec);
+        let model2vec = options.table == Some(StaticTokenization::Model2vec);
         let per_token = if model2vec { median_length(&inner) } else { LONGEST_TOKEN };
         let max_chars = max_tokens.saturating_mul(per_token);
         let unknown = if model2vec { Continuation::of(&inner).unknown() } else { None };
@@ -164,7 +164,7 @@ impl ModelTokenizer {
             direction: if left { TruncationDirection::Left } else { TruncationDirection::Right },
             ..truncation(most)
         });
-        sound(|| other.with_truncation(params).map(drop)).map_err(|e| {
+        catch_panic(|| other.with_truncation(params).map(drop)).map_err(|e| {
             Error::Input(format!("texts cannot be truncated at {} tokens: {e}", cut.map_or(0, |c| c.0)))
         })?;
         let other = Arc::new(other);
@@ -185,7 +185,7 @@ impl ModelTokenizer {
         let Some((token, id)) = beyond.max_by_key(|(_, id)| *id) else { return Ok(None) };
         let what =
             format!("the tokenizer's token {token:?} has id {id}, and the model's embedding table has {words} rows");
-        let always = sound(|| self.inner.encode("", self.table.is_none())).map_err(|e| Error::file(dir, e))?;
+        let always = catch_panic(|| self.inner.encode("", self.table.is_none())).map_err(|e| Error::file(dir, e))?;
         if always.get_ids().iter().any(|id| *id as usize >= words) {
             return Err(Error::file(dir, format!("{what}; do tokenizer and model belong together?")));
         }
@@ -210,7 +210,7 @@ impl ModelTokenizer {
     /// Joins tokens with the tokenizer's decoder.
     pub fn join(&self, tokens: Vec<String>) -> String {
         match self.inner.get_decoder() {
-            Some(decoder) => sound(|| decoder.decode(tokens.clone())).unwrap_or_else(|_| tokens.join(" ")),
+            Some(decoder) => catch_panic(|| decoder.decode(tokens.clone())).unwrap_or_else(|_| tokens.join(" ")),
             None => tokens.join(" "),
         }
     }
@@ -218,7 +218,7 @@ impl ModelTokenizer {
 
 /// The tokens of a text with their character ranges.
 pub fn text_tokens(tokenizer: &tokenizers::Tokenizer, text: &str, special: bool) -> Result<Vec<TextToken>> {
-    let encoding = sound(|| tokenizer.encode_char_offsets(text, special))
+    let encoding = catch_panic(|| tokenizer.encode_char_offsets(text, special))
         .map_err(|e| Error::Input(format!("the tokenizer failed on {} bytes: {e}", text.len())))?;
     let chars: Vec<char> = text.chars().collect();
     let of = |(place, name): (words::Placed, &String)| {
@@ -234,7 +234,7 @@ pub fn text_of(tokenizer: &tokenizers::Tokenizer, ids: &[u32], skip_special: boo
     if let Some(id) = ids.iter().find(|id| tokenizer.id_to_token(**id).is_none()) {
         return Err(Error::Input(format!("token {id} is not in the tokenizer's vocabulary")));
     }
-    sound(|| tokenizer.decode(ids, skip_special)).map_err(Error::Input)
+    catch_panic(|| tokenizer.decode(ids, skip_special)).map_err(Error::Input)
 }
 
 /// The median length of the vocabulary's tokens, in characters, rounded down.

@@ -48,13 +48,13 @@ pub(crate) fn open_json(path: &Path) -> Result<Tokenizer, FileError> {
 }
 
 fn tokenizer(json: &[u8], path: &Path) -> Result<Tokenizer, FileError> {
-    sound(|| Tokenizer::from_bytes(json))
+    catch_panic(|| Tokenizer::from_bytes(json))
         .map_err(|e| FileError { path: path.into(), what: format!("not a usable tokenizer: {e}") })
 }
 
 /// Runs `f` and turns a panic into an error. A tokenizer file is untrusted, and the `tokenizers`
 /// crate asserts some properties that such a file can break.
-pub fn sound<T>(f: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+pub fn catch_panic<T>(f: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(result) => result.map_err(|e| e.to_string()),
         Err(_) => Err("the tokenizers crate panicked: the tokenizer file is inconsistent".into()),

@@ -1,7 +1,7 @@
 //! Tokenizes batches of texts in parallel. Texts over the token limit are truncated or refused.
 
 use super::ModelTokenizer;
-use super::open::sound;
+use super::open::catch_panic;
 use super::words::{Placed, placed};
 use crate::{Error, Result};
 use sconce_ops::threads;
@@ -245,15 +245,15 @@ impl Encoder<'_> {
     ) -> Result<(Encoded, tokenizers::Encoding), EncodeError> {
         let failed = |e: String| format!("the tokenizer failed on its {bytes} bytes: {e}");
         let encoding = match self.places {
-            true => sound(|| self.inner.encode_char_offsets(input(), self.special)),
-            false => sound(|| self.inner.encode_fast(input(), self.special)),
+            true => catch_panic(|| self.inner.encode_char_offsets(input(), self.special)),
+            false => catch_panic(|| self.inner.encode_fast(input(), self.special)),
         };
         let encoding = encoding.map_err(failed)?;
         let mut encoded = self.checked(&encoding)?;
         encoded.truncated |= is_shorter;
         if encoded.truncated && self.reader.truncate == Truncate::Never {
             let whole = self.reader.tokenizer.truncating(None).map_err(|e| e.to_string())?;
-            let whole = sound(|| whole.encode_fast(input(), self.special)).map_err(failed)?;
+            let whole = catch_panic(|| whole.encode_fast(input(), self.special)).map_err(failed)?;
             let more = if is_shorter { "more than " } else { "" };
             return Err(self.too_long(&format!("{more}{}", whole.len())));
         }

@@ -97,7 +97,7 @@ impl Tokenizer {
             inner.with_padding(None);
             inner.with_truncation(None).map(drop)
         };
-        open::sound(clear).map_err(|e| Error::file(path, e))?;
+        open::catch_panic(clear).map_err(|e| Error::file(path, e))?;
         Ok(Tokenizer { inner, special_tokens, refuses: false })
     }
 
@@ -111,7 +111,7 @@ impl Tokenizer {
             Truncate::Right | Truncate::Never => TruncationDirection::Right,
         };
         let params = TruncationParams { max_length: max_tokens, direction, ..TruncationParams::default() };
-        open::sound(|| other.inner.with_truncation(Some(params)).map(drop))
+        open::catch_panic(|| other.inner.with_truncation(Some(params)).map(drop))
             .map_err(|e| Error::Input(format!("cannot truncate at {max_tokens} tokens: {e}")))?;
         Ok(other)
     }
@@ -185,13 +185,13 @@ impl Tokenizer {
             Some(pair) => EncodeInput::from((text.text, pair)),
             None => EncodeInput::from(text.text),
         };
-        open::sound(|| self.inner.encode_char_offsets(input(), special))
+        open::catch_panic(|| self.inner.encode_char_offsets(input(), special))
     }
 
     /// The library pads single encodings only to a fixed length; this pads them all.
     fn pad(&self, encodings: &mut [tokenizers::Encoding]) -> Result<()> {
         match self.inner.get_padding() {
-            Some(params) => open::sound(|| tokenizers::pad_encodings(encodings, params)).map_err(Error::Input),
+            Some(params) => open::catch_panic(|| tokenizers::pad_encodings(encodings, params)).map_err(Error::Input),
             None => Ok(()),
         }
     }

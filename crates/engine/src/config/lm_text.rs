@@ -8,7 +8,7 @@ use sconce_formats::gguf::Gguf;
 use sconce_formats::{Model, optional_json};
 use sconce_text::chat::{ChatTemplate, ChatTemplates, TemplateError};
 use sconce_text::gguf::{self as metadata, Specials};
-use sconce_text::{LONGEST_TOKEN, open, sound};
+use sconce_text::{LONGEST_TOKEN, catch_panic, open};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -87,7 +87,7 @@ impl LmText {
     fn of_folder(root: &Path, config: &Value) -> Result<LmText> {
         let mut tokenizer = open(root)?;
         tokenizer.with_padding(None);
-        sound(|| tokenizer.with_truncation(None).map(drop)).map_err(|e| Error::file(root, e))?;
+        catch_panic(|| tokenizer.with_truncation(None).map(drop)).map_err(|e| Error::file(root, e))?;
         let tokenizer_config: Value = optional_json(&root.join("tokenizer_config.json"))?.unwrap_or_default();
         let generation: Value = optional_json(&root.join("generation_config.json"))?.unwrap_or_default();
         let file = root.join("chat_template.jinja");
@@ -190,7 +190,7 @@ fn ids(tokenizer: &Tokenizer, text: &str, special: bool) -> Result<Vec<u32>> {
 }
 
 fn encoding(tokenizer: &Tokenizer, text: &str, special: bool) -> Result<Encoding> {
-    sound(|| tokenizer.encode(text, special))
+    catch_panic(|| tokenizer.encode(text, special))
         .map_err(|e| Error::Input(format!("the tokenizer failed on a text of {} bytes: {e}", text.len())))
 }
 

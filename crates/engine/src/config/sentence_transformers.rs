@@ -8,7 +8,7 @@ use super::input_spec::{InputSpec, plain_input_spec};
 use crate::error::{Error, Result};
 use sconce_formats::{Model, gguf, is_gguf, json, optional_json};
 use sconce_ops::{Activation, Linear, Pooling, Weights};
-use sconce_text::{Table, TokenizerOptions};
+use sconce_text::{StaticTokenization, TokenizerOptions};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -217,7 +217,7 @@ impl SentenceSpec {
             Some(n) => n.as_u64().map_or(STATIC_TOKENS, |n| (n as usize).min(STATIC_TOKENS)),
         };
         self.input_spec.max_tokens = Some(most);
-        self.input_spec.manner.table = Some(Table::Model2vec);
+        self.input_spec.manner.table = Some(StaticTokenization::Model2vec);
         self.poolings = vec![Pooling::Mean];
         if config.get("normalize").and_then(Value::as_bool).unwrap_or(false) {
             self.tail.push(Module::Normalize);
@@ -234,7 +234,7 @@ impl SentenceSpec {
                 }
                 "Transformer" if i == 0 => self.input_spec = input_spec(&folder, dir)?,
                 "StaticEmbedding" if i == 0 => {
-                    let manner = TokenizerOptions { lower_case: false, table: Some(Table::Plain) };
+                    let manner = TokenizerOptions { lower_case: false, table: Some(StaticTokenization::Plain) };
                     self.input_spec = InputSpec { root: folder, max_tokens: Some(STATIC_TOKENS), manner };
                     self.poolings = vec![Pooling::Mean];
                 }

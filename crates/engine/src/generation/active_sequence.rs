@@ -51,7 +51,7 @@ pub(crate) struct ActiveSequence {
     prompt: usize,
     generated: usize,
     /// Sampled, but not yet sent.
-    picks: Vec<SampledToken>,
+    sampled: Vec<SampledToken>,
     /// The prompt's tokens with their log probabilities, as far as computed; if requested.
     scores: Option<Vec<SampledToken>>,
     /// How many of the likeliest tokens to report for each.
@@ -90,7 +90,7 @@ impl ActiveSequence {
             stop: request.stop.clone(),
             prompt: request.tokens.len(),
             generated: 0,
-            picks: Vec::new(),
+            sampled: Vec::new(),
             // Nothing comes before the first token.
             scores: request
                 .scored
@@ -154,7 +154,7 @@ impl ActiveSequence {
             return self.end(Finish::End);
         }
         self.generated += 1;
-        self.picks.push(SampledToken { id: choice.token, logprobs: choice.logprobs });
+        self.sampled.push(SampledToken { id: choice.token, logprobs: choice.logprobs });
         let text = self.detok.as_mut().and_then(|detok| detok.push(choice.token)).unwrap_or_default();
         match self.stops.push(&text) {
             Step::Stopped { text, stop } => {
@@ -215,7 +215,7 @@ impl ActiveSequence {
             }
             Step::Text(text) => {
                 let text = text + &self.stops.finish();
-                if !text.is_empty() || !self.picks.is_empty() {
+                if !text.is_empty() || !self.sampled.is_empty() {
                     self.send_text(text);
                 }
                 self.reply.end(self.answer, finish, None);
@@ -225,7 +225,7 @@ impl ActiveSequence {
     }
 
     fn send_text(&mut self, text: String) {
-        let picks = std::mem::take(&mut self.picks);
-        self.reply.text(self.answer, text, picks);
+        let sampled = std::mem::take(&mut self.sampled);
+        self.reply.text(self.answer, text, sampled);
     }
 }

@@ -88,7 +88,7 @@ pub enum Event {
         /// The new text.
         text: String,
         /// Its tokens.
-        picks: Vec<SampledToken>,
+        sampled: Vec<SampledToken>,
     },
     /// An answer ends.
     End {
@@ -117,7 +117,7 @@ pub struct Answer {
     /// Its text.
     pub text: String,
     /// Its tokens.
-    pub picks: Vec<SampledToken>,
+    pub sampled: Vec<SampledToken>,
     /// Why it ended.
     pub finish: Option<Finish>,
     /// In a beam search: the log probability divided by length to the power of the length penalty.

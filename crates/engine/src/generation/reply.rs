@@ -52,14 +52,14 @@ impl GenerationReply {
     }
 
     /// Called when the log probabilities of the prompt's tokens are known.
-    pub(crate) fn scored(&self, picks: &[SampledToken]) {
+    pub(crate) fn scored(&self, sampled: &[SampledToken]) {
         let echo = self.take_echo(|_| true);
-        self.send_echo(echo, picks);
+        self.send_echo(echo, sampled);
     }
 
     /// Sends new text of an answer.
-    pub(crate) fn text(&self, answer: usize, text: String, picks: Vec<SampledToken>) {
-        self.reply.send(Event::Text { answer, text, picks });
+    pub(crate) fn text(&self, answer: usize, text: String, sampled: Vec<SampledToken>) {
+        self.reply.send(Event::Text { answer, text, sampled });
     }
 
     /// Ends an answer, with its score if a beam search found it.
@@ -94,9 +94,9 @@ impl GenerationReply {
     }
 
     /// Sends the beginning of every answer.
-    fn send_echo(&self, echo: Option<Echo>, picks: &[SampledToken]) {
+    fn send_echo(&self, echo: Option<Echo>, sampled: &[SampledToken]) {
         let Some(echo) = echo else { return };
-        (0..self.answers).for_each(|answer| self.text(answer, echo.text.clone(), picks.to_vec()));
+        (0..self.answers).for_each(|answer| self.text(answer, echo.text.clone(), sampled.to_vec()));
     }
 }
 

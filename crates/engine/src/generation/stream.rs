@@ -85,13 +85,13 @@ impl Stream {
         for event in self {
             match event? {
                 Event::Begun { .. } => {}
-                Event::Text { answer, text, picks } => {
+                Event::Text { answer, text, sampled } => {
                     // Echoed text is sent before anything is computed.
-                    if !picks.is_empty() {
+                    if !sampled.is_empty() {
                         first.get_or_insert_with(|| begun.elapsed());
                     }
                     all[answer].text.push_str(&text);
-                    all[answer].picks.extend(picks);
+                    all[answer].sampled.extend(sampled);
                 }
                 Event::End { answer, finish, score } => (all[answer].finish, all[answer].score) = (Some(finish), score),
             }

@@ -58,7 +58,7 @@ pub struct Plan {
     /// batches count towards it.
     pub workspace: u64,
     /// The part of `workspace` that is reserved for passes captured as CUDA graphs.
-    pub recorded: u64,
+    pub graph_bytes: u64,
     /// Tokens of the planned batch.
     pub batch_tokens: usize,
     /// The longest text, in tokens.

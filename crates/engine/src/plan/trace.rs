@@ -21,7 +21,7 @@ pub(crate) struct Trace {
     /// The most bytes that a pass held besides weights and KV cache.
     workspace: u64,
     /// Bytes for passes that are captured as CUDA graphs.
-    recorded: u64,
+    graph_bytes: u64,
 }
 
 /// The parts of a plan that a trace cannot measure.
@@ -42,7 +42,7 @@ impl Trace {
     /// A trace on a device that need not be in this machine.
     pub(crate) fn new(device: Device, policy: &Policy) -> Trace {
         let (ladder, place) = (Ladder::new(policy.clone()), Place::phantom(device));
-        Trace { ladder, place, device, steps: Vec::new(), weights: 0, cache: 0, workspace: 0, recorded: 0 }
+        Trace { ladder, place, device, steps: Vec::new(), weights: 0, cache: 0, workspace: 0, graph_bytes: 0 }
     }
 
     /// Loads the model. The bytes that stay live are its weights.
@@ -69,7 +69,7 @@ impl Trace {
     /// passes have buffers of their own.
     pub(crate) fn captured_pass(&mut self, run: impl FnOnce() -> Result<()>) -> Result<()> {
         if replay::most_tokens(self.device).is_some() {
-            self.recorded = replay::planned(self.measure(run)?.0);
+            self.graph_bytes = replay::reserved_bytes(self.measure(run)?.0);
         }
         Ok(())
     }
@@ -93,8 +93,8 @@ impl Trace {
             ..
         } = details;
         let PlanDetails { dimension, vocabulary, most_sequences, root, unread, .. } = details;
-        let (device, weights, cache, recorded) = (self.device, self.weights, self.cache, self.recorded);
-        let workspace = self.workspace.saturating_add(recorded).saturating_add(copied);
+        let (device, weights, cache, graph_bytes) = (self.device, self.weights, self.cache, self.graph_bytes);
+        let workspace = self.workspace.saturating_add(graph_bytes).saturating_add(copied);
         let steps = self.steps.into_iter().chain(steps).collect();
         Plan {
             device,
@@ -107,7 +107,7 @@ impl Trace {
             cache_format,
             cache_tokens,
             workspace,
-            recorded,
+            graph_bytes,
             batch_tokens,
             max_tokens,
             dimension,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Deadline, cancellation and timings of one request. Clones share them.
 ///
 /// Before each step of the model the executor ends requests that were cancelled or missed their
-/// deadline, with [`Error::Cancelled`] or [`Error::Late`].
+/// deadline, with [`Error::Cancelled`] or [`Error::DeadlineExceeded`].
 #[derive(Clone, Debug)]
 pub struct RequestContext(Arc<Inner>);
 
@@ -81,7 +81,7 @@ impl RequestContext {
             return Some(Error::Cancelled);
         }
         let deadline = self.0.deadline.filter(|deadline| now >= *deadline)?;
-        Some(Error::Late { allowed: deadline.saturating_duration_since(self.0.created) })
+        Some(Error::DeadlineExceeded { allowed: deadline.saturating_duration_since(self.0.created) })
     }
 
     /// Fails if the request must end now.
@@ -127,7 +127,7 @@ mod tests {
         let later = now + Duration::from_secs(3600);
         assert!(without_deadline.end_reason(later).is_none());
         assert!(with_deadline.end_reason(now + Duration::from_secs(4)).is_none());
-        assert!(matches!(with_deadline.end_reason(now + Duration::from_secs(5)), Some(Error::Late { .. })));
+        assert!(matches!(with_deadline.end_reason(now + Duration::from_secs(5)), Some(Error::DeadlineExceeded { .. })));
         without_deadline.clone().cancel();
         assert!(matches!(without_deadline.end_reason(now), Some(Error::Cancelled)));
         assert!(matches!(

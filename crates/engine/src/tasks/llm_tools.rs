@@ -16,7 +16,7 @@ impl Llm {
     pub fn parse_tool_calls(&self, answer: &Answer, functions: &[&str]) -> (String, Vec<ToolCall>) {
         let syntax = self.tool_syntax();
         let names: BTreeSet<String> = functions.iter().map(|name| (*name).to_owned()).collect();
-        let text = self.with_markers(answer.text.clone(), &answer.picks, &self.markers(syntax));
+        let text = self.with_markers(answer.text.clone(), &answer.sampled, &self.markers(syntax));
         ToolCallParser::new(syntax, Arc::new(names), true).parse(&text)
     }
 

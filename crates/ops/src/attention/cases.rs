@@ -17,7 +17,7 @@ enum Kind {
     LargeScores,
     Window(usize),
     Causal,
-    Recent(usize),
+    CausalWindow(usize),
     Capped,
     Alibi,
     Buckets,
@@ -71,7 +71,7 @@ pub(crate) fn cases() -> Vec<Case> {
         (&[520, 2], 2, 8, Kind::Alibi),
         (&[50, 1, 33], 4, 18, Kind::SingleQuery),
         (&[24, 25], 1, 96, Kind::Causal),
-        (&[90, 3, 40], 2, 32, Kind::Recent(8)),
+        (&[90, 3, 40], 2, 32, Kind::CausalWindow(8)),
         (&[60, 1], 2, 32, Kind::Capped),
         (&[40, 3], 1, 130, Kind::Disentangled { logarithmic: false }),
         (&[35, 2], 2, 18, Kind::PositionToContent),
@@ -124,7 +124,7 @@ impl Inputs {
             Kind::ContentToPosition => Mask::Window(9),
             Kind::NoVisibleKeys => Mask::Window(4),
             Kind::Causal => Mask::Causal,
-            Kind::Recent(most) => Mask::Recent(most),
+            Kind::CausalWindow(most) => Mask::CausalWindow(most),
             _ => Mask::All,
         }
     }

@@ -32,7 +32,7 @@ pub(super) fn scratch(options: &Attention, [tq, tk]: [usize; 2], heads: usize, s
     let values = tk * size.next_multiple_of(PANEL);
     let scores = match options.sees {
         Mask::Window(reach) => padded.min(reach.saturating_mul(2).saturating_add(QUERIES + 2 * PANEL)),
-        Mask::Recent(most) => padded.min(most.saturating_add(QUERIES + 2 * PANEL)),
+        Mask::CausalWindow(most) => padded.min(most.saturating_add(QUERIES + 2 * PANEL)),
         Mask::All | Mask::Causal => padded,
     };
     // The bias by distance is shared by all tasks; each task has its own rows of positions, their

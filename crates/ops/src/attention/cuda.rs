@@ -7,7 +7,7 @@ use super::{Attention, AttentionOp, Bias, Mask, format_number};
 use crate::kv_write::KvTensor;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::launch::params;
-use crate::replay::Given;
+use crate::replay::BatchLayout;
 use crate::{DType, Error, Result, Tensor};
 use std::sync::Arc;
 
@@ -59,15 +59,15 @@ impl DynamicTables<'_> {
     fn add_to(&self, call: Call) -> Result<Call> {
         let DynamicTables { op: AttentionOp { options, scope, .. }, tables, kernel_kind, heads } = *self;
         // A pass may have several sets of keys (self- and cross-attention): find this op's.
-        let keys_index = |given: &Given| given.keys.iter().position(|keys| options.keys.are(keys));
-        let is_current = |given: &Given| options.queries.is(&given.segments) && keys_index(given).is_some();
+        let keys_index = |given: &BatchLayout| given.keys.iter().position(|keys| options.keys.are(keys));
+        let is_current = |given: &BatchLayout| options.queries.is(&given.segments) && keys_index(given).is_some();
         let bias = || match &options.bias {
             Bias::None => String::new(),
             Bias::Alibi(slopes) => format!("{slopes:?}"),
             Bias::Buckets { table, far, both } => format!("{table:?} {far} {both}"),
             Bias::Disentangled(d) => format!("{} {:?}", d.span, d.far),
         };
-        let key = |given: &Given| {
+        let key = |given: &BatchLayout| {
             format!("attention {kernel_kind:?} {heads:?} {:?} {:?} {}", keys_index(given), options.sees, bias())
         };
         call.dynamic_array(&tables.words, is_current, key, |given| {
@@ -145,7 +145,7 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
         let call = call.numbers(&params![size, heads, kv_heads]);
         let call = args.into_iter().fold(call, steps);
         call.numbers(&params![is_aligned, usize::from(format_number(op.k.format())), page])
-            .numbers(&params![back, ahead, matches!(options.sees, Mask::Causal | Mask::Recent(_))])
+            .numbers(&params![back, ahead, matches!(options.sees, Mask::Causal | Mask::CausalWindow(_))])
             .numbers(&params![options.scale, options.cap.unwrap_or(0.0), bias_kind])
             .numbers(&params![tables.bias, tables.reach as i32, tables.distances])
             .numbers(&params![tables.distance_count, tables.origin as i32])
@@ -158,9 +158,9 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
         && options.sees == Mask::All
         && bias_kind == 0
         && options.cap.is_none();
-    let y = Call::room(&q.view, op.q.dims().iter().product(), dtype)?;
+    let y = Call::alloc(&q.view, op.q.dims().iter().product(), dtype)?;
     for launch in &tables.launches {
-        let parts = Call::room(&q.view, launch.parts(kv_heads, size), DType::F32)?;
+        let parts = Call::alloc(&q.view, launch.parts(kv_heads, size), DType::F32)?;
         let bytes = shared_bytes(launch, padded, c2p.is_some() || p2c.is_some());
         let binary = match kernel_kind {
             KernelKind::TensorCores { .. } => TILES,
@@ -171,12 +171,12 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
         let kind = if is_straight { "straight" } else { launch.kind };
         let kernel = Kernel::new(binary, format!("attention_{kind}_{dtype}_{padded}")).shared(bytes);
         let call = Call::new(&q.view, &kernel)?.input(&q.view).input(&k.view).input(&v.view);
-        let call = call.maybe(k.scales.as_ref()).maybe(v.scales.as_ref());
+        let call = call.optional_input(k.scales.as_ref()).optional_input(v.scales.as_ref());
         let positions = [&c2p, &p2c].map(|t| t.as_ref().map(|t| &t.view));
-        let call = positions.into_iter().fold(call, Call::maybe);
+        let call = positions.into_iter().fold(call, Call::optional_input);
         let grid = Grid::of(launch.grid(kv_heads) / heads_per_block(launch, padded, kv_heads), 32 * launch.warps);
         let call = add_params(dynamic_tables.add_to(call.made(&y).made(&parts))?, launch);
-        let call = if is_straight { call.back_and_forth() } else { call.u32(0) };
+        let call = if is_straight { call.alternate_row_order() } else { call.u32(0) };
         call.run(grid)?;
     }
     y.tensor(op.q.dims())

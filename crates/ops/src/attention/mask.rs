@@ -17,7 +17,7 @@ pub enum Mask {
     /// positions.
     Causal,
     /// Causal sliding window: at most this many keys, the query's own included.
-    Recent(usize),
+    CausalWindow(usize),
 }
 
 impl Mask {
@@ -26,7 +26,7 @@ impl Mask {
     pub(super) fn query_offset(self, queries: usize, keys: usize) -> usize {
         match self {
             Mask::All | Mask::Window(_) => 0,
-            Mask::Causal | Mask::Recent(_) => keys.saturating_sub(queries),
+            Mask::Causal | Mask::CausalWindow(_) => keys.saturating_sub(queries),
         }
     }
 
@@ -38,7 +38,7 @@ impl Mask {
                 i.saturating_sub(reach).min(keys)..i.saturating_add(reach).saturating_add(1).min(keys)
             }
             Mask::Causal => 0..(i + 1).min(keys),
-            Mask::Recent(most) => (i + 1).saturating_sub(most).min(keys)..(i + 1).min(keys),
+            Mask::CausalWindow(most) => (i + 1).saturating_sub(most).min(keys)..(i + 1).min(keys),
         }
     }
 
@@ -46,7 +46,7 @@ impl Mask {
     /// read.
     pub(super) fn reachable_keys(self, queries: usize, keys: usize) -> Range<usize> {
         match self {
-            Mask::Recent(_) => self.range(self.query_offset(queries, keys), keys).start..keys,
+            Mask::CausalWindow(_) => self.range(self.query_offset(queries, keys), keys).start..keys,
             _ => 0..keys,
         }
     }
@@ -58,7 +58,7 @@ impl fmt::Display for Mask {
             Mask::All => Ok(()),
             Mask::Window(reach) => write!(f, ", window ±{reach}"),
             Mask::Causal => write!(f, ", causal"),
-            Mask::Recent(most) => write!(f, ", causal, window {most}"),
+            Mask::CausalWindow(most) => write!(f, ", causal, window {most}"),
         }
     }
 }
@@ -237,9 +237,12 @@ mod tests {
         assert_eq!(Mask::Window(usize::MAX).range(3, 10), 0..10);
         assert_eq!(Mask::Window(2).range(9, 5), 5..5);
         assert_eq!(Mask::Causal.range(3, 10), 0..4);
-        assert_eq!(Mask::Recent(3).range(3, 10), 1..4);
-        assert_eq!(Mask::Recent(9).range(3, 10), 0..4);
-        assert_eq!((Mask::Recent(3).query_offset(2, 10), Mask::Recent(3).reachable_keys(2, 10)), (8, 6..10));
+        assert_eq!(Mask::CausalWindow(3).range(3, 10), 1..4);
+        assert_eq!(Mask::CausalWindow(9).range(3, 10), 0..4);
+        assert_eq!(
+            (Mask::CausalWindow(3).query_offset(2, 10), Mask::CausalWindow(3).reachable_keys(2, 10)),
+            (8, 6..10)
+        );
         assert_eq!((Mask::Window(3).query_offset(2, 10), Mask::Causal.reachable_keys(2, 10)), (0, 0..10));
         assert_eq!(Mask::All.range(3, 10), 0..10);
     }

@@ -93,8 +93,8 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
             .flag(c2p.is_some())
             .flag(p2c.is_some())
     };
-    let y = Call::room(&q.view, op.q.dims().iter().product(), op.q.dtype())?;
-    let parts = Call::room(&q.view, plan.parts(size).max(1), DType::F32)?;
+    let y = Call::alloc(&q.view, op.q.dims().iter().product(), op.q.dtype())?;
+    let parts = Call::alloc(&q.view, plan.parts(size).max(1), DType::F32)?;
     for (items, together) in [(&plan.large, true), (&plan.small, false)] {
         if items.is_empty() {
             continue;

@@ -60,7 +60,7 @@ pub struct Attention {
 
 impl Attention {
     /// Full self-attention of each sequence, without a bias.
-    pub fn over(segments: &Segments, scale: f32) -> Attention {
+    pub fn full(segments: &Segments, scale: f32) -> Attention {
         let (queries, keys) = (segments.clone(), segments.clone().into());
         Attention { queries, keys, scale, cap: None, sees: Mask::All, bias: Bias::None }
     }
@@ -174,10 +174,10 @@ impl AttentionOp {
             Mask::All => (FAR, FAR),
             Mask::Window(reach) => (reach, reach),
             Mask::Causal => (FAR, 0),
-            Mask::Recent(most) => (most, 0),
+            Mask::CausalWindow(most) => (most, 0),
         };
         // `Recent` counts the query's own position.
-        let itself = i32::from(matches!(self.options.sees, Mask::Recent(_)));
+        let itself = i32::from(matches!(self.options.sees, Mask::CausalWindow(_)));
         [back.min(FAR) as i32 - itself, ahead.min(FAR) as i32]
     }
 }
@@ -258,7 +258,7 @@ impl Op for AttentionOp {
                 let block = tq.min(composed::QUERIES);
                 let visible = match self.options.sees {
                     Mask::Window(reach) => tk.min(reach.saturating_mul(2).saturating_add(block)),
-                    Mask::Recent(most) => tk.min(most.saturating_add(block)),
+                    Mask::CausalWindow(most) => tk.min(most.saturating_add(block)),
                     Mask::All | Mask::Causal => tk,
                 };
                 4 * (2 * queries * heads * size

@@ -26,7 +26,7 @@ struct Shape {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Causal,
-    Recent(usize),
+    CausalWindow(usize),
     Capped,
     /// T5's decoder.
     Buckets,
@@ -40,7 +40,7 @@ pub(super) fn cases() -> Vec<Case> {
     let shapes = [
         shape(&[(1, 40), (1, 1), (1, 129)], 6, 2, 64, Kind::Causal),
         shape(&[(1, 50), (30, 70), (2, 18), (64, 64)], 4, 1, 32, Kind::Causal),
-        shape(&[(1, 100), (3, 50), (40, 90)], 2, 2, 20, Kind::Recent(24)),
+        shape(&[(1, 100), (3, 50), (40, 90)], 2, 2, 20, Kind::CausalWindow(24)),
         shape(&[(1, 33), (20, 33)], 4, 2, 16, Kind::Capped),
         shape(&[(1, 200), (4, 30), (9, 9)], 4, 4, 16, Kind::Buckets),
         shape(&[(1, 21), (6, 40)], 2, 2, 16, Kind::Cross),
@@ -106,7 +106,7 @@ impl Inputs {
             scale: 1.0 / (size as f32).sqrt(),
             cap: (kind == Kind::Capped).then_some(2.0),
             sees: match kind {
-                Kind::Recent(most) => Mask::Recent(most),
+                Kind::CausalWindow(most) => Mask::CausalWindow(most),
                 Kind::Cross => Mask::All,
                 _ => Mask::Causal,
             },

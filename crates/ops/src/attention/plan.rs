@@ -135,8 +135,8 @@ mod tests {
     fn items_cover_every_key_once() {
         let lengths = [300, 1, 40, 5];
         let segments = Segments::new(&lengths).unwrap();
-        for sees in [Mask::All, Mask::Causal, Mask::Recent(200), Mask::Window(20)] {
-            let options = Attention { sees, ..Attention::over(&segments, 1.0) };
+        for sees in [Mask::All, Mask::Causal, Mask::CausalWindow(200), Mask::Window(20)] {
+            let options = Attention { sees, ..Attention::full(&segments, 1.0) };
             for group in [1, 3] {
                 let plan = Plan::of(&options, op_scope(), 1, group);
                 let items: Vec<&[u32]> = plan.small.chunks(ITEM).chain(plan.large.chunks(ITEM)).collect();

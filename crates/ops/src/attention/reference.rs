@@ -42,9 +42,9 @@ pub(super) fn attention(p: &Problem<'_>) -> Vec<f64> {
                 Mask::All => true,
                 Mask::Window(reach) => j.abs_diff(i) <= reach,
                 Mask::Causal => *j <= position,
-                Mask::Recent(most) => *j <= position && *j + most > position,
+                Mask::CausalWindow(most) => *j <= position && *j + most > position,
             };
-            let i = if matches!(p.sees, Mask::Causal | Mask::Recent(_)) { position } else { i };
+            let i = if matches!(p.sees, Mask::Causal | Mask::CausalWindow(_)) { position } else { i };
             let visible: Vec<usize> = (0..keys.len()).filter(visible).collect();
             let score = |j: &usize| {
                 let k = of(p.k, keys.start + j, head);

@@ -3,13 +3,13 @@
 //!
 //! A launch captured in a CUDA graph can be replayed for any tables that differ in nothing but the
 //! words. So the layout depends on lengths as little as possible: in decoding over a paged KV
-//! cache, on the number of sequences and on the power of two above the longest, from `ALONE` on;
+//! cache, on the number of sequences and on the power of two above the longest, from `MAX_UNSPLIT_KEYS` on;
 //! in batches padded with fillers, on the number of sequences and of tokens.
 #![cfg_attr(not(cuda), allow(dead_code, reason = "other devices use only the memory estimate"))]
 
 use super::{Attention, AttentionOp, Bias, Keys, Mask};
 use crate::DType;
-use crate::keys::ALONE;
+use crate::keys::MAX_UNSPLIT_KEYS;
 use crate::kv_write::KvCacheFormat;
 use crate::replay::OpScope;
 use std::ops::Range;
@@ -178,9 +178,9 @@ impl Tables {
             let visible = match options.sees {
                 Mask::All | Mask::Causal => longest,
                 Mask::Window(reach) => longest.min(reach.saturating_mul(2).saturating_add(block)),
-                Mask::Recent(most) => longest.min(most.saturating_add(block)),
+                Mask::CausalWindow(most) => longest.min(most.saturating_add(block)),
             };
-            let max_splits = if visible <= ALONE { 1 } else { visible.div_ceil(PART) };
+            let max_splits = if visible <= MAX_UNSPLIT_KEYS { 1 } else { visible.div_ceil(PART) };
             let splits = (busy / (blocks * kv_heads).max(1)).clamp(1, max_splits);
             let tickets = self.words.len();
             if splits > 1 {
@@ -284,14 +284,14 @@ mod tests {
                 keys: Keys::Paged(Pages::new(sequences, 16).unwrap()),
                 sees,
                 bias: bias.clone(),
-                ..Attention::over(&Segments::new(&[1]).unwrap(), 1.0)
+                ..Attention::full(&Segments::new(&[1]).unwrap(), 1.0)
             };
             Tables::of(&options, op_scope(), KernelKind::TensorCores { four_warps: true }, [8, 2])
         };
         let buckets = Bias::Buckets { table: vec![1.0; 32 * 8].into(), far: 128, both: false };
         for (sees, bias) in [
             (Mask::Causal, Bias::None),
-            (Mask::Recent(300), Bias::None),
+            (Mask::CausalWindow(300), Bias::None),
             (Mask::Causal, buckets),
             (Mask::All, Bias::None),
         ] {
@@ -304,7 +304,7 @@ mod tests {
         }
         let encoding = |lengths: &[usize], bias: &Bias, kernel_kind: KernelKind| {
             let queries = Segments::filled(lengths, Fill { tokens: 160, sequences: 5 }).unwrap();
-            let options = Attention { bias: bias.clone(), ..Attention::over(&queries, 1.0) };
+            let options = Attention { bias: bias.clone(), ..Attention::full(&queries, 1.0) };
             let t = Tables::of(&options, op_scope(), kernel_kind, [2, 2]);
             let rows = t.launches[0].rows;
             let entries = t.words[t.launches[0].entries..][..ENTRY_WORDS * t.launches[0].blocks].chunks(ENTRY_WORDS);

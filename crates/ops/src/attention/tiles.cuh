@@ -15,12 +15,12 @@
 //
 // The case of most encoders (STRAIGHT) is specialized at compile time: see task.cuh. Disentangled
 // positions (PLACED) are products too, of rows and of keys with the positions of their distances:
-// see placed.cuh. Q8 keys and values (CODED) come in two parts as well, because a code times its
-// scale has more than 16 bits: see coded.cuh.
+// see disentangled.cuh. Q8 keys and values (CODED) come in two parts as well, because a code times its
+// scale has more than 16 bits: see q8_kv.cuh.
 #pragma once
-#include "attention/coded.cuh"
-#include "attention/leave.cuh"
-#include "attention/placed.cuh"
+#include "attention/q8_kv.cuh"
+#include "attention/write_result.cuh"
+#include "attention/disentangled.cuh"
 
 constexpr uint NOWHERE = 0xffffffffu;
 

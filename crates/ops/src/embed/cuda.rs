@@ -50,7 +50,7 @@ impl Tables {
         let call = Call::new(self.words(), &Kernel::new(BINARY, format!("embed_{name}_{}", self.words().dtype())))?;
         Ok((0..MAX_TABLES).fold(call, |call, i| match self.open.get(i) {
             Some((table, ids, rows)) => call.input(table).input(ids).u32(rows.rows).u32(rows.stride),
-            None => call.maybe(None).maybe(None).u32(0).u32(0),
+            None => call.optional_input(None).optional_input(None).u32(0).u32(0),
         }))
     }
 }
@@ -60,7 +60,7 @@ pub(super) fn run(pairs: &[(&Tensor, &Tensor)], scale: f32) -> Result<candle_cor
     let tables = Tables::of(pairs)?;
     let (t, n, dtype) = (tables.tokens, tables.n, tables.words().dtype());
     let (kind, run) = if tables.aligned { ("runs", 16 / dtype.size()) } else { ("odd", 1) };
-    let y = Call::room(tables.words(), t * n, dtype)?;
+    let y = Call::alloc(tables.words(), t * n, dtype)?;
     tables.call(kind)?.made(&y).numbers(&params![n, scale]).run(Grid::along(t, n.div_ceil(run)))?;
     y.tensor(&[t, n])
 }
@@ -90,9 +90,10 @@ impl EmbedNormKernel {
 
     pub(super) fn run(&self) -> Result<candle_core::Tensor> {
         let (t, n) = (self.tables.tokens, self.tables.n);
-        let y = Call::room(self.tables.words(), t * n, self.tables.words().dtype())?;
+        let y = Call::alloc(self.tables.words(), t * n, self.tables.words().dtype())?;
         let call = self.tables.call(if n <= 512 { "normed_512" } else { "normed_1024" })?;
-        let call = call.input(&self.weight).maybe(self.bias.as_ref()).made(&y).numbers(&params![t, n, self.eps]);
+        let call =
+            call.input(&self.weight).optional_input(self.bias.as_ref()).made(&y).numbers(&params![t, n, self.eps]);
         call.run(Grid::of(t.div_ceil(WARPS), 32 * WARPS))?;
         y.tensor(&[t, n])
     }

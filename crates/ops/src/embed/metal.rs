@@ -25,7 +25,7 @@ pub(super) fn run(pairs: &[(&Tensor, &Tensor)], scale: f32) -> Result<candle_cor
     }
     shape.resize(2 + 2 * MAX_TABLES, 0);
     let kernel = Kernel::new(SOURCE, format!("embed_{}", words.dtype())).number(open.len() as u16);
-    let y = Call::room(words, t * n, words.dtype())?;
+    let y = Call::alloc(words, t * n, words.dtype())?;
     let mut call = Call::new(words, &kernel)?;
     for i in 0..MAX_TABLES {
         let (table, ids) = open.get(i).unwrap_or(&open[0]);

@@ -39,7 +39,7 @@ pub(super) fn run(op: &ExpertsOp) -> Result<candle_core::Tensor> {
     let (e, x) = (&op.experts, View::of(&op.x)?);
     let rows = x.rows()?;
     let (n, inner) = (e.up[0].k(), e.down[0].k());
-    let y = Call::room(&x, rows.rows * n, op.x.dtype())?;
+    let y = Call::alloc(&x, rows.rows * n, op.x.dtype())?;
     let bias = e.bias.as_ref().map(View::whole).transpose()?;
     let residual = op.residual.as_ref().map(View::of).transpose()?;
     let layer =
@@ -149,8 +149,8 @@ impl Layer<'_> {
     fn logits(&self) -> Result<DeviceBuffer> {
         let (tokens, experts, dtype) = (self.rows.rows, self.experts(), self.dtype());
         let router = View::whole(&self.op.experts.router)?;
-        let in_runs = self.x.in_sixteens()? && router.in_runs(self.run)?;
-        let logits = Call::room(&self.x, tokens * experts, DType::F32)?;
+        let in_runs = self.x.is_16_byte_aligned()? && router.in_runs(self.run)?;
+        let logits = Call::alloc(&self.x, tokens * experts, DType::F32)?;
         let (kernel, grid) = if tokens > FEW_TOKENS {
             let kernel = Kernel::new(PLAIN, format!("experts_many_{}_{dtype}", kind(in_runs)));
             (kernel, Grid { blocks: [tokens.div_ceil(SIDE), experts.div_ceil(SIDE), 1], threads: 128 })
@@ -172,11 +172,11 @@ impl Layer<'_> {
     fn run_few_pairs(&self, logits: &DeviceBuffer, y: &DeviceBuffer) -> Result<()> {
         let (e, pairs, dtype) = (&self.op.experts, self.pairs, self.dtype());
         let (up, down) = (Matrices::of(&e.up)?, Matrices::of(&e.down)?);
-        let selected = Call::room(&self.x, pairs, DType::U32)?;
-        let probabilities = Call::room(&self.x, pairs, DType::F32)?;
-        let hidden = Call::room(&self.x, pairs * self.inner, dtype)?;
+        let selected = Call::alloc(&self.x, pairs, DType::U32)?;
+        let probabilities = Call::alloc(&self.x, pairs, DType::F32)?;
+        let hidden = Call::alloc(&self.x, pairs * self.inner, dtype)?;
         let room = if self.experts() <= 128 { 128 } else { MAX_EXPERTS };
-        let in_runs = up.in_runs && self.x.in_sixteens()?;
+        let in_runs = up.in_runs && self.x.is_16_byte_aligned()?;
         let warps = 8;
         let columns = warps * if e.gated { ROWS / 2 } else { ROWS };
         let kernel = up.kernel("up", (FEW_PAIRS, format!("experts_up_{}_{room}_{dtype}", kind(in_runs))));
@@ -195,8 +195,8 @@ impl Layer<'_> {
             .made(&hidden)
             .made(&selected)
             .made(&probabilities)
-            .maybe(self.bias.as_ref())
-            .maybe(self.residual.as_ref())
+            .optional_input(self.bias.as_ref())
+            .optional_input(self.residual.as_ref())
             .made(y)
             .numbers(&params![self.n, self.inner, e.top, self.residual_step()?]);
         down.add_weights(call, true, room)?
@@ -205,16 +205,16 @@ impl Layer<'_> {
 
     fn run_many_pairs(&self, logits: &DeviceBuffer, y: &DeviceBuffer) -> Result<()> {
         let (e, tokens, pairs, dtype) = (&self.op.experts, self.rows.rows, self.pairs, self.dtype());
-        let selected = Call::room(&self.x, pairs, DType::U32)?;
-        let probabilities = Call::room(&self.x, pairs, DType::F32)?;
+        let selected = Call::alloc(&self.x, pairs, DType::U32)?;
+        let probabilities = Call::alloc(&self.x, pairs, DType::F32)?;
         Call::new(&self.x, &Kernel::new(ROUTING, "experts_choose"))?
             .made(logits)
             .made(&selected)
             .made(&probabilities)
             .numbers(&params![tokens, self.experts(), e.top, e.renormalised])
             .run(Grid::of(tokens.div_ceil(4), 4 * 32))?;
-        let starts = Call::room(&self.x, self.experts() + 1, DType::U32)?;
-        let sorted = Call::room(&self.x, pairs, DType::U32)?;
+        let starts = Call::alloc(&self.x, self.experts() + 1, DType::U32)?;
+        let sorted = Call::alloc(&self.x, pairs, DType::U32)?;
         Call::new(&self.x, &Kernel::new(ROUTING, "experts_sort"))?
             .made(&selected)
             .made(&starts)
@@ -222,20 +222,20 @@ impl Layer<'_> {
             .u32(pairs)
             .run(Grid::of(self.experts() + 1, pairs.next_multiple_of(32).min(1024)))?;
 
-        let hidden = Call::room(&self.x, pairs * self.inner, dtype)?;
-        let parts = Call::room(&self.x, pairs * self.n, dtype)?;
+        let hidden = Call::alloc(&self.x, pairs * self.inner, dtype)?;
+        let parts = Call::alloc(&self.x, pairs * self.n, dtype)?;
         self.tiles(&Projection { weights: &e.up, inner: None, y: &hidden }, &starts, &sorted)?;
         self.tiles(&Projection { weights: &e.down, inner: Some(&hidden), y: &parts }, &starts, &sorted)?;
 
         let bias = self.bias.as_ref().is_none_or(|b| b.start.is_multiple_of(self.run));
-        let residual = self.residual.as_ref().map_or(Ok(true), |r| r.in_sixteens())?;
+        let residual = self.residual.as_ref().map_or(Ok(true), |r| r.is_16_byte_aligned())?;
         let in_runs = self.n.is_multiple_of(self.run) && bias && residual;
         let run = if in_runs { self.run } else { 1 };
         Call::new(&self.x, &Kernel::new(ROUTING, format!("experts_sum_{}_{dtype}", kind(in_runs))))?
             .made(&parts)
             .made(&probabilities)
-            .maybe(self.bias.as_ref())
-            .maybe(self.residual.as_ref())
+            .optional_input(self.bias.as_ref())
+            .optional_input(self.residual.as_ref())
             .made(y)
             .numbers(&params![self.n, e.top, self.residual_step()?])
             .run(Grid::along(tokens, self.n / run))
@@ -247,7 +247,7 @@ impl Layer<'_> {
         let (is_up, matrices) = (projection.inner.is_none(), Matrices::of(projection.weights)?);
         let is_gated = is_up && e.gated;
         let (n, k) = if is_up { (self.inner, self.n) } else { (self.n, self.inner) };
-        let in_runs = matrices.in_runs && (!is_up || self.x.in_sixteens()?);
+        let in_runs = matrices.in_runs && (!is_up || self.x.is_16_byte_aligned()?);
         let (kernel, tall, wide) = if matrices.quant.is_some() {
             (matrices.kernel("tile", (TILE, String::new())), TALL_IN_BLOCKS, WIDE)
         } else if self.dtype() == DType::F32 {

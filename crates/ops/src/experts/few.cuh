@@ -1,7 +1,7 @@
 // Shared parts of the products of few pairs of token and expert, for all weight formats: the
 // beginning of `up` and the end of `down`.
 #pragma once
-#include "experts/choose.cuh"
+#include "experts/top_k.cuh"
 
 // Rows of a matrix that a warp of `up` and a block of `down` reads at once.
 constexpr uint R = 4;

@@ -4,7 +4,7 @@
 // This file has what surrounds the products: the router's logits, the selection, the sorting of
 // pairs of token and expert by expert, and the sum. Products of few pairs are in `few.cu`, those of
 // many in `tile.cu`.
-#include "experts/choose.cuh"
+#include "experts/top_k.cuh"
 
 struct Routing {
     uint tokens, n, step, experts;

@@ -32,8 +32,8 @@ pub(super) fn run(op: &ExpertsOp) -> Result<candle_core::Tensor> {
     let (e, x, dtype) = (&op.experts, View::of(&op.x)?, op.x.dtype());
     let (n, inner, tokens) = (e.up[0].k(), e.down[0].k(), x.rows()?.rows);
     let routing = Routing::route(op, &x)?;
-    let hidden = Call::room(&x, routing.pairs * inner, dtype)?;
-    let parts = Call::room(&x, routing.pairs * n, dtype)?;
+    let hidden = Call::alloc(&x, routing.pairs * inner, dtype)?;
+    let parts = Call::alloc(&x, routing.pairs * n, dtype)?;
     routing.multiply(op, &Projection { weights: &e.up, n: inner, inner: None, y: &hidden })?;
     routing.multiply(op, &Projection { weights: &e.down, n, inner: Some(&hidden), y: &parts })?;
 
@@ -43,7 +43,7 @@ pub(super) fn run(op: &ExpertsOp) -> Result<candle_core::Tensor> {
     // As `Adding` in the kernel.
     let shape = params![n, e.top, stride];
     let flags = KernelFlags { bias: bias.is_some(), residual: residual.is_some(), ..KernelFlags::default() };
-    let y = Call::room(&x, tokens * n, dtype)?;
+    let y = Call::alloc(&x, tokens * n, dtype)?;
     let threads = n.next_multiple_of(32).min(256);
     Call::new(&x, &flags.kernel(format!("experts_sum_{dtype}")))?
         .made(&parts)
@@ -103,8 +103,8 @@ impl Routing {
     fn route(op: &ExpertsOp, x: &View) -> Result<Routing> {
         let (e, rows, router) = (&op.experts, x.rows()?, View::whole(&op.experts.router)?);
         let (experts, pairs) = (e.up.len(), rows.rows * e.top);
-        let selected = Call::room(x, pairs, DType::U32)?;
-        let probabilities = Call::room(x, pairs, DType::F32)?;
+        let selected = Call::alloc(x, pairs, DType::U32)?;
+        let probabilities = Call::alloc(x, pairs, DType::F32)?;
         // As `Routing` in the kernel.
         let shape = params![rows.rows, rows.cols, rows.stride, experts, e.top, e.renormalised];
         // Several tokens share each read of the router.
@@ -121,7 +121,7 @@ impl Routing {
         let order = if pairs <= experts.max(8) {
             None
         } else {
-            let (starts, sorted) = (Call::room(x, experts + 1, DType::U32)?, Call::room(x, pairs, DType::U32)?);
+            let (starts, sorted) = (Call::alloc(x, experts + 1, DType::U32)?, Call::alloc(x, pairs, DType::U32)?);
             Call::new(x, &KernelFlags::default().kernel("experts_sort".into()))?
                 .made(&selected)
                 .result(&starts)

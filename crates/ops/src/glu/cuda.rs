@@ -11,7 +11,7 @@ const BINARY: Binary = binary!("glu");
 pub(super) fn run(op: &GluOp) -> Result<candle_core::Tensor> {
     let x = View::of(&op.x)?;
     let (rows, n, dtype) = (x.rows()?, op.half(), op.x.dtype());
-    let y = Call::room(&x, rows.rows * n, dtype)?;
+    let y = Call::alloc(&x, rows.rows * n, dtype)?;
     let run = 16 / dtype.size();
     let in_runs = [n, rows.stride, x.start].iter().all(|i| i.is_multiple_of(run));
     let (kind, run) = if in_runs { ("runs", run) } else { ("odd", 1) };

@@ -10,7 +10,7 @@ const SOURCE: &str = kernels!();
 pub(super) fn run(op: &GluOp) -> Result<candle_core::Tensor> {
     let x = View::of(&op.x)?;
     let (rows, n) = (x.rows()?, op.half());
-    let y = Call::room(&x, rows.rows * n, op.x.dtype())?;
+    let y = Call::alloc(&x, rows.rows * n, op.x.dtype())?;
     let kernel =
         Kernel::new(SOURCE, format!("glu_{}", op.x.dtype())).number(op.activation as u16).flag(op.gate == Gate::Second);
     // The fields of `Halves` in the kernel.

@@ -18,7 +18,7 @@ pub(super) fn run(op: &KvWriteOp) -> Result<candle_core::Tensor> {
 /// Rotates the queries, which it returns, and the keys; writes keys and values to the cache.
 pub(crate) fn rotary_kv_write(op: &KvWriteOp, rotary: &RotaryQueries<'_>) -> Result<candle_core::Tensor> {
     let q = View::of(rotary.q)?;
-    let y = Call::room(&q, q.elements(), rotary.q.dtype())?;
+    let y = Call::alloc(&q, q.elements(), rotary.q.dtype())?;
     launch(op, Some(&RotaryArgs::of(rotary, &q, &y)?))?;
     y.tensor(rotary.q.dims())
 }
@@ -70,12 +70,15 @@ fn launch(op: &KvWriteOp, rotary: Option<&RotaryArgs<'_>>) -> Result<()> {
     let kernel = Kernel::new(BINARY, format!("kv_write_{kind}_{}_in_{}", k.dtype(), op.cache[0].format()));
     let call = Call::new(&k, &kernel)?;
     let call = keys.iter().zip(&values).fold(call, |call, (keys, values)| call.changed(keys).changed(values));
-    let call = call.maybe(rotary.map(|rotary| rotary.q)).input(&k).input(&v);
-    let call = call.maybe(rotary.map(|rotary| &rotary.positions));
-    let call = call.maybe(rotary.map(|rotary| &rotary.cosines)).maybe(rotary.map(|rotary| &rotary.sines)).input(&rows);
+    let call = call.optional_input(rotary.map(|rotary| rotary.q)).input(&k).input(&v);
+    let call = call.optional_input(rotary.map(|rotary| &rotary.positions));
+    let call = call
+        .optional_input(rotary.map(|rotary| &rotary.cosines))
+        .optional_input(rotary.map(|rotary| &rotary.sines))
+        .input(&rows);
     let call = match rotary {
         Some(rotary) => call.made(rotary.y),
-        None => call.maybe(None),
+        None => call.optional_input(None),
     };
     let call = call.numbers(&params![of_q.heads, heads, size]);
     let call = strides.as_flattened().iter().fold(call, |call, step| call.u32(*step));

@@ -4,7 +4,7 @@
 //
 // A row beyond the cache, which callers must not send, is not written: it would overwrite other
 // data.
-#include "rotary/turn.cuh"
+#include "rotary/rotate.cuh"
 
 struct Heads {
     // Heads of queries (0 unless they are rotated), and heads of keys and of values; elements of

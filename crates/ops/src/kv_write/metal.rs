@@ -17,7 +17,7 @@ pub(super) fn run(op: &KvWriteOp) -> Result<candle_core::Tensor> {
 /// Rotates the queries, which it returns, and the keys; writes keys and values to the cache.
 pub(crate) fn rotary_kv_write(op: &KvWriteOp, rotary: &RotaryQueries<'_>) -> Result<candle_core::Tensor> {
     let q = View::of(rotary.q)?;
-    let y = Call::room(&q, q.elements(), rotary.q.dtype())?;
+    let y = Call::alloc(&q, q.elements(), rotary.q.dtype())?;
     launch(op, Some((rotary, &y)))?;
     y.tensor(rotary.q.dims())
 }

@@ -12,7 +12,7 @@ pub(super) fn run(op: &L2NormOp) -> Result<candle_core::Tensor> {
     let rows = x.rows()?;
     let (n, rows, stride) = (rows.cols, rows.rows, rows.stride);
     let kernel = Kernel::new(SOURCE, format!("l2_norm_{}", op.x.dtype())).flag(Grid::is_short(n));
-    let y = Call::room(&x, rows * n, op.x.dtype())?;
+    let y = Call::alloc(&x, rows * n, op.x.dtype())?;
     // The fields of `Row` in the kernel.
     let params = params![n, rows, stride, MIN_NORM];
     let call = Call::new(&x, &kernel)?;

@@ -30,12 +30,12 @@ pub(super) fn run(op: &LayerNormOp) -> Result<candle_core::Tensor> {
         "long" => Grid::of(rows, n.div_ceil(4).next_multiple_of(32).min(1024)),
         _ => Grid::of(rows.div_ceil(WARPS), 32 * WARPS),
     };
-    let y = Call::room(&x, rows * n, op.x.dtype())?;
+    let y = Call::alloc(&x, rows * n, op.x.dtype())?;
     Call::new(&x, &Kernel::new(BINARY, format!("layer_norm_{kind}_{}", op.x.dtype())))?
         .input(&x)
-        .maybe(residual.as_ref())
+        .optional_input(residual.as_ref())
         .input(&w)
-        .maybe(bias.as_ref())
+        .optional_input(bias.as_ref())
         .made(&y)
         .numbers(&params![rows, n, lines.heads])
         .numbers(&params![lines.token, lines.head, added.token, added.head])

@@ -16,7 +16,7 @@ pub(super) fn run(op: &LayerNormOp) -> Result<candle_core::Tensor> {
     let (n, rows) = (lines.size, lines.tokens * lines.heads);
     let kernel =
         Kernel::new(SOURCE, format!("layer_norm_{}", op.x.dtype())).flag(residual.is_some()).flag(bias.is_some());
-    let y = Call::room(&x, rows * n, op.x.dtype())?;
+    let y = Call::alloc(&x, rows * n, op.x.dtype())?;
     // The fields of `Row` in the kernel.
     let params =
         params![n, lines.heads, lines.head, lines.token, added.head, added.token, w.elements() / n, op.norm.eps];

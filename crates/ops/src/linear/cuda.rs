@@ -98,7 +98,7 @@ pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
     let bias = op.bias.as_ref().map(View::whole).transpose()?;
     let residual = op.residual.as_ref().map(View::of).transpose()?;
     let (rows, width) = (x.rows()?.rows, op.weight.n);
-    let y = Call::room(&x, rows * width, op.x.dtype())?;
+    let y = Call::alloc(&x, rows * width, op.x.dtype())?;
     let (mut first, mut in_8_bits) = (0, None);
     for part in op.weight.parts.iter().filter(|_| rows > 0) {
         let columns = first..first + part.n;
@@ -131,7 +131,7 @@ impl Normed {
         let is_for_it = NORMED_WIDTHS.contains(&n) && k > 64 && op.activation == Activation::None && dtype.size() == 2;
         let Some(w) = op.weight.only_rows().filter(|w| is_for_it && w.dtype() == dtype) else { return Ok(None) };
         let (x, w, residual) = (View::of(&op.x)?, View::whole(w)?, View::of(residual)?);
-        let is_aligned = x.in_sixteens()? && w.in_sixteens()? && residual.in_sixteens()?;
+        let is_aligned = x.is_16_byte_aligned()? && w.is_16_byte_aligned()? && residual.is_16_byte_aligned()?;
         // A row that is wider than a tile takes two tiles, side by side.
         let down = NORMED_TILE[0] * NORMED_CLUSTER * NORMED_TILE[1] / n;
         let (tiles, clusters) = (x.rows()?.rows.div_ceil(down), x.processors() / NORMED_CLUSTER);
@@ -144,18 +144,18 @@ impl Normed {
         let (norm_weight, norm_bias, eps) = norm.parts();
         let [bias, norm_bias] = [op.bias.as_ref(), norm_bias].map(|t| t.map(View::whole).transpose());
         let (rows, n, dtype) = (self.x.rows()?.rows, op.weight.n, op.x.dtype());
-        let y = Call::room(&self.x, rows * n, dtype)?;
+        let y = Call::alloc(&self.x, rows * n, dtype)?;
         let kernel = Kernel::new(NORMED, format!("linear_normed_{n}_{dtype}")).shared(NORMED_SHARED);
         Call::new(&self.x, &kernel)?
             .map(self.x.map(COPY_ROWS[0])?)
             .map(self.w.map(COPY_ROWS[1])?)
             .map(self.residual.map(COPY_ROWS[0])?)
-            .maybe(bias?.as_ref())
+            .optional_input(bias?.as_ref())
             .input(&View::whole(norm_weight)?)
-            .maybe(norm_bias?.as_ref())
+            .optional_input(norm_bias?.as_ref())
             .made(&y)
             .numbers(&params![rows, op.weight.k, eps])
-            .back_and_forth()
+            .alternate_row_order()
             .run(Grid::of(NORMED_CLUSTER * self.tiles.min(self.clusters), NORMED_THREADS))?;
         y.tensor(&op.out().0)
     }
@@ -165,9 +165,9 @@ impl Normed {
 pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
     let (x, n, dtype) = (p.x.rows()?, p.columns.len(), p.x.dtype());
     if x.rows == 1 {
-        let kind = if p.x.in_sixteens()? && w.in_sixteens()? { "one" } else { "one_odd" };
+        let kind = if p.x.is_16_byte_aligned()? && w.is_16_byte_aligned()? { "one" } else { "one_odd" };
         let call = Call::new(p.x, &Kernel::new(BINARY, format!("linear_{kind}_{dtype}")))?;
-        let call = call.input(p.x).input(w).maybe(p.bias).maybe(p.residual).made(p.y);
+        let call = call.input(p.x).input(w).optional_input(p.bias).optional_input(p.residual).made(p.y);
         return p.with_params(call)?.run(Grid::of(n.div_ceil(WARPS), 32 * WARPS));
     }
     let is_for_hopper = is_for_hopper(p, w)?;
@@ -176,8 +176,8 @@ pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
         let kernel = Kernel::new(WIDE, format!("linear_{}_{kind}_{dtype}", config.name)).shared(config.shared);
         let call = Call::new(p.x, &kernel)?.map(p.x.map(COPY_ROWS[0])?).map(w.map(COPY_ROWS[1])?);
         return p
-            .with_params(call.maybe(p.bias).maybe(None).made(p.y))?
-            .back_and_forth()
+            .with_params(call.optional_input(p.bias).optional_input(None).made(p.y))?
+            .alternate_row_order()
             .run(Grid::of(blocks, config.threads));
     }
     // cuBLASLt rounds its sums to the dtype of y before anything but a bias, and its GELU is the
@@ -203,10 +203,10 @@ pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
         };
         let kernel = Kernel::new(HOPPER, format!("linear_hopper_{kind}_{dtype}")).shared(HOPPER_SHARED);
         let call = Call::new(p.x, &kernel)?.map(p.x.map(HOPPER_TILE as u32)?).map(w.map(HOPPER_TILE as u32)?);
-        let call = call.maybe(p.bias).maybe(p.residual).made(p.y);
+        let call = call.optional_input(p.bias).optional_input(p.residual).made(p.y);
         return p.with_params(call)?.run(Grid::of(tiles.min(p.x.processors()), HOPPER_THREADS));
     }
-    let sums = Call::room(p.x, x.rows * n, DType::F32)?;
+    let sums = Call::alloc(p.x, x.rows * n, DType::F32)?;
     blas::multiply(&blas::Product { x: p.x, w, bias: None, y: (&sums, DType::F32), width: n, first: 0 })?;
     let run = 16 / dtype.size();
     let steps = [n, p.width, p.columns.start, p.residual.map_or(Ok(0), |r| r.rows().map(|r| r.stride))?];
@@ -216,7 +216,7 @@ pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
         false => ("then_odd", 1),
     };
     let call = Call::new(p.x, &Kernel::new(BINARY, format!("linear_{kind}_{dtype}")))?;
-    p.with_params_and_stride(call.made(&sums).maybe(p.bias).maybe(p.residual).made(p.y), n)?
+    p.with_params_and_stride(call.made(&sums).optional_input(p.bias).optional_input(p.residual).made(p.y), n)?
         .run(Grid::over((x.rows * n).div_ceil(run)))
 }
 
@@ -251,14 +251,14 @@ fn wide(p: &Product<'_>) -> Result<Option<(WideConfig, usize)>> {
 /// 16 bytes.
 fn is_for_hopper(p: &Product<'_>, w: &View) -> Result<bool> {
     let is_half = p.x.dtype().size() == 2;
-    let aligned = |view: Option<&View>| view.map_or(Ok(true), |view| view.in_sixteens());
+    let aligned = |view: Option<&View>| view.map_or(Ok(true), |view| view.is_16_byte_aligned());
     let whole = p.width.is_multiple_of(8) && p.columns.start.is_multiple_of(8) && p.columns.len().is_multiple_of(8);
     Ok(is_half
         && !HOPPER.is_empty()
         && p.x.is_hopper()
         && whole
-        && p.x.in_sixteens()?
-        && w.in_sixteens()?
+        && p.x.is_16_byte_aligned()?
+        && w.is_16_byte_aligned()?
         && aligned(p.residual)?
         && p.bias.is_none_or(|bias| bias.start.is_multiple_of(8)))
 }

@@ -51,7 +51,7 @@ pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
     let bias = op.bias.as_ref().map(View::whole).transpose()?;
     let residual = op.residual.as_ref().map(View::of).transpose()?;
     let (rows, width) = (x.rows()?.rows, op.weight.n);
-    let y = Call::room(&x, rows * width, op.x.dtype())?;
+    let y = Call::alloc(&x, rows * width, op.x.dtype())?;
     let mut first = 0;
     for part in &*op.weight.parts {
         let columns = first..first + part.n;

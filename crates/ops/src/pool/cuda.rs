@@ -3,7 +3,7 @@
 use super::{PoolOp, Pooling};
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::launch::params;
-use crate::replay::Given;
+use crate::replay::BatchLayout;
 use crate::segments::Lengths;
 use crate::{DType, Result};
 
@@ -25,15 +25,15 @@ pub(super) fn run(op: &PoolOp) -> Result<candle_core::Tensor> {
                 Pooling::Cls | Pooling::LastToken => 0,
             }
     });
-    let y = Call::room(&x, sequences * modes * rows.cols, DType::F32)?;
+    let y = Call::alloc(&x, sequences * modes * rows.cols, DType::F32)?;
     let words = words(op.segments.lengths(op.scope), &op.skip, &op.modes);
     // A few tokens per warp: with fewer, synchronization would cost more than the reads.
     let warps = if needs == 0 { 1 } else { op.segments.bound(op.scope).div_ceil(AHEAD).clamp(1, MAX_WARPS) };
     let (kind, run) = if x.in_fours()? { ("fours", 4) } else { ("odd", 1) };
     let call = Call::new(&x, &Kernel::new(BINARY, format!("pool_{kind}_{}", op.x.dtype())))?.input(&x);
-    let is_given = |given: &Given| op.segments.is(&given.segments) && op.skip == given.skips;
+    let is_given = |given: &BatchLayout| op.segments.is(&given.segments) && op.skip == given.skips;
     let (captured_modes, scope, bound) = (op.modes.clone(), op.scope, op.segments.bound(op.scope));
-    let recompute = move |given: &Given| {
+    let recompute = move |given: &BatchLayout| {
         let is_alike = given.segments.bound(scope) == bound;
         is_alike.then(|| self::words(given.segments.lengths(scope), &given.skips, &captured_modes))
     };

@@ -18,7 +18,7 @@ pub(super) fn run(op: &PoolOp) -> Result<candle_core::Tensor> {
         .flag(has(&[Pooling::Mean, Pooling::MeanSqrtLen]))
         .flag(has(&[Pooling::WeightedMean]))
         .flag(has(&[Pooling::Max]));
-    let y = Call::room(&x, sequences * modes * rows.cols, DType::F32)?;
+    let y = Call::alloc(&x, sequences * modes * rows.cols, DType::F32)?;
     // The fields of `Columns` in the kernel.
     let params = params![rows.cols, rows.stride, modes];
     // The fields of `Sequence` in the kernel.

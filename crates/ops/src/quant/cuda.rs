@@ -49,10 +49,10 @@ pub(crate) fn number(dtype: DType) -> usize {
     }
 }
 
-/// Quantizes rows of x to 8 bits: see `rounded.cuh`. Rows must be multiples of 32 elements.
+/// Quantizes rows of x to 8 bits: see `activations_q8.cuh`. Rows must be multiples of 32 elements.
 fn rounded(x: &View) -> Result<DeviceBuffer> {
     let rows = x.rows()?;
-    let quantized = Call::room(x, activation_bytes(rows.rows, rows.cols), DType::U8)?;
+    let quantized = Call::alloc(x, activation_bytes(rows.rows, rows.cols), DType::U8)?;
     Call::new(x, &Kernel::new(BINARY, format!("quant_round_{}", x.dtype())))?
         .input(x)
         .made(&quantized)
@@ -95,7 +95,7 @@ pub(crate) fn multiply(
     let launch = |binary: Binary, kind: &str| -> Result<Call> {
         let call = Call::new(p.x, &Kernel::new(binary, format!("quant_{kind}_{quant}")))?;
         let call = call.made(in_8_bits).input(blocks).table(codes(quant))?;
-        let call = call.maybe(p.bias).maybe(p.residual).made(p.y);
+        let call = call.optional_input(p.bias).optional_input(p.residual).made(p.y);
         Ok(p.with_params(call)?.u32(w.cols).u32(number(p.x.dtype())))
     };
     let (kind, (tall, wide), threads) = match x.rows {
@@ -128,11 +128,12 @@ pub(crate) fn multiply(
 fn multiply_as_floats(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<()> {
     let (k, dtype) = (p.x.rows()?.cols, p.x.dtype());
     let most = (DEQUANTIZE_BYTES / (k * dtype.size()).max(1)).max(1);
-    let floats = Call::room(p.x, most.min(p.columns.len()) * k, dtype)?;
+    let floats = Call::alloc(p.x, most.min(p.columns.len()) * k, dtype)?;
     for first in (0..p.columns.len()).step_by(most) {
         let n = most.min(p.columns.len() - first);
         let call = Call::new(p.x, &Kernel::new(BINARY, format!("quant_rows_{quant}")))?.input(blocks);
-        let call = call.table(codes(quant))?.maybe(None).maybe(None).maybe(None).made(&floats);
+        let call =
+            call.table(codes(quant))?.optional_input(None).optional_input(None).optional_input(None).made(&floats);
         call.numbers(&params![n, k, p.columns.len(), blocks.rows()?.cols, 0, 0, number(dtype), 1.0, first])
             .run(Grid::over(n * k / 32))?;
         let begin = p.columns.start + first;
@@ -153,13 +154,13 @@ pub(crate) fn look_up(
 ) -> Result<DeviceBuffer> {
     checked(quant, blocks, k)?;
     let (w, table) = (blocks.rows()?, also.map(|(table, _)| table.rows()).transpose()?);
-    let y = Call::room(like, ids.elements() * k, like.dtype())?;
+    let y = Call::alloc(like, ids.elements() * k, like.dtype())?;
     Call::new(blocks, &Kernel::new(BINARY, format!("quant_rows_{quant}")))?
         .input(blocks)
         .table(codes(quant))?
         .input(ids)
-        .maybe(also.map(|(table, _)| table))
-        .maybe(also.map(|(_, places)| places))
+        .optional_input(also.map(|(table, _)| table))
+        .optional_input(also.map(|(_, places)| places))
         .made(&y)
         .numbers(&params![ids.elements(), k, w.rows, w.cols])
         .numbers(&params![table.map_or(0, |t| t.rows), table.map_or(0, |t| t.stride)])

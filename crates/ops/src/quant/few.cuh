@@ -5,7 +5,7 @@
 // few to fill the card otherwise.
 #pragma once
 #include "quant/formats.cuh"
-#include "quant/rounded.cuh"
+#include "quant/activations_q8.cuh"
 
 constexpr uint FEW_WARPS = 4;
 

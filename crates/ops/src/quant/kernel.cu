@@ -1,7 +1,7 @@
 // Quantizes activations to 8 bits for products with quantized weights, and dequantizes rows of
 // blocks to floats.
 #include "quant/formats.cuh"
-#include "quant/rounded.cuh"
+#include "quant/activations_q8.cuh"
 
 // The scale of 32 elements is the largest divided by 127. Eight lanes have 32 elements, four each.
 template <typename T> __device__ void round_rows(const T *x, uint8_t *to, uint rows, uint k, uint x_step, uint fours) {

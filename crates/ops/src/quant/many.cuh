@@ -6,7 +6,7 @@
 #pragma once
 #include "launch/cuda/mma.cuh"
 #include "quant/formats.cuh"
-#include "quant/rounded.cuh"
+#include "quant/activations_q8.cuh"
 
 // Converts integers below 2²² to float: a sum that starts with these bits is, as a float, 1.5 · 2²³
 // larger than its value.

@@ -64,7 +64,7 @@ pub(crate) fn look_up(
     if quant.bytes(k) != Some(w.cols) {
         return Err(Error::call("embed", format!("rows of {k} elements do not fit {} bytes of {quant}", w.cols)));
     }
-    let y = Call::room(like, ids.elements() * k, like.dtype())?;
+    let y = Call::alloc(like, ids.elements() * k, like.dtype())?;
     let parts = ids.elements() * k / 16;
     // The fields of `Lookup` in the kernel.
     let params =

@@ -33,6 +33,7 @@ pub(crate) use product::{Split, multiply};
 pub(crate) use quantize::{q8_0_apart, quantize};
 pub(crate) use random_blocks::make_scales_finite;
 
+use crate::DType;
 use crate::{Device, Error, Result};
 use std::fmt;
 use std::str::FromStr;

@@ -7,7 +7,7 @@
 //! kernels as [`DynamicParam`]s. Other callers read them by [`PerBatch::observe`], which marks a
 //! running capture as untracked: the pass then runs launch by launch.
 
-use super::Given;
+use super::BatchLayout;
 use crate::ladder::{Ladder, Mode, capture};
 use crate::launch::cuda::graph::GraphParams;
 use crate::{Error, Result};
@@ -76,7 +76,7 @@ pub(super) struct DynamicParam {
 }
 
 /// The words for another batch; None if that batch needs a different launch.
-pub(crate) type Recompute = Box<dyn Fn(&Given) -> Option<Vec<u32>>>;
+pub(crate) type Recompute = Box<dyn Fn(&BatchLayout) -> Option<Vec<u32>>>;
 
 /// What the thread does for a CUDA graph. Part of the ladder's context: see [`Mode::Capture`].
 #[derive(Default)]
@@ -99,7 +99,7 @@ pub(crate) struct Upload {
 
 pub(crate) struct PassCapture {
     pub(super) graph_params: Rc<GraphParams>,
-    pub(super) given: Given,
+    pub(super) given: BatchLayout,
     pub(super) dynamic: Vec<DynamicParam>,
     pub(super) words: usize,
     /// Whether the stream is capturing. From then on there may be no new parameter and no
@@ -112,7 +112,7 @@ pub(crate) struct PassCapture {
 
 impl PassCapture {
     /// For a batch whose uploaded arrays take `words` words.
-    pub(super) fn new(graph_params: Rc<GraphParams>, given: Given, words: usize) -> PassCapture {
+    pub(super) fn new(graph_params: Rc<GraphParams>, given: BatchLayout, words: usize) -> PassCapture {
         let dynamic = Vec::new();
         PassCapture {
             graph_params,
@@ -203,9 +203,9 @@ pub(crate) fn upload(values: &[u32]) -> Option<Result<candle_core::Tensor>> {
 /// words for every batch.
 #[cfg_attr(not(cuda), allow(dead_code, reason = "only CUDA captures graphs"))]
 pub(crate) fn dynamic_param(
-    is_given: impl FnOnce(&Given) -> bool,
-    key: impl FnOnce(&Given) -> String,
-    recompute: impl FnOnce(&Given) -> Recompute,
+    is_given: impl FnOnce(&BatchLayout) -> bool,
+    key: impl FnOnce(&BatchLayout) -> String,
+    recompute: impl FnOnce(&BatchLayout) -> Recompute,
 ) -> Option<Result<u64>> {
     let add = |pass: &mut PassCapture| {
         if !is_given(&pass.given) {

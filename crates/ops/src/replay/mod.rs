@@ -5,7 +5,7 @@
 //! would make exactly the same launches: the same kernels, over the same buffers, with the same
 //! numbers. So everything that differs between batches is in one array of words, the graph's
 //! parameters: ids and positions, which are uploaded with the batch, and arrays that describe the
-//! sequences to kernels, which a replay recomputes from [`Given`]. A replay writes the parameters
+//! sequences to kernels, which a replay recomputes from [`BatchLayout`]. A replay writes the parameters
 //! on the host, then the device copies them and runs the graph.
 //!
 //! A capture ends, and the pass runs launch by launch, when something happens that a CUDA graph
@@ -55,7 +55,7 @@ const MAX_SEQUENCES: usize = 32;
 
 /// What dynamic parameters are computed from, besides the arrays uploaded with the batch.
 #[derive(Clone, Debug)]
-pub struct Given {
+pub struct BatchLayout {
     /// The segments of the sequences.
     pub segments: Segments,
     /// Their keys, for each kind of attention: a decoder attends to its own tokens and to those of
@@ -94,7 +94,7 @@ pub fn most_tokens(device: Device) -> Option<usize> {
 }
 
 /// Bytes that a plan reserves for graphs, if the largest pass holds `largest` bytes at once.
-pub fn planned(largest: u64) -> u64 {
+pub fn reserved_bytes(largest: u64) -> u64 {
     largest.saturating_mul(RESERVE_FACTOR)
 }
 
@@ -107,16 +107,16 @@ pub trait Pass {
     /// Uploads the batch.
     fn batch(&self, fill: Option<Fill>) -> Result<Self::Batch, Self::Error>;
     /// What its dynamic parameters are computed from.
-    fn given(&self, batch: &Self::Batch) -> Given;
+    fn given(&self, batch: &Self::Batch) -> BatchLayout;
     /// Runs the model.
     fn forward(&self, batch: &Self::Batch) -> Result<Vec<Tensor>, Self::Error>;
 }
 
 /// The batch and the results of a pass.
-pub type Ran<P> = (<P as Pass>::Batch, Vec<Tensor>);
+pub type PassOutput<P> = (<P as Pass>::Batch, Vec<Tensor>);
 
 /// Runs a pass launch by launch, without a graph.
-pub fn run<P: Pass>(pass: &P) -> Result<Ran<P>, P::Error> {
+pub fn run<P: Pass>(pass: &P) -> Result<PassOutput<P>, P::Error> {
     let batch = pass.batch(None)?;
     let results = pass.forward(&batch)?;
     Ok((batch, results))
@@ -152,7 +152,7 @@ impl GraphCache {
     /// Runs a pass: replays a graph if one fits; captures one when a shape occurs for the second
     /// time. `kind` distinguishes passes that do different work on batches of the same shape.
     /// Results are valid until the next pass.
-    pub fn replay<P: Pass>(&self, pass: &P, kind: u32, fill: Option<Fill>) -> Result<Ran<P>, P::Error> {
+    pub fn replay<P: Pass>(&self, pass: &P, kind: u32, fill: Option<Fill>) -> Result<PassOutput<P>, P::Error> {
         let replayed = self.0.as_ref().map(|graphs| graphs.borrow_mut().replay(pass, kind, fill)).transpose()?;
         replayed.flatten().map_or_else(|| run(pass), Ok)
     }
@@ -180,7 +180,7 @@ struct CapturedPass {
 
 impl CapturedPass {
     /// The words of its dynamic parameters for this batch; None if the graph does not fit.
-    fn recompute(&self, shape: &Shape, given: &Given) -> Option<Vec<Vec<u32>>> {
+    fn recompute(&self, shape: &Shape, given: &BatchLayout) -> Option<Vec<Vec<u32>>> {
         let one = |param: &DynamicParam| (param.recompute)(given).filter(|words| words.len() == param.len);
         (self.shape == *shape).then(|| self.dynamic.iter().map(one).collect()).flatten()
     }
@@ -205,7 +205,7 @@ impl Graphs {
         Graphs { params, ladder, reserved, captured: Vec::new(), shapes: Vec::new() }
     }
 
-    fn replay<P: Pass>(&mut self, pass: &P, kind: u32, fill: Option<Fill>) -> Result<Option<Ran<P>>, P::Error> {
+    fn replay<P: Pass>(&mut self, pass: &P, kind: u32, fill: Option<Fill>) -> Result<Option<PassOutput<P>>, P::Error> {
         // The device must have copied the parameters of the last pass before they are overwritten.
         self.params.wait()?;
         let upload = Upload { params: self.params.clone(), lengths: Vec::new(), words: 0 };
@@ -240,7 +240,7 @@ impl Graphs {
         &mut self,
         forward: impl Fn() -> Result<Vec<Tensor>, E>,
         shape: &Shape,
-        given: &Given,
+        given: &BatchLayout,
         words: usize,
     ) -> bool {
         let Some(known) = self.shapes.iter().position(|(known, _)| known == shape) else {
@@ -278,7 +278,7 @@ impl Graphs {
         &self,
         forward: impl Fn() -> Result<Vec<Tensor>, E>,
         shape: &Shape,
-        given: &Given,
+        given: &BatchLayout,
         words: usize,
     ) -> Option<CapturedPass> {
         let _here = self.ladder.clone().enter();

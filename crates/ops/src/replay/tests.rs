@@ -26,9 +26,9 @@ fn passes_run_directly_without_graph_support() {
             assert!(fill.is_none());
             Tensor::from_u32(&self.0, &Place::cpu())
         }
-        fn given(&self, _: &Tensor) -> Given {
+        fn given(&self, _: &Tensor) -> BatchLayout {
             let segments = Segments::new(&[self.0.len()]).unwrap();
-            Given { keys: vec![segments.clone().into()], segments, skips: Vec::new() }
+            BatchLayout { keys: vec![segments.clone().into()], segments, skips: Vec::new() }
         }
         fn forward(&self, batch: &Tensor) -> Result<Vec<Tensor>> {
             Ok(vec![batch.clone()])
@@ -64,8 +64,8 @@ mod captures {
             assert_eq!(segments.observe().range(0).len(), self.lengths[0]);
             Ok(segments)
         }
-        fn given(&self, segments: &Segments) -> Given {
-            Given { segments: segments.clone(), keys: vec![segments.clone().into()], skips: Vec::new() }
+        fn given(&self, segments: &Segments) -> BatchLayout {
+            BatchLayout { segments: segments.clone(), keys: vec![segments.clone().into()], skips: Vec::new() }
         }
         fn forward(&self, segments: &Segments) -> Result<Vec<Tensor>> {
             (self.forward)(segments).map(|()| Vec::new())
@@ -127,7 +127,7 @@ mod captures {
 
     fn pass_capture() -> PassCapture {
         let segments = Segments::new(&[3, 1]).unwrap();
-        let given = Given { keys: vec![segments.clone().into()], segments, skips: Vec::new() };
+        let given = BatchLayout { keys: vec![segments.clone().into()], segments, skips: Vec::new() };
         PassCapture::new(Rc::new(GraphParams::default()), given, 0)
     }
 
@@ -149,7 +149,7 @@ mod captures {
     fn dynamic_params_are_shared_by_key_and_fixed_during_capture() {
         let lengths = |key: &'static str| {
             let recompute =
-                |given: &Given| Some(given.segments.lengths(op_scope()).iter().map(|r| r.len() as u32).collect());
+                |given: &BatchLayout| Some(given.segments.lengths(op_scope()).iter().map(|r| r.len() as u32).collect());
             capture::dynamic_param(|_| true, |_| key.into(), |_| Box::new(recompute))
         };
         assert!(lengths("a").is_none(), "nothing is captured");

@@ -17,11 +17,11 @@ pub(super) fn run(op: &RmsNormOp) -> Result<candle_core::Tensor> {
     let steps = [n, lines.token, lines.head, added.token, added.head];
     let in_runs = starts.iter().chain(&steps).all(|i| i.is_multiple_of(run));
     let (kind, grid) = rows::kind(rows, n, op.x.dtype(), in_runs);
-    let y = Call::room(&x, rows * n, op.x.dtype())?;
+    let y = Call::alloc(&x, rows * n, op.x.dtype())?;
     Call::new(&x, &Kernel::new(BINARY, format!("rms_norm_{kind}_{}", op.x.dtype())))?
         .input(&x)
         .input(&w)
-        .maybe(residual.as_ref())
+        .optional_input(residual.as_ref())
         .made(&y)
         .numbers(&params![rows, n, lines.heads])
         .numbers(&params![lines.token, lines.head, added.token, added.head])

@@ -16,7 +16,7 @@ pub(super) fn run(op: &RmsNormOp) -> Result<candle_core::Tensor> {
         .flag(Grid::is_short(n))
         .flag(op.norm.from_one)
         .flag(residual.is_some());
-    let y = Call::room(&x, rows * n, op.x.dtype())?;
+    let y = Call::alloc(&x, rows * n, op.x.dtype())?;
     // The fields of `Row` in the kernel.
     let params = params![n, rows, lines.heads, lines.head, lines.token, added.head, added.token, op.norm.eps];
     let call = Call::new(&x, &kernel)?;

@@ -3,7 +3,7 @@
 //
 // A thread has N neighbours of the first half and their partners, or N that are copied, so that
 // each element is read once, 16 bytes at a time. Where heads or halves are not whole runs, N is 1.
-#include "rotary/turn.cuh"
+#include "rotary/rotate.cuh"
 
 struct Heads {
     uint heads, size;

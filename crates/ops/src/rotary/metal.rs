@@ -17,7 +17,7 @@ pub(super) fn run(op: &RotaryOp) -> Result<candle_core::Tensor> {
     // As `Heads` in the kernel.
     let shape =
         params![layout.heads, layout.size, layout.token, layout.head, table.cols, table.rows, pair_threads, threads];
-    let y = Call::room(&x, layout.tokens * layout.heads * layout.size, op.x.dtype())?;
+    let y = Call::alloc(&x, layout.tokens * layout.heads * layout.size, op.x.dtype())?;
     let kernel = Kernel::new(SOURCE, format!("rotary_{}", op.x.dtype()));
     Call::new(&x, &kernel)?
         .input(&x)

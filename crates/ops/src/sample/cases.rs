@@ -7,7 +7,7 @@ use super::{SamplingParams, reference, sample};
 use crate::DType;
 use crate::case::{Case, Input, Tolerance, ids};
 
-const PLAIN: SamplingParams = SamplingParams { temperature: 1.0, u: 0.5, ..SamplingParams::BEST };
+const PLAIN: SamplingParams = SamplingParams { temperature: 1.0, u: 0.5, ..SamplingParams::GREEDY };
 
 pub(crate) fn cases() -> Vec<Case> {
     DType::FLOATS.into_iter().flat_map(of).map(case).collect()
@@ -41,17 +41,17 @@ fn of(dtype: DType) -> Vec<Rows> {
     };
     let us = [0.0, 0.02, 0.3, 0.62, 0.9, 0.97, 1.0 - f64::EPSILON];
     let mut all = vec![
-        normal("the largest", 1000, 2.0, vec![SamplingParams::BEST; 3]),
-        normal("the largest", 4099, 2.0, vec![SamplingParams::BEST]),
-        normal("the largest", 5, 1.0, vec![SamplingParams::BEST]),
-        whole("the first of the largest", 301, distinct(301, 4, 5), vec![SamplingParams::BEST; 4]),
+        normal("the largest", 1000, 2.0, vec![SamplingParams::GREEDY; 3]),
+        normal("the largest", 4099, 2.0, vec![SamplingParams::GREEDY]),
+        normal("the largest", 5, 1.0, vec![SamplingParams::GREEDY]),
+        whole("the first of the largest", 301, distinct(301, 4, 5), vec![SamplingParams::GREEDY; 4]),
         whole(
             "two zeros",
             3,
             vec![-1.0, -0.0, 0.0, -1.0, 0.0, -0.0],
-            vec![SamplingParams::BEST, SamplingParams { u: 0.1, ..PLAIN }],
+            vec![SamplingParams::GREEDY, SamplingParams { u: 0.1, ..PLAIN }],
         ),
-        whole("below zero", 5, [-3.0, -1.0, -2.0, -1.0, -4.0].repeat(2), vec![SamplingParams::BEST, PLAIN]),
+        whole("below zero", 5, [-3.0, -1.0, -2.0, -1.0, -4.0].repeat(2), vec![SamplingParams::GREEDY, PLAIN]),
         normal("one", 1, 1.0, at(PLAIN, &[0.0, 0.9])),
         normal("any", 7, 0.5, at(PLAIN, &us)),
         normal("any", 333, 2.0, at(PLAIN, &us[..6])),
@@ -86,7 +86,7 @@ fn of(dtype: DType) -> Vec<Rows> {
     let all_cuts = SamplingParams { temperature: 0.8, top_k: Some(20), top_p: 0.9, min_p: 0.02, u: 0.7 };
     let various = vec![
         all_cuts,
-        SamplingParams::BEST,
+        SamplingParams::GREEDY,
         SamplingParams { u: 0.05, ..all_cuts },
         SamplingParams { top_k: None, ..all_cuts },
         SamplingParams { top_p: 1.0, u: 0.9, ..all_cuts },
@@ -98,7 +98,7 @@ fn of(dtype: DType) -> Vec<Rows> {
     // With any parameters, and wherever the logit that is not finite is.
     let bad = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0];
     let values = (0..4 * 130).map(|i| if i % 130 == 129 { bad[i / 130] } else { (i % 7) as f32 });
-    let params = vec![SamplingParams::BEST, all_cuts, PLAIN, SamplingParams { u: 0.1, ..PLAIN }];
+    let params = vec![SamplingParams::GREEDY, all_cuts, PLAIN, SamplingParams { u: 0.1, ..PLAIN }];
     all.push(whole("no numbers", 130, values.collect(), params));
     all
 }

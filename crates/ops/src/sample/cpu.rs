@@ -1,7 +1,7 @@
 //! Samples one row at a time, without sorting the vocabulary.
 
 use super::rank::Ranked;
-use super::{SampleOp, SamplingParams, maths};
+use super::{SampleOp, SamplingParams, logit_scans};
 use crate::Result;
 use crate::cpu::elem::{Elem, with_elem};
 use crate::cpu::rows::Reading;
@@ -13,7 +13,7 @@ pub(super) fn run(op: &SampleOp) -> Result<candle_core::Tensor> {
         let x = x.rows::<T>()?;
         let tokens = x.iter().zip(op.params.iter()).map(|(row, params)| {
             let row: Vec<f32> = row.iter().map(|x| x.wide()).collect();
-            let token = if maths::not_finite(&row).is_none() { sample_row(&row, params) } else { None };
+            let token = if logit_scans::not_finite(&row).is_none() { sample_row(&row, params) } else { None };
             token.unwrap_or(u32::MAX)
         });
         host(tokens.collect::<Vec<u32>>(), &[x.rows])
@@ -23,7 +23,7 @@ pub(super) fn run(op: &SampleOp) -> Result<candle_core::Tensor> {
 /// Samples a token from a row of logits without NaN and +∞. A logit of -∞ excludes its token;
 /// `None` if all are excluded.
 pub fn sample_row(logits: &[f32], params: &SamplingParams) -> Option<u32> {
-    if params.temperature == 0.0 { maths::argmax(logits) } else { draw(logits, params) }
+    if params.temperature == 0.0 { logit_scans::argmax(logits) } else { draw(logits, params) }
 }
 
 /// Temperature, `top_k`, `top_p`, `min_p`, and the token at quantile `u` of the rest, best first.
@@ -38,11 +38,11 @@ fn draw(logits: &[f32], params: &SamplingParams) -> Option<u32> {
     let best = ranked.get(0)?.0;
     // Relative to the best, so that nothing overflows however small the temperature. In f32, like
     // the sum of all.
-    let weight = |logit: f32| f64::from(maths::exp((logit - best) / params.temperature));
+    let weight = |logit: f32| f64::from(logit_scans::exp((logit - best) / params.temperature));
     let total = if max_tokens < logits.len() {
         (0..max_tokens).map_while(|i| ranked.get(i)).map(|(logit, _)| weight(logit)).sum()
     } else if params.top_p < 1.0 || params.min_p == 0.0 {
-        maths::sum_exp(logits, best, params.temperature)
+        logit_scans::sum_exp(logits, best, params.temperature)
     } else {
         f64::INFINITY
     };

@@ -23,16 +23,23 @@ pub(super) fn run(op: &SampleOp) -> Result<candle_core::Tensor> {
     let (rows, dtype) = (x.rows()?, op.x.dtype());
     let (n, stride, rows) = (rows.cols, rows.stride, rows.rows);
     let parts = n.div_ceil(PART);
-    let y = Call::room(&x, rows, DType::U32)?;
+    let y = Call::alloc(&x, rows, DType::U32)?;
     // Rank keys of eight bytes.
-    let bests = Call::room(&x, 2 * rows * parts, DType::U32)?;
-    let kind = if x.in_sixteens()? { "runs" } else { "odd" };
+    let bests = Call::alloc(&x, 2 * rows * parts, DType::U32)?;
+    let kind = if x.is_16_byte_aligned()? { "runs" } else { "odd" };
     let first = Call::new(&x, &Kernel::new(BINARY, format!("sample_parts_{kind}_{dtype}")))?.input(&x);
     let each_part = Grid { blocks: [rows, parts, 1], threads: GROUPS };
     if op.params.iter().all(|params| params.temperature == 0.0) {
         // Greedy decoding passes nothing but shapes, so that a captured CUDA graph serves every
         // decode step.
-        first.maybe(None).made(&bests).maybe(None).maybe(None).u32(n).u32(stride).run(each_part)?;
+        first
+            .optional_input(None)
+            .made(&bests)
+            .optional_input(None)
+            .optional_input(None)
+            .u32(n)
+            .u32(stride)
+            .run(each_part)?;
         Call::new(&x, &Kernel::new(BINARY, "sample_best"))?
             .made(&bests)
             .made(&y)
@@ -42,8 +49,8 @@ pub(super) fn run(op: &SampleOp) -> Result<candle_core::Tensor> {
         return y.tensor(&[rows]);
     }
     let params = op.param_words();
-    let groups = Call::room(&x, 2 * rows * parts * GROUPS, DType::U32)?;
-    let sums = Call::room(&x, rows * parts, DType::F32)?;
+    let groups = Call::alloc(&x, 2 * rows * parts * GROUPS, DType::U32)?;
+    let sums = Call::alloc(&x, rows * parts, DType::F32)?;
     first.array(&params)?.made(&bests).made(&groups).made(&sums).u32(n).u32(stride).run(each_part)?;
     Call::new(&x, &Kernel::new(BINARY, format!("sample_draw_{kind}_{dtype}")))?
         .input(&x)

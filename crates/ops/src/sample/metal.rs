@@ -10,7 +10,7 @@ const SOURCE: &str = kernels!();
 pub(super) fn run(op: &SampleOp) -> Result<candle_core::Tensor> {
     let x = View::of(&op.x)?;
     let rows = x.rows()?;
-    let y = Call::room(&x, rows.rows, DType::U32)?;
+    let y = Call::alloc(&x, rows.rows, DType::U32)?;
     // As `Shape` in the kernel.
     let shape = params![rows.cols, rows.stride];
     let params = op.param_words();

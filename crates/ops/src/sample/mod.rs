@@ -9,7 +9,7 @@ mod composed;
 mod cpu;
 #[cfg(cuda)]
 mod cuda;
-mod maths;
+mod logit_scans;
 #[cfg(metal)]
 mod metal;
 mod rank;
@@ -17,7 +17,7 @@ mod reference;
 
 pub(crate) use cases::cases;
 pub use cpu::sample_row;
-pub use maths::{largest, not_finite, sum_exp};
+pub use logit_scans::{largest, not_finite, sum_exp};
 pub use rank::Ranked;
 
 use crate::cpu::Isa;
@@ -44,7 +44,7 @@ pub struct SamplingParams {
 
 impl SamplingParams {
     /// Greedy: the largest logit.
-    pub const BEST: SamplingParams = SamplingParams { temperature: 0.0, top_k: None, top_p: 1.0, min_p: 0.0, u: 0.0 };
+    pub const GREEDY: SamplingParams = SamplingParams { temperature: 0.0, top_k: None, top_p: 1.0, min_p: 0.0, u: 0.0 };
 }
 
 /// Samples a token for each row of `logits` `[rows, vocabulary]`: `[rows]`, u32::MAX if a logit is
@@ -70,7 +70,7 @@ pub fn can_sample(logits: &Tensor) -> bool {
     }
     // A separate ladder with the same policy: nothing runs, so nothing is counted.
     let ladder = Ladder::new(ladder::current().policy.clone());
-    let params = vec![SamplingParams::BEST; dims.first().copied().unwrap_or(0)];
+    let params = vec![SamplingParams::GREEDY; dims.first().copied().unwrap_or(0)];
     let (_, steps) = ladder.trace(|| sample(&Tensor::phantom(dims, dtype, device), &params).map(drop));
     matches!(&*steps, [step] if step.rung == Ok(Rung::Fused))
 }

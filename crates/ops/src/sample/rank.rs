@@ -1,6 +1,6 @@
 //! A vocabulary in the order of its logits, sorted lazily as far as it is read.
 
-use super::maths;
+use super::logit_scans;
 
 /// Logits per part, of which we store the largest.
 const PART: usize = 64;
@@ -28,7 +28,7 @@ pub struct Ranked<'a> {
 impl<'a> Ranked<'a> {
     /// For logits without NaN; `some` is how many tokens will probably be read.
     pub fn new(logits: &'a [f32], some: usize) -> Ranked<'a> {
-        let largest = logits.chunks(PART).map(maths::largest).collect();
+        let largest = logits.chunks(PART).map(logit_scans::largest).collect();
         Ranked { logits, largest, pool: Vec::new(), floor: f32::INFINITY, sorted: 0, reach: some.max(1) }
     }
 

@@ -11,8 +11,8 @@ const BINARY: Binary = binary!("softmax");
 pub(super) fn run(op: &SoftmaxOp) -> Result<candle_core::Tensor> {
     let x = View::of(&op.x)?;
     let Rows { rows, cols: n, stride } = x.rows()?;
-    let (kind, grid) = rows::kind(rows, n, op.x.dtype(), x.in_sixteens()?);
-    let y = Call::room(&x, rows * n, op.x.dtype())?;
+    let (kind, grid) = rows::kind(rows, n, op.x.dtype(), x.is_16_byte_aligned()?);
+    let y = Call::alloc(&x, rows * n, op.x.dtype())?;
     Call::new(&x, &Kernel::new(BINARY, format!("softmax_{kind}_{}", op.x.dtype())))?
         .input(&x)
         .made(&y)

@@ -12,7 +12,7 @@ pub(super) fn run(op: &SoftmaxOp) -> Result<candle_core::Tensor> {
     let rows = x.rows()?;
     let (n, rows, stride) = (rows.cols, rows.rows, rows.stride);
     let kernel = Kernel::new(SOURCE, format!("softmax_{}", op.x.dtype())).flag(Grid::is_short(n));
-    let y = Call::room(&x, rows * n, op.x.dtype())?;
+    let y = Call::alloc(&x, rows * n, op.x.dtype())?;
     // The fields of `Row` in the kernel.
     let params = params![n, rows, stride];
     let call = Call::new(&x, &kernel)?;

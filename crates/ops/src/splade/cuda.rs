@@ -5,7 +5,7 @@
 use super::SpladeOp;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::launch::params;
-use crate::replay::Given;
+use crate::replay::BatchLayout;
 use crate::segments::Lengths;
 use crate::{DType, Result};
 
@@ -25,8 +25,8 @@ pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
     let (x, w) = (View::of(&op.x)?, View::whole(op.weight.data()?)?);
     let bias = op.bias.as_ref().map(View::whole).transpose()?;
     let (sequences, n, dtype) = (op.segments.count(), op.weight.n(), op.x.dtype());
-    let y = Call::room(&x, sequences * n, DType::F32)?;
-    let is_tiled = dtype != DType::F32 && x.in_sixteens()? && w.in_sixteens()?;
+    let y = Call::alloc(&x, sequences * n, DType::F32)?;
+    let is_tiled = dtype != DType::F32 && x.is_16_byte_aligned()? && w.is_16_byte_aligned()?;
     let (kernel, columns) = if is_tiled {
         // Short sequences would leave most of a large tile empty.
         let rows = match op.segments.bound(op.scope) {
@@ -39,11 +39,12 @@ pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
     } else {
         (Kernel::new(PLAIN, format!("splade_{dtype}")), PLAIN_COLUMNS)
     };
-    let call = Call::new(&x, &kernel)?.input(&x).input(&w).maybe(bias.as_ref()).made(&y);
+    let call = Call::new(&x, &kernel)?.input(&x).input(&w).optional_input(bias.as_ref()).made(&y);
     let (scope, bound) = (op.scope, op.segments.bound(op.scope));
-    let is_given = |given: &Given| op.segments.is(&given.segments);
-    let recompute =
-        move |given: &Given| (given.segments.bound(scope) == bound).then(|| ranges(given.segments.lengths(scope)));
+    let is_given = |given: &BatchLayout| op.segments.is(&given.segments);
+    let recompute = move |given: &BatchLayout| {
+        (given.segments.bound(scope) == bound).then(|| ranges(given.segments.lengths(scope)))
+    };
     let words = ranges(op.segments.lengths(scope));
     call.dynamic_array(&words, is_given, |_| "splade".into(), |_| Box::new(recompute))?
         .numbers(&params![n, op.weight.k(), x.rows()?.stride, op.options.sum, op.options.twice])

@@ -7,7 +7,7 @@
 // k arrive by asynchronous copies, four stages ahead of their use; those of the next tokens follow
 // without a pause.
 #include "launch/cuda/mma.cuh"
-#include "splade/weigh.cuh"
+#include "splade/splade_weight.cuh"
 
 constexpr uint COLUMNS = 128, THREADS = 256, STAGES = 4;
 // Bytes and elements of a row of a tile, and its chunks of 16 bytes.

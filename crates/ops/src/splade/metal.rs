@@ -22,7 +22,7 @@ pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
         .flag(x.in_fours()? && w.in_fours()?);
     // The fields of `Vocabulary` in the kernel.
     let params = params![n, op.weight.k(), x.rows()?.stride];
-    let y = Call::room(&x, sequences * n, DType::F32)?;
+    let y = Call::alloc(&x, sequences * n, DType::F32)?;
     Call::new(&x, &kernel)?
         .input(&x)
         .input(&w)

@@ -4,7 +4,7 @@
 // A block owns 64 columns of the vocabulary for one sequence and loops over its tokens, 64 at a
 // time, so that no logit leaves the chip. A thread computes 4 × 4 logits, whose rows and columns
 // are 16 apart, so that reads coalesce.
-#include "splade/weigh.cuh"
+#include "splade/splade_weight.cuh"
 
 constexpr uint SIDE = 64, DEEP = 16, THREADS = 256, OWN = 4;
 

@@ -4,7 +4,7 @@ use super::UnfoldOp;
 use crate::ladder::Op;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::launch::params;
-use crate::replay::{Given, OpScope, Recompute};
+use crate::replay::{BatchLayout, OpScope, Recompute};
 use crate::{Error, Result, Segments};
 
 const BINARY: Binary = binary!("unfold");
@@ -16,13 +16,13 @@ pub(super) fn run(op: &UnfoldOp) -> Result<candle_core::Tensor> {
     if u32::try_from(size).is_err() {
         return Err(Error::call("unfold", format!("windows of {size} elements")));
     }
-    let y = Call::room(&x, rows.rows * size, dtype)?;
+    let y = Call::alloc(&x, rows.rows * size, dtype)?;
     let run = 16 / dtype.size();
     let (kind, run) = if size.is_multiple_of(run) { ("runs", run) } else { ("odd", 1) };
     let call = Call::new(&x, &Kernel::new(BINARY, format!("unfold_{kind}_{dtype}")))?.input(&x);
-    let is_given = |given: &Given| op.segments.is(&given.segments);
+    let is_given = |given: &BatchLayout| op.segments.is(&given.segments);
     let scope = op.scope;
-    let recompute = |_: &Given| -> Recompute { Box::new(move |given| Some(starts(&given.segments, scope))) };
+    let recompute = |_: &BatchLayout| -> Recompute { Box::new(move |given| Some(starts(&given.segments, scope))) };
     call.dynamic_array(&starts(&op.segments, scope), is_given, |_| "unfold".into(), recompute)?
         .made(&y)
         .numbers(&params![rows.cols, rows.stride, op.width, op.segments.count()])

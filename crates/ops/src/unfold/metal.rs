@@ -11,7 +11,7 @@ const SOURCE: &str = kernels!();
 pub(super) fn run(op: &UnfoldOp) -> Result<candle_core::Tensor> {
     let x = View::of(&op.x)?;
     let (rows, (dims, dtype)) = (x.rows()?, op.out());
-    let y = Call::room(&x, rows.rows * dims[1], dtype)?;
+    let y = Call::alloc(&x, rows.rows * dims[1], dtype)?;
     // The start of each sequence, then the number of tokens: without gaps, each sequence ends where
     // the next starts.
     let starts: Vec<u32> = op

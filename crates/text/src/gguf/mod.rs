@@ -18,7 +18,7 @@ mod tokens;
 use self::pipeline::{Pipeline, TemplateTokens};
 use self::pre_tokenizers::{AddBos, Alphabet, pre_tokenizer};
 use self::tokens::Tokens;
-use super::open::sound;
+use super::open::catch_panic;
 use super::spm;
 use crate::Result as TextResult;
 use sconce_formats::FileError;
@@ -69,7 +69,7 @@ pub fn tokenizer(vocabulary: &Vocabulary<'_>, specials: Specials) -> Result<Toke
             ));
         }
     };
-    sound(|| {
+    catch_panic(|| {
         let mut tokenizer = Tokenizer::new(model);
         tokenizer.with_normalizer(pipeline.normalizer()?)?;
         tokenizer.with_pre_tokenizer(pipeline.pre_tokenizer()?);
@@ -156,7 +156,7 @@ impl Builder<'_> {
         let charsmap = v.precompiled_charsmap.unwrap_or_default();
         spm::check_charsmap(charsmap).map_err(|e| format!("tokenizer.ggml.precompiled_charsmap: {e}"))?;
         let pieces = self.tokens.pieces()?;
-        let model = sound(|| Unigram::from(pieces, Some(unknown as usize), false))
+        let model = catch_panic(|| Unigram::from(pieces, Some(unknown as usize), false))
             .map_err(|e| format!("tokenizer.ggml.tokens: {e}"))?;
         let bos = self.template_token(v.add_bos.unwrap_or(false), ("bos_token_id", v.bos), None)?;
         let eos = self.template_token(v.add_eos.unwrap_or(true), ("eos_token_id", v.eos), Some(1))?;
@@ -207,7 +207,7 @@ fn bpe(
     tokens: &Tokens<'_>,
     merges: Vec<(String, String)>,
 ) -> Result<ModelWrapper, String> {
-    sound(|| builder.vocab_and_merges(tokens.map(), merges).build())
+    catch_panic(|| builder.vocab_and_merges(tokens.map(), merges).build())
         .map(ModelWrapper::from)
         .map_err(|e| format!("tokenizer.ggml.merges: {e}"))
 }

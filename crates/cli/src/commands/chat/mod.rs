@@ -115,7 +115,7 @@ impl Session<'_> {
             writeln!(std::io::stdout())?;
         }
         answer.report_speed(self.report);
-        let is_full = answer.prompt_tokens + answer.picks.len() >= self.llm.context();
+        let is_full = answer.prompt_tokens + answer.sampled.len() >= self.llm.context();
         if answer.ending == Ending::Finished(Finish::Length) && is_full {
             self.report.warn(&context_budget::full(self.llm.context()));
         }
@@ -137,10 +137,10 @@ impl Session<'_> {
             Ending::Finished(Finish::Stop(text)) => Some(text),
             _ => None,
         };
-        let (read, wrote) = (answer.prompt_tokens, answer.picks.len());
+        let (read, wrote) = (answer.prompt_tokens, answer.sampled.len());
         let about = json!({
             "message": {"role": "assistant", "content": answer.text},
-            "tokens": answer.picks.iter().map(|p| p.id).collect::<Vec<_>>(),
+            "tokens": answer.sampled.iter().map(|p| p.id).collect::<Vec<_>>(),
             "finish_reason": reason,
             "stop": stopped_by,
             "seed": self.sampling.seed,

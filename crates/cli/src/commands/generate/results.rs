@@ -35,7 +35,7 @@ impl PromptAnswers {
         generation: Generation,
         seed: Option<u64>,
     ) -> Result<PromptAnswers, Failure> {
-        let (read, wrote) = (generation.prompt_tokens, generation.answers.iter().map(|a| a.picks.len()).sum());
+        let (read, wrote) = (generation.prompt_tokens, generation.answers.iter().map(|a| a.sampled.len()).sum());
         let answers = generation.answers.iter().map(|a| answer(llm, a)).collect::<Result<_, _>>()?;
         let texts = generation.answers.into_iter().map(|a| a.text).collect();
         Ok(PromptAnswers { texts, answers, read, wrote, truncated: false, seed })
@@ -63,15 +63,15 @@ pub(super) fn usage(read: usize, wrote: usize) -> Value {
 }
 
 fn answer(llm: &Llm, a: &Answer) -> Result<Value, Failure> {
-    let ids: Vec<u32> = a.picks.iter().map(|p| p.id).collect();
+    let ids: Vec<u32> = a.sampled.iter().map(|p| p.id).collect();
     let stopped_by = match &a.finish {
         Some(Finish::Stop(text)) => Some(text),
         _ => None,
     };
     let reason = a.finish.as_ref().map(finish_reason);
     let mut all = json!({"text": a.text, "tokens": ids, "finish_reason": reason, "stop": stopped_by});
-    if a.picks.iter().any(|p| p.logprobs.is_some()) {
-        all["logprobs"] = a.picks.iter().map(|p| logprobs_json(llm, p)).collect::<Result<Value, _>>()?;
+    if a.sampled.iter().any(|p| p.logprobs.is_some()) {
+        all["logprobs"] = a.sampled.iter().map(|p| logprobs_json(llm, p)).collect::<Result<Value, _>>()?;
     }
     Ok(all)
 }

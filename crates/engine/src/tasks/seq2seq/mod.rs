@@ -268,7 +268,7 @@ impl Seq2Seq {
 /// Adds the index of the failed input; cancellation and deadlines concern all inputs.
 fn with_index(text: usize, error: Error) -> Error {
     match error {
-        over @ (Error::Cancelled | Error::Late { .. }) => over,
+        over @ (Error::Cancelled | Error::DeadlineExceeded { .. }) => over,
         other => Error::Text { text, why: other.to_string() },
     }
 }
@@ -288,7 +288,7 @@ impl Seq2SeqStream {
     pub fn wait(self) -> Result<Answers> {
         let (input_tokens, truncated) = (self.0.prompt_tokens(), self.0.truncated());
         let written = |answer: Answer| {
-            let ids = answer.picks.iter().map(|pick| pick.id).collect();
+            let ids = answer.sampled.iter().map(|pick| pick.id).collect();
             let finish = answer.finish.unwrap_or(Finish::Length);
             Seq2SeqAnswer { text: answer.text, ids, score: answer.score, finish }
         };

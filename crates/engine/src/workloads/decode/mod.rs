@@ -107,7 +107,7 @@ impl Workload for Decode {
             cache,
             blocks: Blocks::new(layout.pages as u32, PAGE as u32).map_err(Error::Input)?,
             budget: Budget { tokens: plan.batch_tokens, sequences: layout.sequences },
-            passes: GraphCache::new(place, plan.recorded)?,
+            passes: GraphCache::new(place, plan.graph_bytes)?,
             model,
             dtype: plan.dtype,
             layout: layout.clone(),

@@ -8,7 +8,7 @@ use crate::schedule::Step;
 use crate::workloads::encode::{sanity_tokens, varied_ids};
 use sconce_formats::Model;
 use sconce_models::{Batch, CONTEXT, Encoder, LmHead, TokenChunk, encoder, lm_head};
-use sconce_ops::replay::{self, Fill, Given, GraphCache, Pass};
+use sconce_ops::replay::{self, BatchLayout, Fill, GraphCache, Pass};
 use sconce_ops::sample::{can_sample, sample, sample_row};
 use sconce_ops::{
     DType, Device, KvCache, KvCacheFormat, KvCacheShape, Place, SamplingParams, Tensor, WeightFormat, Weights,
@@ -93,7 +93,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
     let run = |chunks: &[TokenChunk]| -> Result<()> {
         let cache = KvCache::new(shape, pages * PAGE, cache_format, &place)?;
         let logits = loaded.run(chunks, &cache, &place)?;
-        loaded.sample(&logits, &vec![SamplingParams::BEST; chunks.len()])?;
+        loaded.sample(&logits, &vec![SamplingParams::GREEDY; chunks.len()])?;
         Ok(())
     };
     // At the end of the longest text: a step with one prompt only, and one where all sequences but
@@ -245,7 +245,7 @@ impl LmModel {
         }
         for start in [0, longest - 1] {
             let logits = self.run(&vec![chunk(1, start, 1); answers], cache, place)?;
-            self.sample(&logits, &vec![SamplingParams::BEST; answers])?;
+            self.sample(&logits, &vec![SamplingParams::GREEDY; answers])?;
         }
         let rows = Tensor::from_u32(&rows(0).collect::<Vec<_>>(), place)?;
         Ok(cache.copy(&rows, &rows)?)
@@ -271,12 +271,12 @@ impl LmModel {
                 continue;
             }
             let logits = self.run(&[chunk], &cache, place)?;
-            let chosen = self.sample(&logits, &[SamplingParams::BEST])?.map(|token| token.to_u32()).transpose()?;
+            let chosen = self.sample(&logits, &[SamplingParams::GREEDY])?.map(|token| token.to_u32()).transpose()?;
             let logits = logits.to_f32()?;
             if !logits.iter().all(|v| v.is_finite()) {
                 return Err(Error::unsound("the sanity check's row of logits", dtype));
             }
-            if chosen.is_some_and(|chosen| chosen.first().copied() != sample_row(&logits, &SamplingParams::BEST)) {
+            if chosen.is_some_and(|chosen| chosen.first().copied() != sample_row(&logits, &SamplingParams::GREEDY)) {
                 let what = "sanity check failed: the device did not sample the likeliest token; run `sconce doctor` to check its kernels";
                 return Err(Error::Unsound(what.into()));
             }
@@ -301,7 +301,7 @@ impl Pass for DecodePass<'_> {
         Ok(Batch::decode(self.chunks, PAGE, self.cache, self.model.encoder.limits(), self.place)?)
     }
 
-    fn given(&self, batch: &Batch) -> Given {
+    fn given(&self, batch: &Batch) -> BatchLayout {
         batch.given(&[])
     }
 

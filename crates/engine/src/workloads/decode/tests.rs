@@ -30,8 +30,8 @@ fn request(tokenizer: &Tokenizer, tokens: &[u32], most: usize) -> (GenerateReque
 fn tokens(inbox: Events) -> Result<Vec<u32>> {
     let mut all = Vec::new();
     for event in inbox {
-        if let Event::Text { picks, .. } = event? {
-            all.extend(picks.iter().map(|pick| pick.id));
+        if let Event::Text { sampled, .. } = event? {
+            all.extend(sampled.iter().map(|pick| pick.id));
         }
     }
     Ok(all)

@@ -19,7 +19,7 @@ use crate::runtime::{QueueStats, Reply, RequestId, Workload};
 use crate::schedule::{Budget, EncodeQueue};
 use sconce_formats::Model;
 use sconce_models::{Batch, Sequence};
-use sconce_ops::replay::{self, Fill, Given, GraphCache, Pass};
+use sconce_ops::replay::{self, BatchLayout, Fill, GraphCache, Pass};
 use sconce_ops::{DType, Device, Place, Pooling, Segments, Tensor};
 use sconce_text::Encoded;
 use std::collections::BTreeMap;
@@ -170,7 +170,7 @@ impl<P: Pipeline> Workload for Encode<P> {
         Ok(Encode {
             pipeline,
             place: place.clone(),
-            passes: GraphCache::new(place, plan.recorded)?,
+            passes: GraphCache::new(place, plan.graph_bytes)?,
             dtype: plan.dtype,
             budget,
             longest: plan.max_tokens,
@@ -327,7 +327,7 @@ impl<P: Pipeline> Pass for EncodePass<'_, P> {
         Ok(Batch::filled(&self.batch.sequences, fill, pipeline.limits(), place)?)
     }
 
-    fn given(&self, batch: &Batch) -> Given {
+    fn given(&self, batch: &Batch) -> BatchLayout {
         batch.given(&self.skips(batch))
     }
 

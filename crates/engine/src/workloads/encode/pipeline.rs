@@ -54,7 +54,7 @@ impl Parts {
 
     /// Weights in a file `name` next to the encoder's, in the dtype of the activations.
     pub(crate) fn sibling_weights(&self, name: &str) -> Result<Weights> {
-        let store = Checkpoint::beside(&self.root, name)?;
+        let store = Checkpoint::open_extra(&self.root, name)?;
         Ok(Weights::new(Arc::new(store), self.dtype, self.place.clone()))
     }
 }

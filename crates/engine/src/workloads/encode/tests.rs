@@ -170,7 +170,7 @@ fn cancelled_late_and_dropped_requests_never_run() {
     assert_eq!(fixture.batch(), [10], "only the request that is neither cancelled, late nor dropped runs");
     let [first, second] = streams.map(all);
     assert!(matches!(first, Err(Error::Cancelled)));
-    assert!(matches!(second, Err(Error::Late { .. })));
+    assert!(matches!(second, Err(Error::DeadlineExceeded { .. })));
     assert!(late.times().queue > Duration::ZERO && late.times().inference == Duration::ZERO);
     // In the middle of a long request, too.
     let context = RequestContext::default();

@@ -129,8 +129,8 @@ impl ActiveInput {
                     (found.len()..answers).for_each(|answer| self.reply.end(answer, Finish::Length, None));
                     for (answer, found) in found.into_iter().enumerate() {
                         match finished(found, &tokenizer, &ends, device) {
-                            Ok((text, picks, finish, score)) => {
-                                self.reply.text(answer, text, picks);
+                            Ok((text, sampled, finish, score)) => {
+                                self.reply.text(answer, text, sampled);
                                 self.reply.end(answer, finish, Some(score));
                             }
                             Err(error) => self.reply.fail(error),
@@ -157,6 +157,6 @@ fn finished(
     let text = tokenizer
         .decode(&ids, true)
         .map_err(|e| Error::bug(device, &format!("an answer cannot be detokenized: {e}")))?;
-    let picks = ids.into_iter().map(|id| SampledToken { id, logprobs: None }).collect();
-    Ok((text, picks, if has_ended { Finish::End } else { Finish::Length }, score))
+    let sampled = ids.into_iter().map(|id| SampledToken { id, logprobs: None }).collect();
+    Ok((text, sampled, if has_ended { Finish::End } else { Finish::Length }, score))
 }

@@ -88,7 +88,7 @@ impl Workload for Seq2SeqWorkload {
         let (input_cache, output_cache) = (paged(layout.input_pages)?, paged(layout.output_pages)?);
         let budget = Seq2SeqBudget { tokens: plan.batch_tokens, sequences: layout.sequences };
         Ok(Seq2SeqWorkload {
-            passes: GraphCache::new(place, plan.recorded)?,
+            passes: GraphCache::new(place, plan.graph_bytes)?,
             model,
             dtype: plan.dtype,
             layout: layout.clone(),

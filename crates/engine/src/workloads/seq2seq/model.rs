@@ -7,7 +7,7 @@ use crate::workloads::decode::PAGE;
 use crate::workloads::encode::{dummy_sequences, sanity_tokens, varied_ids};
 use sconce_formats::Model;
 use sconce_models::{Batch, EncoderKv, Seq2Seq, Sequence, TokenChunk, seq2seq};
-use sconce_ops::replay::{self, Fill, Given, GraphCache, Pass, Ran};
+use sconce_ops::replay::{self, BatchLayout, Fill, GraphCache, Pass, PassOutput};
 use sconce_ops::{DType, Device, KvCache, KvCacheFormat, Place, Tensor, WeightFormat, Weights};
 use serde_json::Value;
 use std::path::Path;
@@ -229,7 +229,7 @@ impl Pass for Seq2SeqPass<'_> {
         Ok((batch, EncoderKv::new(&inputs, PAGE, self.input_cache)?))
     }
 
-    fn given(&self, (batch, read): &(Batch, EncoderKv)) -> Given {
+    fn given(&self, (batch, read): &(Batch, EncoderKv)) -> BatchLayout {
         read.given(batch)
     }
 
@@ -240,6 +240,6 @@ impl Pass for Seq2SeqPass<'_> {
 }
 
 /// The logits of a decoding pass.
-fn logits((_, mut results): Ran<Seq2SeqPass<'_>>, place: &Place) -> Result<Tensor> {
+fn logits((_, mut results): PassOutput<Seq2SeqPass<'_>>, place: &Place) -> Result<Tensor> {
     results.pop().ok_or_else(|| Error::bug(place.device(), "a step gives logits"))
 }

@@ -25,7 +25,7 @@ pub(crate) struct Buffers {
     entries: Mutex<Vec<Entry>>,
     pub(super) uploads: Uploads,
     pub(super) staging: StagingBuffer,
-    /// Whether the latest launch with `back_and_forth` began at its last rows.
+    /// Whether the latest launch with `alternate_row_order` began at its last rows.
     pub(super) from_end: AtomicBool,
 }
 

@@ -6,7 +6,7 @@ use super::maps::TensorMap;
 use super::modules::{Function, Kernel, function};
 use super::tables;
 use super::view::View;
-use crate::replay::{self, Given, Recompute};
+use crate::replay::{self, BatchLayout, Recompute};
 use crate::{DType, Error, Result, ladder};
 use candle_core::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::sys;
@@ -76,7 +76,7 @@ impl Call {
     }
 
     /// The next parameter: a tensor that is read, or null.
-    pub(crate) fn maybe(mut self, t: Option<&View>) -> Call {
+    pub(crate) fn optional_input(mut self, t: Option<&View>) -> Call {
         self.parameters.push(Parameter::Word(t.map_or(0, |t| t.address)));
         self
     }
@@ -114,7 +114,7 @@ impl Call {
     /// The next parameter: whether the kernel processes its rows in reverse. Every other kernel
     /// does, so that each begins with the rows that the kernel before wrote last, which are still
     /// in the L2 cache. The result is the same.
-    pub(crate) fn back_and_forth(self) -> Call {
+    pub(crate) fn alternate_row_order(self) -> Call {
         let was_from_end = ladder::current().ledger.cuda.from_end.fetch_xor(true, Ordering::Relaxed);
         self.u32(usize::from(!was_from_end))
     }
@@ -125,9 +125,9 @@ impl Call {
     pub(crate) fn dynamic_array(
         mut self,
         values: &[u32],
-        is_given: impl FnOnce(&Given) -> bool,
-        key: impl FnOnce(&Given) -> String,
-        recompute: impl FnOnce(&Given) -> Recompute,
+        is_given: impl FnOnce(&BatchLayout) -> bool,
+        key: impl FnOnce(&BatchLayout) -> String,
+        recompute: impl FnOnce(&BatchLayout) -> Recompute,
     ) -> Result<Call> {
         match replay::dynamic_param(is_given, key, recompute) {
             Some(address) => self.parameters.push(Parameter::Word(address?)),
@@ -163,7 +163,7 @@ impl Call {
     }
 
     /// Allocates a buffer for a result, or for data passed between two calls, on the device of `x`.
-    pub(crate) fn room(x: &View, elements: usize, dtype: DType) -> Result<DeviceBuffer> {
+    pub(crate) fn alloc(x: &View, elements: usize, dtype: DType) -> Result<DeviceBuffer> {
         DeviceBuffer::new(&x.device, elements, dtype)
     }
 

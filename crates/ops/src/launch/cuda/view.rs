@@ -53,7 +53,7 @@ impl View {
 
     /// Whether rows begin at multiples of 16 bytes and consist of whole runs of 16 bytes, which a
     /// thread reads at once.
-    pub(crate) fn in_sixteens(&self) -> Result<bool> {
+    pub(crate) fn is_16_byte_aligned(&self) -> Result<bool> {
         self.in_runs(16 / self.dtype.size())
     }
 }

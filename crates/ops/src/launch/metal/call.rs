@@ -132,7 +132,7 @@ impl<'a> Call<'a> {
     }
 
     /// Allocates a buffer for a result, or for data passed between two calls, on the device of `x`.
-    pub(crate) fn room(x: &View, elements: usize, dtype: DType) -> Result<DeviceBuffer> {
+    pub(crate) fn alloc(x: &View, elements: usize, dtype: DType) -> Result<DeviceBuffer> {
         DeviceBuffer::new(&ladder::current().ledger, &x.device, elements, dtype)
     }
 

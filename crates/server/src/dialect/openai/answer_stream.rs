@@ -164,12 +164,12 @@ impl SinkState {
                 self.cached.fetch_add(cached_tokens, Ordering::Relaxed);
                 return;
             }
-            Ok(Event::Text { answer, text, picks }) => {
+            Ok(Event::Text { answer, text, sampled }) => {
                 let text = match task {
-                    TaskModel::Generate(llm) => llm.with_markers(text, &picks, marks),
+                    TaskModel::Generate(llm) => llm.with_markers(text, &sampled, marks),
                     _ => text,
                 };
-                let tokens: Vec<_> = picks.into_iter().map(|sampled| token_choice(task, sampled, prompt)).collect();
+                let tokens: Vec<_> = sampled.into_iter().map(|sampled| token_choice(task, sampled, prompt)).collect();
                 let queued = tokens.len() + self.queued.fetch_add(tokens.len(), Ordering::Relaxed);
                 if queued > MAX_QUEUED_TOKENS && !self.call.caller().is_cancelled() {
                     self.call.caller().cancel();

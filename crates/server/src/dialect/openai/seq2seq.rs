@@ -137,8 +137,8 @@ fn send_complete(sink: &SinkState, first: usize, answers: Result<Answers, Error>
         Err(e) => return sink.send(first, false, Err(e), &[]),
     };
     for (answer, written) in answers.into_iter().enumerate() {
-        let picks = written.ids.into_iter().map(|id| sconce_engine::SampledToken { id, logprobs: None }).collect();
-        sink.send(first, false, Ok(Event::Text { answer, text: written.text, picks }), &[]);
+        let sampled = written.ids.into_iter().map(|id| sconce_engine::SampledToken { id, logprobs: None }).collect();
+        sink.send(first, false, Ok(Event::Text { answer, text: written.text, sampled }), &[]);
         sink.send(first, false, Ok(Event::End { answer, finish: written.finish, score: written.score }), &[]);
     }
 }

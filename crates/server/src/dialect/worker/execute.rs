@@ -146,13 +146,13 @@ impl JobStream {
                 }
             };
             match event {
-                Some(Ok(EngineEvent::Text { text, picks, .. })) => {
+                Some(Ok(EngineEvent::Text { text, sampled, .. })) => {
                     let now = Instant::now();
                     if first.is_some() {
                         self.app.metrics.llm.inter_token(&self.model, now - last);
                     }
                     (first, last) = (first.or(Some(now)), now);
-                    tokens += picks.len();
+                    tokens += sampled.len();
                     let _ = to.send(data(&Event::Token { t: text, i: events }));
                     events += 1;
                 }

@@ -28,7 +28,7 @@ fn generate(device: Device, all: &[GenerationParams]) -> Vec<(Vec<u32>, Vec<(Cou
             ..Request::default()
         };
         let answer = llm.generate(&[request]).remove(0).expect("an answer").answers.remove(0);
-        (answer.picks.iter().map(|pick| pick.id).collect(), llm.counts())
+        (answer.sampled.iter().map(|pick| pick.id).collect(), llm.counts())
     };
     all.iter().map(one).collect()
 }

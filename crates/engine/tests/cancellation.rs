@@ -55,11 +55,14 @@ fn sink_gets_one_begin_event_and_every_answers_end() {
     assert!(matches!(all[0], Event::Begun { cached_tokens: 0 }), "{:?}", all[0]);
     assert_eq!(all.iter().filter(|event| matches!(event, Event::Begun { .. })).count(), 1);
     for (i, event) in all[1..4].iter().enumerate() {
-        assert!(matches!(event, Event::Text { answer, picks, .. } if *answer == i && picks.is_empty()), "{event:?}");
+        assert!(
+            matches!(event, Event::Text { answer, sampled, .. } if *answer == i && sampled.is_empty()),
+            "{event:?}"
+        );
     }
     assert_eq!(all.iter().filter(|e| matches!(e, Event::End { finish: Finish::Length, .. })).count(), 3);
-    let picks = all.iter().map(|e| if let Event::Text { picks, .. } = e { picks.len() } else { 0 });
-    assert_eq!(picks.sum::<usize>(), 30);
+    let sampled = all.iter().map(|e| if let Event::Text { sampled, .. } = e { sampled.len() } else { 0 });
+    assert_eq!(sampled.sum::<usize>(), 30);
     let times = caller.times();
     assert!(times.inference > Duration::ZERO && times.queue > Duration::ZERO, "{times:?}");
     // Once more: two whole pages of the prompt are in the prefix cache.
@@ -95,7 +98,7 @@ fn cancelled_and_late_requests_get_an_error_and_free_capacity() {
     assert!(matches!(waiting.recv(), Ok(Err(Error::Cancelled))), "the second request must not begin");
     assert!(waiting.recv().is_err(), "the sink is dropped after the error");
     let error = late.recv().expect("an event").unwrap_err();
-    assert!(matches!(error, Error::Late { .. }) && error.to_string().contains("0.0 s"), "{error}");
+    assert!(matches!(error, Error::DeadlineExceeded { .. }) && error.to_string().contains("0.0 s"), "{error}");
     first.cancel();
     drop(go);
     let rest: Vec<Result<Event>> = running.iter().collect();

@@ -130,6 +130,10 @@ def falcon(**more):
     return hf.FalconForCausalLM, hf.FalconConfig(**(sizes | more))
 
 
+def neox(**more):
+    return hf.GPTNeoXForCausalLM, hf.GPTNeoXConfig(**(SIZES | more))
+
+
 def bert(model, config, **more):
     return model, config(**(SIZES | {"pad_token_id": 0} | more))
 
@@ -243,6 +247,8 @@ VARIANTS = {
         "gpt2",
         {},
     ),
+    "gptneox": (neox(rotary_pct=0.5), "gpt2", {}),
+    "gptneox-sequential": (neox(rotary_pct=1.0, use_parallel_residual=False), "gpt2", {}),
     "t5": ((hf.T5ForConditionalGeneration, hf.T5Config(**T5)), "t5", {}),
     "t5-gated": (
         (hf.T5ForConditionalGeneration, hf.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
@@ -344,6 +350,9 @@ def convert(where, kind, options):
     vocabulary = {f"<{i}>": i for i in range(VOCAB)}
     (where / "tokenizer.json").write_text(json.dumps({"model": {"type": "WordPiece", "vocab": vocabulary}, "added_tokens": []}))
     hparams = ModelBase.load_hparams(where, False)
+    if hparams["model_type"] == "gpt_neox":
+        # The converter reads this field, which transformers 5 writes under another name.
+        hparams["rotary_pct"] = hparams["rope_parameters"]["partial_rotary_factor"]
     found = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
     patched = type(found.__name__, (found,), {"model_arch": found.model_arch, "set_vocab": fake_vocabulary(kind, config)})
     if hasattr(found, "_xlmroberta_tokenizer_init"):
@@ -356,7 +365,7 @@ def convert(where, kind, options):
 
         patched.modify_tensors = modify
     outtype = getattr(gguf.LlamaFileType, options.pop("outtype", "ALL_F32"))
-    patched(where, outtype, where / "model.gguf", **options).write()
+    patched(where, outtype, where / "model.gguf", hparams=hparams, **options).write()
 
 
 def main():

@@ -17,6 +17,7 @@ import decoder_embedders
 import decoder_sequence
 import decoders
 import decoders_own
+import gpt_neox
 import gte
 import jina
 import m3
@@ -51,6 +52,7 @@ MAKERS = {
     "deberta": deberta.make,
     "decoders": decoders.make,
     "decoders-own": decoders_own.make,
+    "gpt-neox": gpt_neox.make,
     "decoder-sequence": decoder_sequence.make,
     "seq2seq": seq2seq.make,
     "decoder-embedders": decoder_embedders.make,

@@ -336,6 +336,11 @@ fn gpt2(kind: &str) {
     ["gpt2", "gpt2-scaled"].map(all).iter().for_each(|part| check(part, kind));
 }
 
+fn gpt_neox(kind: &str) {
+    let names = ["gpt-neox", "pythia", "gpt-neox-sequential", "gpt-neox-rope-parameters"];
+    names.map(all).iter().for_each(|part| check(part, kind));
+}
+
 /// Quantization shows in the logits, but no more than its bits allow.
 fn quantization_while_loading_keeps_logits_close() {
     let (dir, arrays) = (materialize("phi-4-mini"), Arrays::open(&golden("phi-4-mini").join("golden.safetensors")));
@@ -432,6 +437,7 @@ fn main() {
         .on_each("falcon", falcon)
         .on_each("gemma", gemma)
         .on_each("gpt2", gpt2)
+        .on_each("gpt_neox", gpt_neox)
         .test("quantization_while_loading_keeps_logits_close", quantization_while_loading_keeps_logits_close)
         .on_each("q8_kv_cache_stays_close_to_f32", q8_kv_cache_stays_close_to_f32)
         .run()

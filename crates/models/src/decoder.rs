@@ -42,6 +42,22 @@ impl Heads {
         Ok(Linear::joined(&parts.into_iter().zip(self.rows()).collect::<Vec<_>>(), n, bias)?)
     }
 
+    /// Maps a row of the fused QKV projection (all queries, then all keys, then all values) to its
+    /// row in files that store each group's queries, key and value together.
+    pub(crate) fn grouped_row(&self) -> impl Fn(usize) -> usize + Sync + use<> {
+        let Heads { count, kv_heads, size } = *self;
+        let queries = count / kv_heads;
+        move |row| {
+            let (head, element) = (row / size, row % size);
+            let (group, within) = match head {
+                _ if head < count => (head / queries, head % queries),
+                _ if head < count + kv_heads => (head - count, queries),
+                _ => (head - count - kv_heads, queries + 1),
+            };
+            (group * (queries + 2) + within) * size + element
+        }
+    }
+
     /// 1 / √size.
     pub(crate) fn scale(&self) -> f32 {
         1.0 / (self.size as f32).sqrt()

@@ -56,22 +56,6 @@ impl Config {
     }
 }
 
-/// Maps a row of the fused QKV projection (all queries, then all keys, then all values) to its row
-/// in the file, which stores each group's queries, key and value together.
-fn qkv_row(heads: Heads) -> impl Fn(usize) -> usize {
-    let Heads { count, kv_heads, size } = heads;
-    let queries = count / kv_heads;
-    move |row| {
-        let (head, element) = (row / size, row % size);
-        let (group, within) = match head {
-            _ if head < count => (head / queries, head % queries),
-            _ if head < count + kv_heads => (head - count, queries),
-            _ => (head - count - kv_heads, queries + 1),
-        };
-        (group * (queries + 2) + within) * size + element
-    }
-}
-
 const WORD_EMBEDDINGS: &str = "word_embeddings.weight";
 
 pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
@@ -124,7 +108,7 @@ fn block(w: &Weights, c: &Config, heads: Heads, rotary: &Option<Rotary>, layer: 
         (false, _) => (norm("input_layernorm")?, Layout::Sequential(norm("post_attention_layernorm")?)),
     };
     let rows = heads.rows().iter().sum();
-    let qkv = Linear::reordered(&a.sub("query_key_value"), n, rows, &qkv_row(heads), c.bias)?;
+    let qkv = Linear::reordered(&a.sub("query_key_value"), n, rows, &heads.grouped_row(), c.bias)?;
     let output = Linear::load(&a.sub("dense"), heads.rows()[0], n, c.bias)?;
     let inner = c.ffn_hidden_size.unwrap_or(n.saturating_mul(4));
     let act = activation(c.activation.as_deref().unwrap_or("gelu"))?;

@@ -16,6 +16,7 @@ mod electra;
 mod falcon;
 mod gemma;
 mod gpt2;
+mod gpt_neox;
 mod gte;
 mod head;
 mod jina_bert;

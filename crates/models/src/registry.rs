@@ -2,8 +2,8 @@
 
 use crate::{Encoder, Error, Head, LmHead, Result, Seq2Seq, Task};
 use crate::{
-    bert, deberta, deberta_v2, distilbert, electra, falcon, gemma, gpt2, gte, jina_bert, llama, modernbert, mpnet,
-    nomic_bert, roberta, stablelm, static_model, t5, t5_decoder,
+    bert, deberta, deberta_v2, distilbert, electra, falcon, gemma, gpt_neox, gpt2, gte, jina_bert, llama, modernbert,
+    mpnet, nomic_bert, roberta, stablelm, static_model, t5, t5_decoder,
 };
 use sconce_ops::Weights;
 use serde_json::Value;
@@ -46,6 +46,12 @@ const ARCHITECTURES: &[Architecture] = &[
     },
     Architecture { types: GEMMA, encoder: gemma::encoder, head: gemma::head, lm_head: Some(gemma::lm_head) },
     Architecture { types: &["gpt2"], encoder: gpt2::encoder, head: gpt2::head, lm_head: Some(gpt2::lm_head) },
+    Architecture {
+        types: &["gpt_neox"],
+        encoder: gpt_neox::encoder,
+        head: gpt_neox::head,
+        lm_head: Some(gpt_neox::lm_head),
+    },
     Architecture {
         types: &["phi", "stablelm", "stablelm_epoch"],
         encoder: stablelm::encoder,
@@ -131,10 +137,11 @@ pub fn overflows_f16(config: &Value) -> bool {
 /// Whether an unused tensor may be ignored: the head of another task, or a buffer that training
 /// saved.
 pub fn is_ignorable(name: &str) -> bool {
-    const HEADS: [&str; 18] = [
+    const HEADS: [&str; 19] = [
         "pooler.",
         "cls.",
         "lm_head.",
+        "embed_out.",
         "classifier.",
         "pre_classifier.",
         "qa_outputs.",

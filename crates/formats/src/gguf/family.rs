@@ -27,6 +27,7 @@ pub(super) enum Family {
     Gemma2,
     Gemma3,
     Gpt2,
+    GptNeoX,
     /// Encoder alone or with a decoder; a plain or gated MLP; a relative attention bias in every
     /// layer (UMT5) or only in the first.
     T5 {
@@ -43,7 +44,7 @@ pub(super) enum Family {
 
 /// llama.cpp's architecture names. `llama` is also Mistral and Mixtral, `bert` also RoBERTa,
 /// XLM-RoBERTa and DistilBERT.
-pub(super) const NAMES: [&str; 16] = [
+pub(super) const NAMES: [&str; 17] = [
     "llama",
     "qwen2",
     "qwen3",
@@ -56,6 +57,7 @@ pub(super) const NAMES: [&str; 16] = [
     "gemma2",
     "gemma3",
     "gpt2",
+    "gptneox",
     "t5",
     "t5encoder",
     "bert",
@@ -90,6 +92,7 @@ pub(super) fn find<'a>(
         "gemma2" => Family::Gemma2,
         "gemma3" => Family::Gemma3,
         "gpt2" => Family::Gpt2,
+        "gptneox" => Family::GptNeoX,
         "t5" | "t5encoder" => Family::T5 {
             decoder: name == "t5",
             gated: has("enc.blk.0.ffn_gate.weight"),

@@ -24,9 +24,9 @@ pub(super) enum Conversion {
     Key,
     /// Fused QKV, which transformers stores as three tensors.
     SplitQkv,
-    /// Falcon's fused QKV: all queries, all keys, all values. transformers interleaves them by
-    /// group.
-    FalconQkv,
+    /// Fused QKV of Falcon and GPT-NeoX: all queries, all keys, all values. transformers interleaves
+    /// them by group.
+    GroupedQkv,
     /// Stored as 1 + w.
     PlusOne,
     /// One norm per head, stacked.
@@ -123,7 +123,7 @@ const FALCON_ROOT: &[Rule] = &[
 ];
 const FALCON: &[Rule] = &[
     same("attn_norm", "input_layernorm"),
-    rule("attn_qkv", "self_attention.query_key_value", Conversion::FalconQkv),
+    rule("attn_qkv", "self_attention.query_key_value", Conversion::GroupedQkv),
     same("attn_output", "self_attention.dense"),
     same("ffn_up", "mlp.dense_h_to_4h"),
     same("ffn_down", "mlp.dense_4h_to_h"),
@@ -143,6 +143,19 @@ const GPT2: &[Rule] = &[
     same("ffn_norm", "ln_2"),
     same("ffn_up", "mlp.c_fc"),
     same("ffn_down", "mlp.c_proj"),
+];
+const NEOX_ROOT: &[Rule] = &[
+    same("token_embd", "gpt_neox.embed_in"),
+    same("output_norm", "gpt_neox.final_layer_norm"),
+    same("output", "embed_out"),
+];
+const NEOX: &[Rule] = &[
+    same("attn_norm", "input_layernorm"),
+    rule("attn_qkv", "attention.query_key_value", Conversion::GroupedQkv),
+    same("attn_output", "attention.dense"),
+    same("ffn_norm", "post_attention_layernorm"),
+    same("ffn_up", "mlp.dense_h_to_4h"),
+    same("ffn_down", "mlp.dense_4h_to_h"),
 ];
 const T5_ROOT: &[Rule] = &[
     same("token_embd", "shared"),
@@ -242,6 +255,7 @@ fn tables(family: Family) -> (&'static [&'static [Rule]], &'static [Layers]) {
         Family::Falcon { norms: 2 } => (&[FALCON_ROOT], &const { [layers("transformer.h", &[FALCON_TWO, FALCON])] }),
         Family::Falcon { .. } => (&[FALCON_ROOT], &const { [layers("transformer.h", &[FALCON])] }),
         Family::Gpt2 => (&[GPT2_ROOT], &const { [layers("transformer.h", &[GPT2])] }),
+        Family::GptNeoX => (&[NEOX_ROOT], &const { [layers("gpt_neox.layers", &[NEOX])] }),
         Family::T5 { gated: false, .. } => (
             &[T5_ROOT],
             &const {

@@ -40,8 +40,8 @@ enum Reversal {
     Rotary {
         heads: usize,
     },
-    /// Falcon's rows in transformers: for each group its queries, its key, its value. // [groups,
-    /// queries + 2, size]
+    /// Rows of Falcon and GPT-NeoX in transformers, `[groups, queries + 2, size]`: for each group its
+    /// queries, its key, its value.
     Groups {
         heads: usize,
         groups: usize,
@@ -129,7 +129,7 @@ impl Context<'_> {
             Conversion::Query => one(whole.rotary((self.heads)()?.queries).map_err(fail)?),
             Conversion::Key => one(whole.rotary((self.heads)()?.keys).map_err(fail)?),
             Conversion::PlusOne => one(whole.minus_one().map_err(fail)?),
-            Conversion::FalconQkv => one(whole.grouped((self.heads)()?).map_err(fail)?),
+            Conversion::GroupedQkv => one(whole.grouped((self.heads)()?).map_err(fail)?),
             Conversion::Positions => {
                 let pad = self.metadata.u64("tokenizer.ggml.padding_token_id")?.unwrap_or(1);
                 one(whole.into_matrix().with_leading_rows(pad).map_err(fail)?)

@@ -275,3 +275,21 @@ pub(super) fn gpt2(keys: &Keys) -> Result<Config, FileError> {
         }),
     )
 }
+
+pub(super) fn gpt_neox(keys: &Keys) -> Result<Config, FileError> {
+    let rope = Rope::read(keys, keys.heads()?.size)?;
+    // Not in the file: the 20B, which has 44 layers, approximates GELU; Pythia and StableLM-alpha
+    // do not.
+    let activation = if keys.layers()? == 44 { "gelu_fast" } else { "gelu" };
+    with(
+        decoder(keys, "gpt_neox", "GPTNeoXForCausalLM")?,
+        json!({
+            "layer_norm_eps": keys.need_float("attention.layer_norm_epsilon")?,
+            "hidden_act": activation,
+            "rotary_emb_base": rope.theta,
+            "rotary_pct": rope.partial.unwrap_or(1.0),
+            "attention_bias": keys.has("blk.0.attn_qkv.bias"),
+            "use_parallel_residual": keys.metadata.bool(&keys.name("use_parallel_residual"))?.unwrap_or(true),
+        }),
+    )
+}

@@ -49,6 +49,7 @@ pub(super) fn config(gguf: &Gguf) -> Result<Value, FileError> {
         Family::Gemma2 => decoders::gemma2(&keys),
         Family::Gemma3 => decoders::gemma3(&keys),
         Family::Gpt2 => decoders::gpt2(&keys),
+        Family::GptNeoX => decoders::gpt_neox(&keys),
         Family::T5 { decoder, gated, bias_per_layer } => encoders::t5(&keys, decoder, gated, bias_per_layer),
         Family::Bert => encoders::bert(&keys, "bert", "Bert"),
         Family::Roberta => encoders::bert(&keys, "roberta", "Roberta"),

@@ -57,5 +57,5 @@ fn every_gguf_family_is_in_the_model_registry() {
             assert!(!error.to_string().contains("is not supported; these are"), "{error}");
         }
     }
-    assert_eq!(kinds.len(), 20, "{kinds:?}");
+    assert_eq!(kinds.len(), 21, "{kinds:?}");
 }

@@ -57,6 +57,20 @@ fn falcon_qkv_rows_are_regrouped() {
 }
 
 #[test]
+fn gpt_neox_qkv_rows_are_regrouped() {
+    let writer = Writer::new("gptneox")
+        .u32("gptneox.embedding_length", 4)
+        .u32("gptneox.attention.head_count", 2)
+        .tensor("blk.0.attn_qkv.weight", &[12, 4])
+        .tensor("blk.0.attn_qkv.bias", &[12]);
+    let gguf = open(&writer).unwrap();
+    // For each of two heads of two rows: query, key, value.
+    let order = [0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11];
+    assert_eq!(rows(&gguf, "gpt_neox.layers.0.attention.query_key_value.weight", 4), order);
+    assert_eq!(floats(&gguf, "gpt_neox.layers.0.attention.query_key_value.bias"), order.map(|row| row as f32));
+}
+
+#[test]
 fn experts_are_read_stacked_and_separate() {
     let moe = || Writer::llama().u32("llama.expert_count", 2).u32("llama.expert_used_count", 1);
     let stacked = open(&moe().tensor("blk.0.ffn_down_exps.weight", &[2, 2, 32])).unwrap();

@@ -1,4 +1,5 @@
-"""Llama and models with its block: SmolLM, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3-MoE."""
+"""Llama and models with its block: SmolLM, Mistral, Mixtral, Qwen2, Qwen2-MoE, Qwen3
+and Qwen3-MoE."""
 
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from transformers import (
     MistralForCausalLM,
     MixtralForCausalLM,
     Qwen2ForCausalLM,
+    Qwen2MoeForCausalLM,
     Qwen3ForCausalLM,
     Qwen3MoeForCausalLM,
 )
@@ -130,6 +132,23 @@ QWEN3_MOE = QWEN3 | {
     "output_router_logits": False,
     "router_aux_loss_coef": 0.001,
     "tie_word_embeddings": False,
+}
+QWEN2_MOE = QWEN2 | {
+    "architectures": ["Qwen2MoeForCausalLM"],
+    "decoder_sparse_step": 1,
+    "max_window_layers": 21,
+    "mlp_only_layers": [],
+    "model_type": "qwen2_moe",
+    "moe_intermediate_size": 24,
+    "norm_topk_prob": False,
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+    "num_hidden_layers": 2,
+    "output_router_logits": False,
+    "router_aux_loss_coef": 0.001,
+    "shared_expert_intermediate_size": 56,
+    "tie_word_embeddings": False,
+    "transformers_version": "4.39.0.dev0",
 }
 RULES = [
     ("lm_head.weight", 2.5, 0.0),
@@ -298,6 +317,31 @@ OTHERS = [
         | scaled(type="yarn", factor=4.0, original_max_position_embeddings=32)
         | {"rope_theta": 10000.0, "tie_word_embeddings": False},
         UNSCALED,
+    ),
+    Decoder(
+        "qwen2-moe",
+        620,
+        Qwen2MoeForCausalLM,
+        QWEN2_MOE,
+        [{"norm_topk_prob": True}, {"num_experts_per_tok": 2}],
+    ),
+    # Of four layers only the second has experts: every second one, except the fourth. The window is
+    # that of the first and second.
+    Decoder(
+        "qwen2-moe-mixed",
+        621,
+        Qwen2MoeForCausalLM,
+        QWEN2_MOE
+        | {
+            "decoder_sparse_step": 2,
+            "layer_types": ["sliding_attention"] * 2 + ["full_attention"] * 2,
+            "mlp_only_layers": [3],
+            "norm_topk_prob": True,
+            "num_hidden_layers": 4,
+            "qkv_bias": False,
+            "use_sliding_window": True,
+        },
+        [{"norm_topk_prob": False}, {"layer_types": ["full_attention"] * 4}],
     ),
     Decoder(
         "qwen3",

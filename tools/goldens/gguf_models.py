@@ -1,5 +1,5 @@
-"""Tiny models of every architecture that Sconce reads from GGUF, and one that it refuses
-(`qwen2-moe`), as saved by transformers and as converted by llama.cpp.
+"""Tiny models of every architecture that Sconce reads from GGUF, as saved by transformers and as
+converted by llama.cpp.
 
     python gguf_models.py --llama-cpp DIR --out DIR [--only NAME]
 

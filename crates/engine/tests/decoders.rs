@@ -304,7 +304,16 @@ fn mistral(kind: &str) {
 }
 
 fn qwen(kind: &str) {
-    let names = ["qwen2", "qwen2-window", "qwen2-yarn", "qwen3", "qwen3-moe", "qwen3-moe-mixed"];
+    let names = [
+        "qwen2",
+        "qwen2-window",
+        "qwen2-yarn",
+        "qwen2-moe",
+        "qwen2-moe-mixed",
+        "qwen3",
+        "qwen3-moe",
+        "qwen3-moe-mixed",
+    ];
     names.map(all).iter().for_each(|part| check(part, kind));
 }
 

@@ -19,7 +19,8 @@ const PAGE: usize = 8;
 
 const SEQ2SEQ: [&str; 3] = ["t5-seq2seq", "flan-t5-seq2seq", "mt5-seq2seq"];
 
-const DECODERS: [&str; 8] = ["llama-2", "mistral", "mixtral", "qwen3", "gemma-2", "gpt2", "falcon-rw", "phi-2"];
+const DECODERS: [&str; 9] =
+    ["llama-2", "mistral", "mixtral", "qwen2-moe", "qwen3", "gemma-2", "gpt2", "falcon-rw", "phi-2"];
 
 /// Rows of every token, and an embedding of each sequence.
 struct Texts<'a> {

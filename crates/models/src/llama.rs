@@ -1,13 +1,14 @@
 //! Llama (Touvron et al. 2023, arXiv:2302.13971) and the models with its block: SmolLM, TinyLlama,
-//! Mistral (arXiv:2310.06825), Mixtral (arXiv:2401.04088), Qwen 1.5 to 3 (arXiv:2407.10671,
-//! arXiv:2505.09388), Phi-3 to Phi-4 (arXiv:2404.14219). They differ in biases, sliding windows,
-//! QK-norm, dense MLP or mixture of experts, and in whether projections are fused.
+//! Mistral (arXiv:2310.06825), Mixtral (arXiv:2401.04088), Qwen 1.5 to 3 and their MoE variants
+//! (arXiv:2407.10671, arXiv:2505.09388), Phi-3 to Phi-4 (arXiv:2404.14219). They differ in biases,
+//! sliding windows, QK-norm, dense MLP or mixture of experts with or without a shared expert, and
+//! in whether projections are fused.
 
 use crate::block::Norm;
 use crate::config::{activation, context, head_size, parse, refuse};
 use crate::decoder::{Block, Decoder, GroupedQueryAttention, Heads, Layout, embed_tokens};
 use crate::head::{self, last_token, root};
-use crate::mlp::Mlp;
+use crate::mlp::{Mlp, SharedExpert};
 use crate::rope::{Rope, Scaling, rotary_dims};
 use crate::{Encoder, Head, Limits, LmHead, Result, Task};
 use sconce_ops::{Activation, ExpertParts, Experts, Linear, Pooling, Rotary, Weights};
@@ -35,6 +36,7 @@ struct Config {
     partial_rotary_factor: Option<f64>,
     tie_word_embeddings: Option<bool>,
     attention_bias: Option<bool>,
+    qkv_bias: Option<bool>,
     #[serde(default)]
     mlp_bias: bool,
     sliding_window: Option<usize>,
@@ -45,6 +47,7 @@ struct Config {
     num_experts: Option<usize>,
     num_experts_per_tok: Option<usize>,
     moe_intermediate_size: Option<usize>,
+    shared_expert_intermediate_size: Option<usize>,
     norm_topk_prob: Option<bool>,
     decoder_sparse_step: Option<usize>,
     #[serde(default)]
@@ -84,8 +87,17 @@ impl Config {
     fn biases(&self) -> (bool, bool) {
         match &*self.model_type {
             "qwen2" => (true, false),
+            "qwen2_moe" => (self.qkv_bias.unwrap_or(true), false),
             _ => [self.attention_bias.unwrap_or(false); 2].into(),
         }
+    }
+
+    /// Fails where versions of transformers disagree on which layers have the sliding window.
+    fn check_window(&self) -> Result<()> {
+        let windowed = self.use_sliding_window.unwrap_or(false) && self.layer_types.is_none();
+        refuse(windowed && self.is("qwen2_moe"), || {
+            "use_sliding_window of qwen2_moe needs layer_types, which name the layers with the window".into()
+        })
     }
 
     /// The sliding window of a layer, if it has one.
@@ -109,9 +121,9 @@ impl Config {
     fn experts(&self, layer: usize) -> Option<usize> {
         match &*self.model_type {
             "mixtral" => Some(self.num_local_experts.unwrap_or(8)),
-            "qwen3_moe" => {
+            "qwen2_moe" | "qwen3_moe" => {
                 let step = self.decoder_sparse_step.unwrap_or(1).max(1);
-                let experts = self.num_experts.unwrap_or(128);
+                let experts = self.num_experts.unwrap_or(if self.is("qwen2_moe") { 60 } else { 128 });
                 let sparse = experts > 0 && (layer + 1).is_multiple_of(step) && !self.mlp_only_layers.contains(&layer);
                 sparse.then_some(experts)
             }
@@ -134,6 +146,7 @@ impl Config {
 
 pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let c: Config = parse(config)?;
+    c.check_window()?;
     let heads = c.heads()?;
     let w = root(w, "model", EMBED_TOKENS)?;
     let positions = context(config, c.trained());
@@ -217,15 +230,29 @@ fn mlp(w: &Weights, c: &Config, layer: usize) -> Result<Mlp> {
     };
     let mixtral = c.is("mixtral");
     let m = w.sub(if mixtral { "block_sparse_moe" } else { "mlp" });
-    let [gate, up, down] = if mixtral { ["w1", "w3", "w2"] } else { ["gate_proj", "up_proj", "down_proj"] };
-    let inner = if mixtral { c.intermediate_size } else { c.moe_intermediate_size.unwrap_or(768) };
-    let top = c.num_experts_per_tok.unwrap_or(if mixtral { 2 } else { 8 });
-    experts(
-        &m,
-        [gate, up, down],
-        act,
-        MoeShape { count, n, inner, top, renormalize: mixtral || c.norm_topk_prob.unwrap_or(false) },
-    )
+    let names = if mixtral { ["w1", "w3", "w2"] } else { ["gate_proj", "up_proj", "down_proj"] };
+    // The defaults of transformers.
+    let (inner, top) = match &*c.model_type {
+        "mixtral" => (c.intermediate_size, 2),
+        "qwen2_moe" => (c.moe_intermediate_size.unwrap_or(1408), 4),
+        _ => (c.moe_intermediate_size.unwrap_or(768), 8),
+    };
+    let (top, renormalize) = (c.num_experts_per_tok.unwrap_or(top), mixtral || c.norm_topk_prob.unwrap_or(false));
+    let experts = experts(&m, names, act, MoeShape { count, n, inner, top, renormalize })?;
+    Ok(match c.is("qwen2_moe") {
+        true => Mlp::SharedExpert { experts, shared: Box::new(shared_expert(&m, c, act)?) },
+        false => Mlp::Experts(experts),
+    })
+}
+
+fn shared_expert(m: &Weights, c: &Config, activation: Activation) -> Result<SharedExpert> {
+    let (e, n, inner) = (m.sub("shared_expert"), c.hidden_size, c.shared_expert_intermediate_size.unwrap_or(5632));
+    Ok(SharedExpert {
+        gate_up: Linear::stacked(&[e.sub("gate_proj"), e.sub("up_proj")], n, inner, false)?,
+        activation,
+        down: Linear::load(&e.sub("down_proj"), inner, n, false)?,
+        scale: Linear::load(&m.sub("shared_expert_gate"), n, 1, false)?.with(Activation::Sigmoid),
+    })
 }
 
 struct MoeShape {
@@ -237,7 +264,7 @@ struct MoeShape {
     renormalize: bool,
 }
 
-fn experts(m: &Weights, [gate, up, down]: [&str; 3], act: Activation, s: MoeShape) -> Result<Mlp> {
+fn experts(m: &Weights, [gate, up, down]: [&str; 3], act: Activation, s: MoeShape) -> Result<Box<Experts>> {
     refuse(s.count > 4096, || format!("{} experts in a layer are not supported; at most 4096 are", s.count))?;
     let all = m.sub("experts");
     let expert = |e: usize| all.sub(e);
@@ -247,5 +274,5 @@ fn experts(m: &Weights, [gate, up, down]: [&str; 3], act: Activation, s: MoeShap
     let router = m.in_dtype(sconce_ops::DType::F32).sub("gate").tensor("weight", &[s.count, s.n])?;
     let parts = ExpertParts { up: &ups, down: &downs, bias: None };
     let experts = Experts::new(router, parts, act, s.top)?.gated()?;
-    Ok(Mlp::Experts(Box::new(if s.renormalize { experts.renormalised() } else { experts })))
+    Ok(Box::new(if s.renormalize { experts.renormalised() } else { experts }))
 }

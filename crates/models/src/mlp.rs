@@ -1,7 +1,7 @@
 //! The MLP (feed-forward part) of a block.
 
 use crate::Result;
-use sconce_ops::{Activation, Experts, Gate, LayerNorm, Linear, Tensor, glu};
+use sconce_ops::{Activation, Experts, Gate, LayerNorm, Linear, Tensor, glu, glu_scaled};
 
 pub(crate) enum Mlp {
     /// Gated linear unit: down(act(gate(x)) · up(x)). Gate and up are one matrix, in the order that
@@ -11,6 +11,25 @@ pub(crate) enum Mlp {
     Plain { up: Linear, down: Linear },
     /// Mixture of experts.
     Experts(Box<Experts>),
+    /// Mixture of experts, plus an expert for all tokens.
+    SharedExpert { experts: Box<Experts>, shared: Box<SharedExpert> },
+}
+
+/// An expert for all tokens: σ(scale(x)) · down(act(gate(x)) · up(x)), computed with the scale
+/// before the down projection.
+pub(crate) struct SharedExpert {
+    pub gate_up: Linear,
+    pub activation: Activation,
+    pub down: Linear,
+    /// One output per token, with the sigmoid.
+    pub scale: Linear,
+}
+
+impl SharedExpert {
+    fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        let inner = glu_scaled(&self.gate_up.forward(x)?, &self.scale.forward(x)?, self.activation, Gate::First)?;
+        Ok(self.down.forward_residual(&inner, residual)?)
+    }
 }
 
 impl Mlp {
@@ -23,6 +42,7 @@ impl Mlp {
         Ok(match self {
             Mlp::Gated { down, .. } | Mlp::Plain { down, .. } => down.forward(&self.inner(x)?)?,
             Mlp::Experts(experts) => experts.forward(x)?,
+            Mlp::SharedExpert { experts, shared } => shared.forward_residual(x, &experts.forward(x)?)?,
         })
     }
 
@@ -30,6 +50,9 @@ impl Mlp {
         Ok(match self {
             Mlp::Gated { down, .. } | Mlp::Plain { down, .. } => down.forward_residual(&self.inner(x)?, residual)?,
             Mlp::Experts(experts) => experts.forward_residual(x, residual)?,
+            Mlp::SharedExpert { experts, shared } => {
+                shared.forward_residual(x, &experts.forward_residual(x, residual)?)?
+            }
         })
     }
 
@@ -37,7 +60,7 @@ impl Mlp {
     pub(crate) fn forward_normed(&self, x: &Tensor, norm: &LayerNorm) -> Result<Tensor> {
         Ok(match self {
             Mlp::Gated { down, .. } | Mlp::Plain { down, .. } => down.forward_normed(&self.inner(x)?, x, norm)?,
-            Mlp::Experts(experts) => norm.forward_residual(&experts.forward(x)?, x)?,
+            Mlp::Experts(_) | Mlp::SharedExpert { .. } => norm.forward_residual(&self.forward(x)?, x)?,
         })
     }
 
@@ -45,7 +68,7 @@ impl Mlp {
         Ok(match self {
             Mlp::Gated { gate_up, activation, gate, .. } => glu(&gate_up.forward(x)?, *activation, *gate)?,
             Mlp::Plain { up, .. } => up.forward(x)?,
-            Mlp::Experts(_) => x.clone(),
+            Mlp::Experts(_) | Mlp::SharedExpert { .. } => x.clone(),
         })
     }
 }

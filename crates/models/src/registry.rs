@@ -62,7 +62,7 @@ const ARCHITECTURES: &[Architecture] = &[
 ];
 
 /// The model types with Llama's block, and the generations of Gemma.
-const LLAMA: &[&str] = &["llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe"];
+const LLAMA: &[&str] = &["llama", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"];
 const GEMMA: &[&str] = &["gemma", "gemma2", "gemma3", "gemma3_text"];
 
 /// Sequence-to-sequence models: an encoder of the table above, with a decoder.
@@ -124,13 +124,15 @@ pub fn seq2seq(config: &Value, weights: &Weights) -> Result<Box<dyn Seq2Seq>> {
 
 /// Whether activations of the architecture are known to exceed the range of f16, so that half
 /// precision must be bf16: T5's feed-forward layers, Gemma's scaled embeddings and residuals, and
-/// Qwen2's first tokens.
+/// the first tokens of Qwen2, dense and MoE.
 pub fn overflows_f16(config: &Value) -> bool {
     let kind = |config: &Value| config.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned();
     let text = config.get("text_config").map(kind).unwrap_or_default();
     [kind(config), text].iter().any(|kind| {
         let kind = kind.as_str();
-        SEQ2SEQ.iter().any(|(types, _)| types.contains(&kind)) || GEMMA.contains(&kind) || kind == "qwen2"
+        SEQ2SEQ.iter().any(|(types, _)| types.contains(&kind))
+            || GEMMA.contains(&kind)
+            || ["qwen2", "qwen2_moe"].contains(&kind)
     })
 }
 

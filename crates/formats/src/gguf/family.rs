@@ -14,6 +14,7 @@ pub(super) enum Family {
     Llama,
     Mixtral,
     Qwen2,
+    Qwen2Moe,
     Qwen3,
     Qwen3Moe,
     Phi,
@@ -44,9 +45,10 @@ pub(super) enum Family {
 
 /// llama.cpp's architecture names. `llama` is also Mistral and Mixtral, `bert` also RoBERTa,
 /// XLM-RoBERTa and DistilBERT.
-pub(super) const NAMES: [&str; 17] = [
+pub(super) const NAMES: [&str; 18] = [
     "llama",
     "qwen2",
+    "qwen2moe",
     "qwen3",
     "qwen3moe",
     "phi2",
@@ -82,6 +84,7 @@ pub(super) fn find<'a>(
         "llama" if metadata.u64("llama.expert_count")?.unwrap_or(0) > 0 => Family::Mixtral,
         "llama" => Family::Llama,
         "qwen2" => Family::Qwen2,
+        "qwen2moe" => Family::Qwen2Moe,
         "qwen3" => Family::Qwen3,
         "qwen3moe" => Family::Qwen3Moe,
         "phi2" => Family::Phi,

@@ -96,6 +96,12 @@ const EXPERTS: &[Rule] = &[
     rule("ffn_down_exps", "mlp.experts", Conversion::Experts("down_proj")),
     rule("ffn_up_exps", "mlp.experts", Conversion::Experts("up_proj")),
 ];
+const SHARED_EXPERT: &[Rule] = &[
+    rule("ffn_gate_inp_shexp", "mlp.shared_expert_gate", Conversion::Table),
+    same("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
+    same("ffn_down_shexp", "mlp.shared_expert.down_proj"),
+    same("ffn_up_shexp", "mlp.shared_expert.up_proj"),
+];
 const STABLELM: &[Rule] = &[
     rule("attn_q_norm", "self_attn.q_layernorm.norms", Conversion::HeadNorms),
     rule("attn_k_norm", "self_attn.k_layernorm.norms", Conversion::HeadNorms),
@@ -244,6 +250,7 @@ fn tables(family: Family) -> (&'static [&'static [Rule]], &'static [Layers]) {
         Family::Llama => (&[ROOT], &const { [layers("model.layers", &[ROTARY, ATTENTION, MLP])] }),
         Family::Mixtral => (&[ROOT], &const { [layers("model.layers", &[ROTARY, ATTENTION, MIXTRAL])] }),
         Family::Qwen2 | Family::Qwen3 => (&[ROOT], &const { [layers("model.layers", &[ATTENTION, MLP])] }),
+        Family::Qwen2Moe => (&[ROOT], &const { [layers("model.layers", &[ATTENTION, MLP, EXPERTS, SHARED_EXPERT])] }),
         Family::Qwen3Moe => (&[ROOT], &const { [layers("model.layers", &[ATTENTION, MLP, EXPERTS])] }),
         Family::StableLm => (&[ROOT], &const { [layers("model.layers", &[STABLELM, ATTENTION, MLP])] }),
         Family::Phi => (&[PHI_ROOT, ROOT], &const { [layers("model.layers", &[PHI, ATTENTION])] }),

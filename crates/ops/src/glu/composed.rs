@@ -12,5 +12,9 @@ pub(super) fn run(op: &GluOp) -> Result<candle_core::Tensor> {
         Gate::First => (half(0)?, half(n)?),
         Gate::Second => (half(n)?, half(0)?),
     };
-    Ok((op.activation.composed(gate)? * value)?.to_dtype(x.dtype())?)
+    let mut y = (op.activation.composed(gate)? * value)?;
+    if let Some(scales) = &op.scales {
+        y = y.broadcast_mul(&scales.candle()?.to_dtype(DType::F32)?)?;
+    }
+    Ok(y.to_dtype(x.dtype())?)
 }

@@ -13,13 +13,16 @@ pub(super) fn run(op: &GluOp, isa: Isa) -> Result<candle_core::Tensor> {
     with_elem!("glu", op.x.dtype(), T => {
         let x = Reading::of(&op.x)?;
         let x = x.rows::<T>()?;
+        let scales = op.scales.as_ref().map(Reading::of).transpose()?;
+        let scales = scales.as_ref().map(|s| s.rows::<T>()).transpose()?;
         let y = fill_rows::<T>(x.rows, op.half(), 0, |i, out, _| {
             let (first, second) = x.row(i).split_at(op.half());
             let (gate, value) = match op.gate {
                 Gate::First => (first, second),
                 Gate::Second => (second, first),
             };
-            isa.run(Row { gate, value, activation: op.activation, out });
+            let scale = scales.as_ref().map_or(1.0, |s| s.row(i)[0].wide());
+            isa.run(Row { gate, value, scale, activation: op.activation, out });
         });
         host(y, &[x.rows, op.half()])
     })
@@ -29,13 +32,14 @@ pub(super) fn run(op: &GluOp, isa: Isa) -> Result<candle_core::Tensor> {
 pub(crate) fn gated<T: Elem>(isa: Isa, x: &[T], half: usize, activation: Activation) -> PooledBuffer<T> {
     fill_rows::<T>(x.len() / (2 * half).max(1), half, 0, |i, out, _| {
         let (gate, value) = x[2 * i * half..][..2 * half].split_at(half);
-        isa.run(Row { gate, value, activation, out });
+        isa.run(Row { gate, value, scale: 1.0, activation, out });
     })
 }
 
 struct Row<'a, T> {
     gate: &'a [T],
     value: &'a [T],
+    scale: f32,
     activation: Activation,
     out: &'a mut [T],
 }
@@ -49,7 +53,10 @@ impl<T: Elem> Kernel for Row<'_, T> {
         vectors!(S, self.out.len(), |i, lanes| {
             let (gate, value) = (get::<S, T>(self.gate, i, lanes, 0.0), get::<S, T>(self.value, i, lanes, 0.0));
             // SAFETY: the contract of Lanes, kept by Isa::run.
-            let y = unsafe { S::mul(math::activate::<S, 1>(self.activation, T::TYPE, [gate])[0], value) };
+            let y = unsafe {
+                let active = math::activate::<S, 1>(self.activation, T::TYPE, [gate])[0];
+                S::mul(S::mul(active, value), S::splat(self.scale))
+            };
             put::<S, T>(self.out, i, lanes, y);
         });
     }

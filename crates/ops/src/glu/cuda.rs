@@ -10,6 +10,7 @@ const BINARY: Binary = binary!("glu");
 
 pub(super) fn run(op: &GluOp) -> Result<candle_core::Tensor> {
     let x = View::of(&op.x)?;
+    let scales = op.scales.as_ref().map(View::whole).transpose()?;
     let (rows, n, dtype) = (x.rows()?, op.half(), op.x.dtype());
     let y = Call::alloc(&x, rows.rows * n, dtype)?;
     let run = 16 / dtype.size();
@@ -17,6 +18,7 @@ pub(super) fn run(op: &GluOp) -> Result<candle_core::Tensor> {
     let (kind, run) = if in_runs { ("runs", run) } else { ("odd", 1) };
     Call::new(&x, &Kernel::new(BINARY, format!("glu_{kind}_{dtype}")))?
         .input(&x)
+        .optional_input(scales.as_ref())
         .made(&y)
         .numbers(&params![n, rows.stride, op.activation as usize, op.gate == Gate::Second])
         .run(Grid::along(rows.rows, n.div_ceil(run)))?;

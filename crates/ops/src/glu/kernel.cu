@@ -1,41 +1,42 @@
-// y = act(gate) * value, where gate and value are the two halves of a row: in f32, one rounding. A
-// thread computes a run. A row has one block or several, so that no thread divides to find its
-// position.
+// y = act(gate) * value, where gate and value are the two halves of a row, times the row's scale if
+// there are scales: in f32, one rounding. A thread computes a run. A row has one block or several, so
+// that no thread divides to find its position.
 #include "launch/cuda/prelude.cuh"
 
 template <typename T, int N, uint KIND>
-__device__ __forceinline__ void gated(const T *gate, const T *value, T *y) {
+__device__ __forceinline__ void gated(const T *gate, const T *value, float scale, T *y) {
     const Run<T, N> a = load<T, N>(gate), b = load<T, N>(value);
     Run<T, N> out;
 #pragma unroll
-    for (int j = 0; j < N; j++) out.of[j] = narrow<T>(activate(wide(a.of[j]), KIND) * wide(b.of[j]));
+    for (int j = 0; j < N; j++) out.of[j] = narrow<T>(activate(wide(a.of[j]), KIND) * wide(b.of[j]) * scale);
     put<T, N>(y, out);
 }
 
 template <typename T, int N>
-__device__ void glu(const T *x, T *y, uint n, uint stride, uint activation, uint is_second) {
+__device__ void glu(const T *x, const T *scales, T *y, uint n, uint stride, uint activation, uint is_second) {
     const uint i = (blockIdx.y * blockDim.x + threadIdx.x) * N;
     if (i >= n) return;
     x += size_t(blockIdx.x) * stride + i;
     y += size_t(blockIdx.x) * n + i;
     const T *gate = is_second ? x + n : x, *value = is_second ? x : x + n;
+    const float scale = scales ? wide(scales[blockIdx.x]) : 1.0f;
     switch (activation) {
-        case GELU: return gated<T, N, GELU>(gate, value, y);
-        case GELU_TANH: return gated<T, N, GELU_TANH>(gate, value, y);
-        case QUICK_GELU: return gated<T, N, QUICK_GELU>(gate, value, y);
-        case RELU: return gated<T, N, RELU>(gate, value, y);
-        case SILU: return gated<T, N, SILU>(gate, value, y);
-        case SIGMOID: return gated<T, N, SIGMOID>(gate, value, y);
-        case TANH: return gated<T, N, TANH>(gate, value, y);
-        default: return gated<T, N, NONE>(gate, value, y);
+        case GELU: return gated<T, N, GELU>(gate, value, scale, y);
+        case GELU_TANH: return gated<T, N, GELU_TANH>(gate, value, scale, y);
+        case QUICK_GELU: return gated<T, N, QUICK_GELU>(gate, value, scale, y);
+        case RELU: return gated<T, N, RELU>(gate, value, scale, y);
+        case SILU: return gated<T, N, SILU>(gate, value, scale, y);
+        case SIGMOID: return gated<T, N, SIGMOID>(gate, value, scale, y);
+        case TANH: return gated<T, N, TANH>(gate, value, scale, y);
+        default: return gated<T, N, NONE>(gate, value, scale, y);
     }
 }
 
 #define KIND(NAME, T, N, RUNS) \
-    extern "C" __global__ void __launch_bounds__(128) glu_##RUNS##_##NAME(const T *x, T *y, uint n, uint stride, uint activation, \
-        uint is_second) { \
+    extern "C" __global__ void __launch_bounds__(128) glu_##RUNS##_##NAME(const T *x, const T *scales, T *y, uint n, uint stride, \
+        uint activation, uint is_second) { \
         wait_for_earlier(); \
-        glu<T, N>(x, y, n, stride, activation, is_second); \
+        glu<T, N>(x, scales, y, n, stride, activation, is_second); \
     }
 #define GLU(NAME, T) KIND(NAME, T, SIXTEEN<T>, runs) KIND(NAME, T, 1, odd)
 FORMATS(GLU)

@@ -9,12 +9,16 @@ const SOURCE: &str = kernels!();
 
 pub(super) fn run(op: &GluOp) -> Result<candle_core::Tensor> {
     let x = View::of(&op.x)?;
+    let scales = op.scales.as_ref().map(View::whole).transpose()?;
     let (rows, n) = (x.rows()?, op.half());
     let y = Call::alloc(&x, rows.rows * n, op.x.dtype())?;
-    let kernel =
-        Kernel::new(SOURCE, format!("glu_{}", op.x.dtype())).number(op.activation as u16).flag(op.gate == Gate::Second);
+    let kernel = Kernel::new(SOURCE, format!("glu_{}", op.x.dtype()))
+        .number(op.activation as u16)
+        .flag(op.gate == Gate::Second)
+        .flag(scales.is_some());
     // The fields of `Halves` in the kernel.
     let params = params![n, rows.stride];
-    Call::new(&x, &kernel)?.input(&x).result(&y).numbers(&params).run(Grid::over(n.div_ceil(4), rows.rows))?;
+    let call = Call::new(&x, &kernel)?.input(&x).input_or(scales.as_ref(), &x).result(&y).numbers(&params);
+    call.run(Grid::over(n.div_ceil(4), rows.rows))?;
     y.tensor(&[rows.rows, n])
 }

@@ -3,11 +3,14 @@
 use super::Gate;
 use crate::Activation;
 
-pub(super) fn glu(x: &[f32], n: usize, activation: Activation, gate: Gate) -> Vec<f64> {
-    let row = |row: &[f32]| -> Vec<f64> {
+/// `scales` has one element per row.
+pub(super) fn glu(x: &[f32], scales: &[f32], activation: Activation, gate: Gate) -> Vec<f64> {
+    let n = x.len() / scales.len() / 2;
+    let row = |(row, scale): (&[f32], &f32)| -> Vec<f64> {
         let (first, second) = row.split_at(n);
         let (gate, value) = if gate == Gate::First { (first, second) } else { (second, first) };
-        gate.iter().zip(value).map(|(g, v)| activation.reference(f64::from(*g)) * f64::from(*v)).collect()
+        let product = |(g, v): (&f32, &f32)| activation.reference(f64::from(*g)) * f64::from(*v) * f64::from(*scale);
+        gate.iter().zip(value).map(product).collect()
     };
-    x.chunks(2 * n).flat_map(row).collect()
+    x.chunks(2 * n).zip(scales).flat_map(row).collect()
 }

@@ -81,31 +81,58 @@ pub(super) fn qwen3(keys: &Keys) -> Result<Config, FileError> {
     )
 }
 
+pub(super) fn qwen2_moe(keys: &Keys) -> Result<Config, FileError> {
+    let shared = experts_width(keys, "expert_shared_feed_forward_length", "blk.0.ffn_up_shexp.weight")?;
+    with(
+        qwen_moe(keys, "qwen2_moe", "Qwen2MoeForCausalLM")?,
+        json!({
+            "qkv_bias": keys.has("blk.0.attn_q.bias") || keys.has("blk.0.attn_qkv.bias"),
+            // Not in the file; Qwen2 keeps the weights of the selected experts.
+            "norm_topk_prob": false,
+            "shared_expert_intermediate_size": shared,
+        }),
+    )
+}
+
 pub(super) fn qwen3_moe(keys: &Keys) -> Result<Config, FileError> {
-    let width = match keys.number("expert_feed_forward_length")? {
-        None => keys.rows("blk.0.ffn_up_exps.weight")? as u64,
-        Some(found) => found,
-    };
+    with(
+        qwen_moe(keys, "qwen3_moe", "Qwen3MoeForCausalLM")?,
+        json!({
+            "attention_bias": keys.has("blk.0.attn_q.bias"),
+            // Not in the file; Qwen3 normalizes the weights of the selected experts to 1.
+            "norm_topk_prob": true,
+        }),
+    )
+}
+
+/// Keys that the MoE models of Qwen share.
+fn qwen_moe(keys: &Keys, model_type: &str, class: &str) -> Result<Config, FileError> {
     let dense: Vec<usize> =
         (0..keys.layers()?).filter(|layer| !keys.has(&format!("blk.{layer}.ffn_gate_inp.weight"))).collect();
     with(
-        decoder(keys, "qwen3_moe", "Qwen3MoeForCausalLM")?,
+        decoder(keys, model_type, class)?,
         json!({
             "rms_norm_eps": rms(keys)?,
-            "attention_bias": keys.has("blk.0.attn_q.bias"),
             // Two names for one value, depending on the transformers version.
             "num_experts": keys.need("expert_count")?,
             "num_local_experts": keys.need("expert_count")?,
             "num_experts_per_tok": keys.need("expert_used_count")?,
-            // Not in the file; Qwen3 normalizes the weights of the selected experts to 1.
-            "norm_topk_prob": true,
-            "moe_intermediate_size": width,
+            "moe_intermediate_size": experts_width(keys, "expert_feed_forward_length", "blk.0.ffn_up_exps.weight")?,
             "decoder_sparse_step": 1,
             "mlp_only_layers": dense,
             "use_sliding_window": false,
             "sliding_window": null,
         }),
     )
+}
+
+/// The intermediate size of experts: the key `name`, or the rows of `tensor` if the file has no such
+/// key.
+fn experts_width(keys: &Keys, name: &str, tensor: &str) -> Result<u64, FileError> {
+    match keys.number(name)? {
+        None => Ok(keys.rows(tensor)? as u64),
+        Some(found) => Ok(found),
+    }
 }
 
 pub(super) fn phi(keys: &Keys) -> Result<Config, FileError> {

@@ -39,6 +39,7 @@ pub(super) fn config(gguf: &Gguf) -> Result<Value, FileError> {
         Family::Llama => decoders::llama(&keys),
         Family::Mixtral => decoders::mixtral(&keys),
         Family::Qwen2 => decoders::qwen2(&keys),
+        Family::Qwen2Moe => decoders::qwen2_moe(&keys),
         Family::Qwen3 => decoders::qwen3(&keys),
         Family::Qwen3Moe => decoders::qwen3_moe(&keys),
         Family::Phi => decoders::phi(&keys),

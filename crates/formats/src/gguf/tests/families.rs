@@ -20,6 +20,7 @@ fn complete_file(name: &str) -> Writer {
         ("attention.relative_buckets_count", 4),
         ("attention.sliding_window", 4),
         ("expert_feed_forward_length", 8),
+        ("expert_shared_feed_forward_length", 8),
         ("expert_used_count", 1),
     ];
     let writer = numbers.into_iter().fold(Writer::new(name), |writer, (name, n)| writer.u32(&key(name), n));
@@ -37,7 +38,7 @@ fn every_gguf_family_is_in_the_model_registry() {
     let mut files: Vec<Writer> = NAMES
         .iter()
         .map(|name| match *name {
-            "qwen3moe" => complete_file(name).u32("qwen3moe.expert_count", 2),
+            "qwen2moe" | "qwen3moe" => complete_file(name).u32(&format!("{name}.expert_count"), 2),
             name => types(complete_file(name)),
         })
         .collect();
@@ -57,5 +58,5 @@ fn every_gguf_family_is_in_the_model_registry() {
             assert!(!error.to_string().contains("is not supported; these are"), "{error}");
         }
     }
-    assert_eq!(kinds.len(), 21, "{kinds:?}");
+    assert_eq!(kinds.len(), 22, "{kinds:?}");
 }

@@ -181,7 +181,7 @@ fn position_table_without_dimensions_is_rejected() {
 #[test]
 fn unsupported_models_are_rejected() {
     assert_error(&Writer::new("mamba"), "architecture `mamba`; these are supported: llama");
-    assert_error(&Writer::new("qwen2moe"), "architecture `qwen2moe`; these are supported: llama");
+    assert_error(&Writer::new("qwen2vl"), "architecture `qwen2vl`; these are supported: llama");
     assert_error(&Writer::llama().str("general.type", "adapter"), "type `adapter`");
     assert_error(&Writer::new("bert").str("tokenizer.ggml.model", "rwkv"), "tokenizer `rwkv`");
     let layers = |n: i32| Writer::llama().i32s("llama.attention.sliding_window", &[n]);

@@ -12,6 +12,12 @@ pub struct Progress {
     pub stage: String,
     /// Completed part of the stage, if known.
     pub percent: Option<f32>,
+    /// Layers whose weights have been read, while the model loads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers_loaded: Option<u64>,
+    /// Layers of the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers_total: Option<u64>,
 }
 
 /// `POST /v1/models/load`.

@@ -45,6 +45,8 @@ pub trait Progress: Send + Sync {
     fn advance(&self, bytes: u64);
     /// The current task has ended, with or without success.
     fn end(&self);
+    /// The weights of `loaded` of a model's `total` layers have been read.
+    fn layers(&self, _loaded: usize, _total: usize) {}
 }
 
 impl Progress for () {

@@ -67,6 +67,8 @@ pub struct ServedModel {
     pub task: Task,
     /// The model.
     pub model: TaskModel,
+    /// Number of its layers, if its weights are in layers.
+    pub layers: Option<u64>,
     /// When loading finished.
     pub created: SystemTime,
     /// Its share of the memory budget, released with it.

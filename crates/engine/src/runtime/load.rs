@@ -2,15 +2,17 @@
 
 use super::device_thread::panic_message;
 use super::executor::Executor;
+use super::layer_progress::LayerProgress;
 use super::loaded::{Codec, LoadedModel, ModelInfo};
 use super::warmup;
-use super::workload::Workload;
+use super::workload::{LoadContext, Workload};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use sconce_hub::{Files, Progress};
 use sconce_ops::{Device, Ladder};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread;
 
 /// Plans a model on a device that need not be in this machine.
@@ -38,9 +40,13 @@ pub(crate) fn load<W: Workload, T: Codec + 'static>(
         planned.plan.check(info.free_bytes)?;
         let ladder = Ladder::new(options.policy.clone());
         let (inputs, entered) = ((spec.clone(), planned.clone()), ladder.clone());
+        let (reports, layer_counts) = channel();
+        let layers = LayerProgress::new(reports);
         let make = move || {
-            let place = warmup::open(device, &options)?;
-            let workload = W::load(&inputs.0, &inputs.1, &options, &place)?;
+            let context = LoadContext { place: warmup::open(device, &options)?, layers };
+            let workload = W::load(&inputs.0, &inputs.1, &context)?;
+            context.layers.finish();
+            let place = context.place;
             // In a separate ladder, so that the op calls of the check are not counted as a
             // request's.
             let check_ladder = Ladder::new(options.policy.clone()).enter();
@@ -51,6 +57,7 @@ pub(crate) fn load<W: Workload, T: Codec + 'static>(
         };
         let (text, executor) = thread::scope(|scope| {
             let text = scope.spawn(|| read_text(&planned.plan));
+            scope.spawn(move || layer_counts.iter().for_each(|layers| progress.layers(layers.loaded, layers.total)));
             let executor = Executor::start(device, entered, make);
             (text.join(), executor)
         });

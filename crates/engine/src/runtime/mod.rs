@@ -2,6 +2,7 @@
 
 mod device_thread;
 mod executor;
+mod layer_progress;
 mod load;
 mod loaded;
 mod reply;
@@ -10,12 +11,13 @@ mod warmup;
 mod workload;
 
 pub(crate) use executor::Executor;
+pub(crate) use layer_progress::LayerProgress;
 pub(crate) use load::{load, plan};
 pub use loaded::Loaded;
 pub(crate) use loaded::{Codec, LoadedModel, ModelInfo, RequestSettings};
 pub(crate) use reply::{Reply, Sink};
 pub use request_context::{RequestContext, Times};
-pub(crate) use workload::{RequestId, Workload};
+pub(crate) use workload::{LoadContext, RequestId, Workload};
 
 /// The queue of a model, and its last batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The interface between the executor and a kind of model.
 
-use super::{QueueStats, Reply};
+use super::{LayerProgress, QueueStats, Reply};
 use crate::error::Result;
 use crate::options::LoadOptions;
 use crate::plan::Planned;
@@ -10,6 +10,20 @@ use std::sync::Arc;
 /// A request in the executor. Later requests have larger ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RequestId(pub(crate) u64);
+
+/// Where a workload is loaded, and who hears of it.
+pub(crate) struct LoadContext {
+    pub(crate) place: Place,
+    pub(crate) layers: LayerProgress,
+}
+
+#[cfg(test)]
+impl LoadContext {
+    /// A place, and nobody who hears of the layers.
+    pub(crate) fn unobserved(place: Place) -> LoadContext {
+        LoadContext { place, layers: LayerProgress::new(std::sync::mpsc::channel().0) }
+    }
+}
 
 /// A kind of model: encoders, decoders and sequence-to-sequence models implement it. The executor
 /// does everything else: planning, loading, warm-up, the queue, cancellation, deadlines, retries,
@@ -37,7 +51,7 @@ pub(crate) trait Workload: Sized + 'static {
     fn plan(spec: &Self::Spec, device: Device, options: &LoadOptions) -> Result<Planned<Self::Layout>>;
 
     /// Loads the model as planned.
-    fn load(spec: &Self::Spec, planned: &Planned<Self::Layout>, options: &LoadOptions, place: &Place) -> Result<Self>;
+    fn load(spec: &Self::Spec, planned: &Planned<Self::Layout>, context: &LoadContext) -> Result<Self>;
 
     /// Runs a short input through the model; its output must be finite.
     fn sanity_check(&self) -> Result<()>;

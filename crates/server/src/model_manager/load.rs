@@ -172,7 +172,8 @@ impl ModelManager {
         let reservation = self.reserve(plan.bytes())?;
         progress.stage("loading");
         let model = task.load(&files, &spec.load, progress).map_err(|e| other(&e))?;
-        Ok(ServedModel { id: spec.id.clone(), task, model, created: SystemTime::now(), reservation })
+        let layers = progress.snapshot().layers_total;
+        Ok(ServedModel { id: spec.id.clone(), task, model, layers, created: SystemTime::now(), reservation })
     }
 
     /// Reserves `bytes` of the budget. Evicts models without leases, least recently used first.

@@ -14,7 +14,7 @@ use crate::generation::{ActiveSequence, Event, GenerateRequest, GenerationReply,
 use crate::kv::{Blocks, SeqId};
 use crate::options::LoadOptions;
 use crate::plan::Planned;
-use crate::runtime::{QueueStats, Reply, RequestId, Workload};
+use crate::runtime::{LoadContext, QueueStats, Reply, RequestId, Workload};
 use crate::schedule::{self, Advance, Budget, Sampled, ScheduledChunk, Scheduler, Step};
 use activity::Counts;
 use model::{LmModel, StepResult};
@@ -93,14 +93,11 @@ impl Workload for Decode {
         model::plan(root, device, options)
     }
 
-    fn load(
-        root: &PathBuf,
-        Planned { plan, layout }: &Planned<DecodeLayout>,
-        _: &LoadOptions,
-        place: &Place,
-    ) -> Result<Decode> {
-        let formats = (plan.dtype, plan.weight_format);
-        let (model, _) = LmModel::load(&Model::open(root)?, formats, layout.context, place)?;
+    fn load(root: &PathBuf, Planned { plan, layout }: &Planned<DecodeLayout>, context: &LoadContext) -> Result<Decode> {
+        let (formats, place) = ((plan.dtype, plan.weight_format), &context.place);
+        let mut files = Model::open(root)?;
+        files.store = context.layers.observe(files.store, &plan.unread);
+        let (model, _) = LmModel::load(&files, formats, layout.context, place)?;
         let shape = model.shape(root)?;
         let cache = KvCache::new(shape, layout.pages * PAGE, layout.cache_format, place)?;
         Ok(Decode {

@@ -45,7 +45,7 @@ fn failing_prompt_fails_alone_in_its_batch() {
     options.llm.sequences = 8;
     let root = dir.path().to_path_buf();
     let planned = Decode::plan(&root, Device::Cpu, &options).expect("a plan");
-    let make = move || Decode::load(&root, &planned, &options, &Place::open(Device::Cpu)?);
+    let make = move || Decode::load(&root, &planned, &LoadContext::unobserved(Place::open(Device::Cpu)?));
     let executor = Executor::start(Device::Cpu, Arc::<Ladder>::default(), make).expect("a model");
     // The second prompt has a token outside of the vocabulary, which the public API would refuse.
     let prompts: [&[u32]; 4] = [&[5, 6, 7], &[5, 6, 9999], &[8; 40], &[5, 6, 7]];

@@ -15,7 +15,7 @@ pub(crate) use session::{Session, Texts, plan};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Planned;
-use crate::runtime::{QueueStats, Reply, RequestId, Workload};
+use crate::runtime::{LoadContext, QueueStats, Reply, RequestId, Workload};
 use crate::schedule::{Budget, EncodeQueue};
 use sconce_formats::Model;
 use sconce_models::{Batch, Sequence};
@@ -163,8 +163,11 @@ impl<P: Pipeline> Workload for Encode<P> {
         Ok(Planned { plan: pipeline::plan::<P>(spec, device, options)?, layout: () })
     }
 
-    fn load(spec: &P::Spec, Planned { plan, .. }: &Planned<()>, _: &LoadOptions, place: &Place) -> Result<Encode<P>> {
-        let parts = Parts::new(Model::open(&plan.root)?, (plan.dtype, plan.weight_format), place.clone());
+    fn load(spec: &P::Spec, Planned { plan, .. }: &Planned<()>, context: &LoadContext) -> Result<Encode<P>> {
+        let place = &context.place;
+        let mut files = Model::open(&plan.root)?;
+        files.store = context.layers.observe(files.store, &plan.unread);
+        let parts = Parts::new(files, (plan.dtype, plan.weight_format), place.clone());
         let pipeline = P::load(&parts, spec).map_err(|e| e.with_root(&plan.root))?;
         let budget = Budget { tokens: plan.batch_tokens, sequences: plan.most_sequences };
         Ok(Encode {

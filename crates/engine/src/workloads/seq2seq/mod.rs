@@ -15,7 +15,7 @@ use crate::generation::{Event, GenerationReply};
 use crate::kv::Blocks;
 use crate::options::LoadOptions;
 use crate::plan::Planned;
-use crate::runtime::{QueueStats, Reply, RequestId, Workload};
+use crate::runtime::{LoadContext, QueueStats, Reply, RequestId, Workload};
 use crate::schedule::{Input, Row, Seq2SeqBudget, Seq2SeqScheduler, Seq2SeqStep};
 use crate::workloads::decode::PAGE;
 use active_input::ActiveInput;
@@ -76,11 +76,12 @@ impl Workload for Seq2SeqWorkload {
     fn load(
         spec: &Seq2SeqSpec,
         Planned { plan, layout }: &Planned<Seq2SeqLayout>,
-        _: &LoadOptions,
-        place: &Place,
+        context: &LoadContext,
     ) -> Result<Seq2SeqWorkload> {
-        let formats = (plan.dtype, plan.weight_format);
-        let (model, _) = Seq2SeqModel::load(&Model::open(&spec.root)?, formats, place)?;
+        let (formats, place) = ((plan.dtype, plan.weight_format), &context.place);
+        let mut files = Model::open(&spec.root)?;
+        files.store = context.layers.observe(files.store, &plan.unread);
+        let (model, _) = Seq2SeqModel::load(&files, formats, place)?;
         let paged = |pages: usize| -> Result<PagedCache> {
             let blocks = Blocks::new(pages as u32, PAGE as u32).map_err(Error::Input)?;
             Ok(PagedCache { cache: model.cache(pages, layout.cache_format, place)?, blocks })

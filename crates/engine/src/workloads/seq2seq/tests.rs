@@ -51,7 +51,7 @@ fn failing_input_fails_alone_and_waiting_inputs_are_counted() {
     options.seq2seq = Seq2SeqLimits { input: Some(48), output: 16, sequences: 8, cache_format: None };
     let spec = Seq2SeqSpec { root: dir.path().to_path_buf(), start: 0 };
     let planned = Seq2SeqWorkload::plan(&spec, Device::Cpu, &options).expect("a plan");
-    let make = move || Seq2SeqWorkload::load(&spec, &planned, &options, &Place::open(Device::Cpu)?);
+    let make = move || Seq2SeqWorkload::load(&spec, &planned, &LoadContext::unobserved(Place::open(Device::Cpu)?));
     let executor = Executor::start(Device::Cpu, Arc::default(), make).expect("a model");
     // The second input has a token outside of the vocabulary, which the public API would refuse.
     let inputs: [&[u32]; 3] = [&[5, 6, 7], &[5, 999_999], &[8; 20]];

@@ -1,24 +1,57 @@
 //! HTTP client of the pool's manager, of the command line that talks to it, and of workers that
 //! send callbacks. It is in this crate because they share no other crate, and behind a feature
-//! because users of the wire types may not need a client.
+//! because users of the wire types may not need a client. It speaks http, and https with the
+//! system's certificate authorities.
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode, header};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as Legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::crypto::ring;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_platform_verifier::BuilderVerifierExt;
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// HTTP client with a connection pool.
-pub type Client = Legacy<HttpConnector, Full<Bytes>>;
+pub type Client = Legacy<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
-/// A new client.
+/// A new client for http URLs only: it trusts no certificate.
 pub fn client() -> Client {
+    let tls = tls(|builder| Ok(builder.with_root_certificates(RootCertStore::empty())));
+    with_tls(tls.expect("ring supports the default versions of TLS"))
+}
+
+/// A new client for this URL. For https it trusts the certificate authorities of the system, or
+/// those of `SSL_CERT_FILE` on Linux.
+pub fn client_for(url: &str) -> Result<Client, String> {
+    match url.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://")) {
+        true => tls(BuilderVerifierExt::with_platform_verifier).map(with_tls),
+        false => Ok(client()),
+    }
+}
+
+type WithVersions = rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>;
+type WithVerifier = rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>;
+
+fn tls(verify: impl FnOnce(WithVersions) -> Result<WithVerifier, rustls::Error>) -> Result<ClientConfig, String> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let verified = builder.with_safe_default_protocol_versions().and_then(verify);
+    let failed = |e: rustls::Error| format!("cannot use TLS: {e}; check the system's certificates, or SSL_CERT_FILE");
+    verified.map(|builder| builder.with_no_client_auth()).map_err(failed)
+}
+
+fn with_tls(tls: ClientConfig) -> Client {
     let mut connector = HttpConnector::new();
     connector.set_connect_timeout(Some(Duration::from_secs(2)));
     connector.set_nodelay(true);
+    connector.enforce_http(false);
+    let connector =
+        HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(connector);
     Legacy::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(Duration::from_secs(30))
@@ -91,7 +124,11 @@ pub struct RequestError {
 
 impl RequestError {
     fn of(e: &(dyn Error + 'static)) -> RequestError {
-        RequestError { why: with_sources(e), ours: is_ours(e) }
+        let mut why = with_sources(e);
+        if why.contains("invalid peer certificate") {
+            why += "; add its certificate authority to the system's, or name its file in SSL_CERT_FILE (on Linux)";
+        }
+        RequestError { why, ours: is_ours(e) }
     }
 
     /// An error of the other side.

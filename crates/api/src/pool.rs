@@ -17,10 +17,13 @@ pub const READY_PATH: &str = "/v2/internal/workers/ready";
 pub struct Start {
     /// A directory or .gguf file on the manager's host, a hub id, pip:NAME, or a short name.
     pub model_ref: String,
+    /// Number of the GPU, CUDA or Metal. Instead of `device`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_id: Option<u32>,
     /// `auto`, `cpu`, `cuda`, `cuda:0`, …; a kind without a number is the device of that kind with
-    /// the most free memory.
-    #[serde(default = "auto")]
-    pub device: String,
+    /// the most free memory. By default `auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
     /// Name of the model in requests; by default its reference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -29,8 +32,18 @@ pub struct Start {
     pub flags: Tuning,
 }
 
-fn auto() -> String {
-    "auto".into()
+impl Start {
+    /// The requested device: `auto`, `cuda:0`, and `gpu:0` for a `gpu_id`.
+    pub fn requested_device(&self) -> Result<String, Box<Failure>> {
+        match (&self.device, self.gpu_id) {
+            (Some(device), Some(n)) => {
+                let what = format!("`gpu_id` ({n}) and `device` (`{device}`) exclude each other; send one of them");
+                Err(Box::new(Failure::new(Code::InvalidRequest, what)))
+            }
+            (None, Some(n)) => Ok(format!("gpu:{n}")),
+            (device, None) => Ok(device.clone().unwrap_or_else(|| "auto".into())),
+        }
+    }
 }
 
 /// Response of a start: the worker is ready.
@@ -233,6 +246,8 @@ pub enum Code {
     WorkerFailed,
     /// Missing or wrong API key.
     Unauthorized,
+    /// Not allowed from this host or under this host name.
+    Forbidden,
 }
 
 impl Code {
@@ -241,6 +256,7 @@ impl Code {
         match self {
             Code::InvalidRequest => 400,
             Code::Unauthorized => 401,
+            Code::Forbidden => 403,
             Code::ModelNotFound | Code::WorkerNotFound => 404,
             Code::GpuUnavailable => 409,
             Code::WorkerStartFailed => 500,
@@ -255,7 +271,7 @@ impl Code {
         match self {
             Code::InsufficientVram | Code::WorkerStartTimeout | Code::WorkerUnavailable | Code::WorkerFailed => true,
             Code::GpuUnavailable | Code::ModelNotFound | Code::WorkerStartFailed | Code::WorkerNotFound => false,
-            Code::InvalidRequest | Code::Unauthorized => false,
+            Code::InvalidRequest | Code::Unauthorized | Code::Forbidden => false,
         }
     }
 }
@@ -290,11 +306,25 @@ mod tests {
     fn start_needs_a_model_and_refuses_unknown_fields() {
         let read = |v: Value| serde_json::from_value::<Start>(v);
         let start = read(json!({"model_ref": "smollm"})).unwrap();
-        assert_eq!((start.device.as_str(), start.name), ("auto", None));
+        assert_eq!((start.requested_device().unwrap().as_str(), &start.name), ("auto", &None));
         let start = read(json!({"model_ref": "m", "device": "cuda:0", "flags": {"context": 512}})).unwrap();
-        assert_eq!((start.device.as_str(), start.flags.context), ("cuda:0", Some(512)));
+        assert_eq!((start.requested_device().unwrap().as_str(), start.flags.context), ("cuda:0", Some(512)));
+        let flags = json!({"task": "rerank", "kv_cache_tokens": 4096, "request_timeout": 1.5});
+        let flags = read(json!({"model_ref": "m", "flags": flags})).unwrap().flags;
+        assert_eq!(flags.arguments(), ["--task=rerank", "--kv-cache-tokens=4096"]);
+        assert_eq!(flags.request_timeout.map(|s| s.to_string()).as_deref(), Some("1.5"));
+        assert!(read(json!({"model_ref": "m", "flags": {"request_timeout": -1}})).is_err());
         assert!(read(json!({"device": "cpu"})).is_err());
         assert!(read(json!({"model_ref": "m", "devise": "cpu"})).is_err());
+    }
+
+    #[test]
+    fn gpu_id_and_device_exclude_each_other() {
+        let device = |v: Value| serde_json::from_value::<Start>(v).unwrap().requested_device();
+        assert_eq!(device(json!({"model_ref": "m", "gpu_id": 1})).unwrap(), "gpu:1");
+        let both = device(json!({"model_ref": "m", "gpu_id": 1, "device": "cpu"})).unwrap_err();
+        assert_eq!(both.error_code, Code::InvalidRequest);
+        assert!(serde_json::from_value::<Start>(json!({"model_ref": "m", "gpu_id": -1})).is_err());
     }
 
     #[test]

@@ -1,6 +1,54 @@
-//! Timestamps in RFC 3339.
+//! Timestamps in RFC 3339, and durations in seconds.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A time-out in seconds, as flags and JSON have it; 0 is none. Never negative, infinite or NaN.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Seconds(f64);
+
+impl Eq for Seconds {}
+
+impl Seconds {
+    /// The duration; `None` if it is 0.
+    pub fn timeout(self) -> Option<Duration> {
+        // The constructor has checked the range.
+        Duration::try_from_secs_f64(self.0).ok().filter(|timeout| !timeout.is_zero())
+    }
+}
+
+impl TryFrom<f64> for Seconds {
+    type Error = String;
+    fn try_from(seconds: f64) -> Result<Seconds, String> {
+        match Duration::try_from_secs_f64(seconds) {
+            Ok(_) => Ok(Seconds(seconds)),
+            Err(_) => Err(format!("{seconds} is not a number of seconds; use 0 or more, such as 30 or 1.5")),
+        }
+    }
+}
+
+impl From<Seconds> for f64 {
+    fn from(seconds: Seconds) -> f64 {
+        seconds.0
+    }
+}
+
+impl FromStr for Seconds {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Seconds, String> {
+        let seconds: f64 = text.parse().map_err(|_| "expected a number of seconds, such as 30 or 1.5".to_string())?;
+        Seconds::try_from(seconds)
+    }
+}
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// RFC 3339 in UTC, to the millisecond: `2025-03-01T12:00:00.000Z`. A clock before 1970 reads as
 /// 1970.
@@ -29,7 +77,18 @@ fn civil(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+
+    #[test]
+    fn seconds_are_finite_and_not_negative() {
+        let read = |text: &str| text.parse::<Seconds>().map(|s| (s.timeout(), s.to_string()));
+        assert_eq!(read("1.5").unwrap(), (Some(Duration::from_millis(1500)), "1.5".into()));
+        assert_eq!(read("0").unwrap(), (None, "0".into()));
+        for wrong in ["-1", "inf", "NaN", "1e300", "soon", ""] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        assert!(serde_json::from_str::<Seconds>("-1").is_err());
+        assert_eq!(serde_json::to_string(&"30".parse::<Seconds>().unwrap()).unwrap(), "30.0");
+    }
 
     #[test]
     fn rfc3339_dates_match_the_calendar() {

@@ -54,6 +54,11 @@ pub(crate) struct KvCacheArgs {
     /// are smaller than f32.
     #[arg(long, value_name = "DTYPE")]
     pub(crate) kv_dtype: Option<KvCacheFormat>,
+    /// Size of the KV cache of a language model in tokens, over all sequences; at least one
+    /// sequence of full length. Default: all sequences at full length, but at most a quarter of the
+    /// free memory.
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) kv_cache_tokens: Option<usize>,
 }
 
 /// How to load and run a model.
@@ -173,8 +178,11 @@ impl KvCacheArgs {
     /// The options with this KV cache, for `parallel` answers at once.
     pub(crate) fn apply_to(&self, mut options: LoadOptions, parallel: usize) -> LoadOptions {
         let cache_format = self.kv_dtype;
-        options.llm =
-            LlmOptions::default().with_context(self.context).with_cache_format(cache_format).with_sequences(parallel);
+        options.llm = LlmOptions::default()
+            .with_context(self.context)
+            .with_cache_tokens(self.kv_cache_tokens)
+            .with_cache_format(cache_format)
+            .with_sequences(parallel);
         options.seq2seq.cache_format = cache_format;
         options
     }

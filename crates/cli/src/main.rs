@@ -64,7 +64,12 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> ExitCode {
     allocator::keep_freed();
-    let cli = Cli::parse();
+    let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    if let Some(worker) = commands::worker_names::worker(&arguments) {
+        let report = report::Report::new(false);
+        return exit_code(worker.unwrap_or_else(|e| e.exit()).run(&report), &report);
+    }
+    let cli = Cli::parse_from(arguments);
     let report = report::Report::new(cli.quiet);
     let result = match cli.command {
         Command::Embed(c) => c.run(&report),
@@ -89,6 +94,10 @@ fn main() -> ExitCode {
         Command::Completions(c) => c.run(Cli::command()),
         Command::Man(c) => c.run(Cli::command()),
     };
+    exit_code(result, &report)
+}
+
+fn exit_code(result: Result<ExitCode, Failure>, report: &report::Report) -> ExitCode {
     match result {
         Ok(code) => code,
         Err(e) if is_broken_pipe(&*e) => ExitCode::SUCCESS,

@@ -2,7 +2,7 @@
 
 use axum::body::Bytes;
 use axum::http::{Method, StatusCode};
-use sconce_api::client::{Answer, Call, Client, RequestError, client};
+use sconce_api::client::{Answer, Call, Client, RequestError, client_for};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -20,21 +20,26 @@ pub(crate) async fn get(client: &Client, url: &str, key: &str, within: Duration)
 }
 
 /// Client of a manager, for the command line.
-pub struct Asker {
+pub struct ManagerClient {
     /// `http://127.0.0.1:9200`.
     pub url: String,
     /// The manager's API key, if it has one.
     pub key: Option<String>,
 }
 
-impl Asker {
+impl ManagerClient {
     /// Sends a request and returns status and body; a body that is not JSON is returned as a
     /// string.
-    pub async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> Result<(StatusCode, Value), String> {
+    pub async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<(StatusCode, Value), String> {
         let (manager, url) = (&self.url, format!("{}{path}", self.url.trim_end_matches('/')));
         let (key, body) = (self.key.as_deref(), body.map(|body| body.to_string().into_bytes()));
         let call = Call { method, url: &url, key, body, within: None, largest: MAX_BODY };
-        let Answer { status, body } = call.send(&client()).await.map_err(|lost| {
+        let Answer { status, body } = call.send(&client_for(manager)?).await.map_err(|lost| {
             format!("no manager answers at {manager}: {}; start one with `sconce pool serve`", lost.why)
         })?;
         let bytes = body.map_err(|why| format!("{manager}: {why}"))?;

@@ -3,7 +3,7 @@
 use crate::core::{Leaving, Origin, Record, Spec, Timings};
 use sconce_api::hosts::AllowedHosts;
 use sconce_api::pool::PORT;
-use sconce_api::worker::Tuning;
+use sconce_api::worker::{JOB_LIFETIME, Tuning};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -46,7 +46,7 @@ pub struct Declared {
     pub model: String,
     /// Model name that requests use; its reference by default.
     pub name: Option<String>,
-    /// `auto`, a kind (`cuda`), or a device (`cuda:0`).
+    /// `auto`, a kind (`cuda`), a device (`cuda:0`), or a GPU of either kind (`gpu:0`).
     #[serde(default = "auto")]
     pub device: String,
     /// Number of workers.
@@ -180,6 +180,8 @@ pub struct Config {
     /// How long a client may send nothing, or leave a response unread, before its connection is
     /// closed.
     pub client_timeout: Duration,
+    /// How long the events of a job of `/v1/jobs` wait for a client.
+    pub job_lifetime: Duration,
     /// Whether workers keep running when the manager ends.
     pub keep_workers: bool,
 }
@@ -212,6 +214,7 @@ impl Config {
             timings,
             max_connections: 4_096,
             client_timeout: Duration::from_secs(60),
+            job_lifetime: JOB_LIFETIME,
             keep_workers: false,
         })
     }
@@ -241,7 +244,7 @@ pub(crate) fn reconcile(specs: &[Spec], records: Vec<Record>) -> Reconciled {
         match missing.iter().position(|s| *s == record.spec) {
             // Its stop was interrupted. It continues and does not count as a declared worker.
             _ if record.leaving == Leaving::Stop => stop.push(record),
-            _ if record.spec.origin == Origin::Asked => keep.push(record),
+            _ if record.spec.origin == Origin::Requested => keep.push(record),
             Some(at) => {
                 missing.remove(at);
                 keep.push(record);
@@ -341,7 +344,7 @@ mod tests {
             leaving: Leaving::No,
             restarts: 0,
         };
-        let (a, b, c) = (spec("a", Origin::Declared), spec("b", Origin::Declared), spec("c", Origin::Asked));
+        let (a, b, c) = (spec("a", Origin::Declared), spec("b", Origin::Declared), spec("c", Origin::Requested));
         let records = vec![record("a1", &a), record("a2", &a), record("b1", &b), record("c1", &c)];
         let changes = reconcile(&[a.clone(), spec("d", Origin::Declared)], records.clone());
         assert_eq!(changes.keep, [records[0].clone(), records[3].clone()]);

@@ -19,9 +19,9 @@ mod restore;
 mod serve;
 mod spawn;
 
-/// Re-exported for [`Asker::ask`].
+/// Re-exported for [`ManagerClient::ask`].
 pub use axum::http::Method;
-pub use client::Asker;
+pub use client::ManagerClient;
 pub use config::{Config, ConfigError, Declared, PoolFile};
 pub use disk::DiskError;
 pub use serve::{Error, Pool};

@@ -4,7 +4,7 @@ use crate::client::get;
 use crate::config::Config;
 use crate::core::{Action, Core, Device, Event, Planned, ProbeResult, Spec, Time};
 use crate::disk::{State, StateStore};
-use crate::http::RouteCounts;
+use crate::http::{RouteCounts, WaitingJobs};
 use crate::ids::{random_hex, slug};
 use crate::inspect;
 use crate::logs;
@@ -41,6 +41,7 @@ pub(crate) struct Manager {
     changed: watch::Sender<u64>,
     /// Workers that run a job, by job id.
     jobs: Mutex<HashMap<String, Vec<String>>>,
+    pub(crate) waiting_jobs: WaitingJobs,
     /// Counters of the router.
     pub(crate) counts: RouteCounts,
     pub(crate) next_port: AtomicU32,
@@ -61,6 +62,7 @@ impl Manager {
             started_at: Instant::now(),
             changed: watch::Sender::new(0),
             jobs: Mutex::default(),
+            waiting_jobs: WaitingJobs::default(),
             counts: RouteCounts::default(),
             next_port: AtomicU32::new(0),
             children: Mutex::default(),

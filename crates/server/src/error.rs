@@ -31,6 +31,7 @@ impl Dialect {
             "/execute" | "/cancel" | "/shutdown" | "/v1/ready" | "/v1/loading/progress" | "/v1/capabilities" => {
                 Dialect::Worker
             }
+            path if path == "/v1/jobs" || path.starts_with("/v1/jobs/") => Dialect::Worker,
             path if path.starts_with("/v1/") || path.starts_with("/v2/") => Dialect::OpenAi,
             _ => Dialect::Tei,
         }
@@ -54,7 +55,7 @@ pub enum FaultKind {
     TooLarge,
     /// The content type is not JSON.
     Media,
-    /// Unknown path.
+    /// Unknown path or job.
     NoRoute,
     /// The path does not support this method.
     Method,
@@ -147,7 +148,10 @@ impl Fault {
         let tei = dialect == Dialect::Tei;
         // The worker contract has a status per code; other kinds use plain HTTP statuses.
         if dialect == Dialect::Worker
-            && !matches!(self.kind, K::NoRoute | K::Method | K::Media | K::TooLarge | K::ClientTooSlow | K::Forbidden)
+            && !matches!(
+                self.kind,
+                K::NoRoute | K::Method | K::Media | K::TooLarge | K::ClientTooSlow | K::Forbidden | K::Conflict
+            )
         {
             return StatusCode::from_u16(self.worker_code().status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         }

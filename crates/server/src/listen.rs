@@ -174,14 +174,12 @@ impl Server {
 }
 
 /// Waits until the listener must close: when draining begins. A worker listens until its jobs are
-/// done, so that the pool can read its state and cancel jobs.
+/// done and their events collected, so that the pool can read its state and cancel jobs.
 async fn until_closed(app: &App) {
     app.stop.drained().await;
-    if app.member.is_none() {
-        return;
-    }
+    let Some(member) = &app.member else { return };
     let idle = async {
-        while app.free_permits() < app.permits() {
+        while app.free_permits() < app.permits() || member.has_waiting_jobs() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };

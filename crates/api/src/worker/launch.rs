@@ -1,5 +1,6 @@
 //! The flags of a worker: one type, so that the pool and `sconce worker` always agree.
 
+use crate::time::Seconds;
 use serde::{Deserialize, Serialize};
 
 /// The flags of `sconce worker`. [`Launch::arguments`] writes what the command line reads.
@@ -21,8 +22,9 @@ pub struct Launch {
     /// Port to listen on; 0 picks a free port.
     #[cfg_attr(feature = "clap", arg(short, long, value_name = "PORT"))]
     pub port: u16,
-    /// URL that receives a callback when the worker is ready, and a heartbeat every 30 seconds
-    /// after that. If it contains `localhost:9999`, nothing is sent.
+    /// URL, http or https, that receives a callback when the worker is ready. Heartbeats follow
+    /// every 30 seconds, to /v1/worker-heartbeat of the same host. If it contains `localhost:9999`,
+    /// nothing is sent.
     #[cfg_attr(feature = "clap", arg(long, value_name = "URL"))]
     pub callback_url: String,
     /// auto, cpu, cuda[:N] or metal[:N].
@@ -58,6 +60,11 @@ pub struct Launch {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 pub struct Tuning {
+    /// Task: embed, classify, rerank, tag, sparse, multi, m3, clip, generate or seq2seq. Default:
+    /// detected from the model's files.
+    #[cfg_attr(feature = "clap", arg(long, value_name = "TASK"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
     /// Format of weights and activations: f32, bf16 or f16; for the weights of a language model
     /// also q8_0, q4_k, …
     #[cfg_attr(feature = "clap", arg(long, value_name = "DTYPE"))]
@@ -71,6 +78,11 @@ pub struct Tuning {
     #[cfg_attr(feature = "clap", arg(long, value_name = "DTYPE"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_dtype: Option<String>,
+    /// Size of the KV cache of a language model in tokens, over all sequences. Default: all
+    /// sequences at full length, but at most a quarter of the free memory.
+    #[cfg_attr(feature = "clap", arg(long, value_name = "TOKENS"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_cache_tokens: Option<u64>,
     /// Most tokens per micro-batch.
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", alias = "max-batch-tokens"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,6 +91,10 @@ pub struct Tuning {
     #[cfg_attr(feature = "clap", arg(long, value_name = "N"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrent_requests: Option<u64>,
+    /// Time-out of a request in seconds; 0 for none. Default: 600.
+    #[cfg_attr(feature = "clap", arg(long, value_name = "SECONDS", env = "REQUEST_TIMEOUT"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_timeout: Option<Seconds>,
     /// Allow ops that the GPU lacks to run on the CPU.
     #[cfg_attr(feature = "clap", arg(long))]
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -93,6 +109,10 @@ impl Launch {
     /// Environment variable of the API key, which the worker requires from clients and sends with
     /// callbacks.
     pub const KEY: &str = "SCONCE_API_KEY";
+
+    /// Environment variable of the API key that existing managers set. [`Launch::KEY`] has
+    /// precedence.
+    pub const MANAGER_KEY: &str = "LLORCH_API_TOKEN";
 
     /// The device: `auto`, `cpu`, `cuda:0`.
     pub fn device(&self) -> String {
@@ -139,9 +159,9 @@ impl Launch {
         names.iter().for_each(|name| add_flag("served-model-name", Some(name.clone())));
         add_flag("payload-limit", payload_limit.map(|n| n.to_string()));
         all.extend(tuning.arguments());
-        if let Some(n) = tuning.max_concurrent_requests {
-            all.push(format!("--max-concurrent-requests={n}"));
-        }
+        let mut add_flag = |flag: &str, value: Option<String>| all.extend(value.map(|v| format!("--{flag}={v}")));
+        add_flag("max-concurrent-requests", tuning.max_concurrent_requests.map(|n| n.to_string()));
+        add_flag("request-timeout", tuning.request_timeout.map(|seconds| seconds.to_string()));
         all
     }
 }
@@ -149,12 +169,25 @@ impl Launch {
 impl Tuning {
     /// The arguments that `sconce plan` also accepts.
     pub fn arguments(&self) -> Vec<String> {
-        let Tuning { dtype, context, kv_dtype, batch_tokens, max_concurrent_requests: _, allow_host, offline } = self;
+        let Tuning {
+            task,
+            dtype,
+            context,
+            kv_dtype,
+            kv_cache_tokens,
+            batch_tokens,
+            max_concurrent_requests: _,
+            request_timeout: _,
+            allow_host,
+            offline,
+        } = self;
         let mut all = Vec::new();
         let mut add_flag = |flag: &str, value: Option<String>| all.extend(value.map(|v| format!("--{flag}={v}")));
+        add_flag("task", task.clone());
         add_flag("dtype", dtype.clone());
         add_flag("context", context.map(|n| n.to_string()));
         add_flag("kv-dtype", kv_dtype.clone());
+        add_flag("kv-cache-tokens", kv_cache_tokens.map(|n| n.to_string()));
         add_flag("batch-tokens", batch_tokens.map(|n| n.to_string()));
         all.extend(allow_host.then(|| "--allow-host".to_string()));
         all.extend(offline.then(|| "--offline".to_string()));
@@ -199,11 +232,14 @@ mod tests {
         assert_round_trip(&Launch { metal_device: Some(0), ..plain() });
         assert_round_trip(&Launch { payload_limit: Some(100_000_000), ..plain() });
         let tuning = Tuning {
+            task: Some("rerank".into()),
             dtype: Some("q8_0".into()),
             context: Some(4096),
             kv_dtype: Some("f16".into()),
+            kv_cache_tokens: Some(65_536),
             batch_tokens: Some(512),
             max_concurrent_requests: Some(7),
+            request_timeout: Some("1.5".parse().unwrap()),
             allow_host: true,
             offline: true,
         };

@@ -8,7 +8,27 @@ pub use execute::{Execute, MOST_STOPS, MOST_TOKENS, Violation};
 pub use launch::{Launch, Tuning};
 
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 use utoipa::ToSchema;
+
+/// Response of `POST /v1/jobs`: the job has started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JobCreated {
+    /// Id of the job, from the request.
+    pub job_id: String,
+    /// Path of the job's events, for `GET`.
+    pub sse_url: String,
+}
+
+impl JobCreated {
+    /// The response for the job `id`, which is percent-encoded in the path.
+    pub fn new(id: &str) -> JobCreated {
+        let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
+        let encode = |b: u8| if is_plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") };
+        let encoded: String = id.bytes().map(encode).collect();
+        JobCreated { job_id: id.into(), sse_url: format!("/v1/jobs/{encoded}/stream") }
+    }
+}
 
 /// An event of `/execute`, tagged by `type`: one `started`, any number of `token`, at most one
 /// `metrics`, then exactly one `end` or `error`.
@@ -199,10 +219,10 @@ pub struct Ready {
 pub struct Progress {
     /// Current stage: `loading`, …, finally `ready` or `failed`.
     pub stage: String,
-    /// Loaded layers.
+    /// Layers whose weights have been read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers_loaded: Option<u64>,
-    /// Total layers.
+    /// Layers of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers_total: Option<u64>,
     /// Used device memory in megabytes.
@@ -243,7 +263,7 @@ impl Capabilities {
 /// The callback of a worker to its manager, once its port is bound and its model has passed the
 /// sanity check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Called {
+pub struct ReadyCallback {
     /// Id of the worker, from its flags.
     pub worker_id: String,
     /// Planned bytes of the model.
@@ -256,7 +276,7 @@ pub struct Called {
     pub capabilities: Vec<String>,
 }
 
-/// The heartbeat, every 30 seconds after the callback.
+/// `POST /v1/worker-heartbeat` on the manager, every 30 seconds after the callback.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Heartbeat {
     /// The worker.
@@ -278,19 +298,28 @@ pub struct Alive {
     pub port: u16,
     /// `ready`, `busy` or `draining`.
     pub status: String,
+    /// Name of the program: `sconce`.
+    #[serde(default)]
+    pub implementation: String,
     /// Version of Sconce.
     pub version: String,
 }
 
-/// A body sent to the callback URL.
+/// What a worker sends to its manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Callback {
     /// A worker is ready.
-    Called(Called),
+    Ready(ReadyCallback),
     /// A worker is alive.
     Heartbeat(Heartbeat),
 }
+
+/// Path of the workers' heartbeats, on the host of the callback URL.
+pub const HEARTBEAT_PATH: &str = "/v1/worker-heartbeat";
+
+/// How long the events of a job of `/v1/jobs` wait for a client; then the job is cancelled.
+pub const JOB_LIFETIME: Duration = Duration::from_secs(60);
 
 /// A callback URL that contains this is a dry run: nothing is sent.
 pub const DRY_RUN: &str = "localhost:9999";
@@ -363,11 +392,17 @@ mod tests {
     fn ready_callbacks_and_heartbeats_are_distinguished() {
         let ready = json!({"worker_id": "w", "vram_bytes": 1, "uri": "http://127.0.0.1:1", "model_ref": "m",
             "capabilities": ["cpu"]});
-        assert!(matches!(serde_json::from_value(ready), Ok(Callback::Called(c)) if c.worker_id == "w"));
+        assert!(matches!(serde_json::from_value(ready), Ok(Callback::Ready(c)) if c.worker_id == "w"));
         let heartbeat = json!({"worker": {"id": "w", "model_id": "m", "device": "cpu", "port": 1, "status": "ready",
             "version": "0"}, "timestamp": "t"});
         assert!(matches!(serde_json::from_value(heartbeat), Ok(Callback::Heartbeat(h)) if h.worker.id == "w"));
         assert!(serde_json::from_value::<Callback>(json!({"worker_id": "w"})).is_err());
+    }
+
+    #[test]
+    fn stream_path_of_a_job_is_percent_encoded() {
+        assert_eq!(JobCreated::new("j-1").sse_url, "/v1/jobs/j-1/stream");
+        assert_eq!(JobCreated::new("a/b é").sse_url, "/v1/jobs/a%2Fb%20%C3%A9/stream");
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub(crate) mod show;
 pub(crate) mod similarity;
 pub(crate) mod tag;
 pub(crate) mod worker;
+pub(crate) mod worker_names;
 
 use sconce_engine::Loaded;
 use sconce_ops::Rung;

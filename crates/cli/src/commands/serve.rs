@@ -5,12 +5,12 @@ use crate::args::{KvCacheArgs, RunArgs};
 use crate::report::Report;
 use crate::{Failure, logs, runtime};
 use clap::Args;
+use sconce_api::time::Seconds;
 use sconce_engine::{LlmOptions, Prompt, Task};
 use sconce_server::{Config, Listen, ModelSpec, Secret, Server, Stop, Traces};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
-use std::time::Duration;
 
 /// Serve models over HTTP on one port, with the APIs of OpenAI, text-embeddings-inference, Cohere
 /// and Jina.
@@ -81,8 +81,8 @@ pub(crate) struct Http {
     #[arg(long, value_name = "N", default_value_t = 512, env = "MAX_CONCURRENT_REQUESTS")]
     max_concurrent_requests: usize,
     /// Time-out of a request in seconds; 0 for none.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600.0, env = "REQUEST_TIMEOUT")]
-    request_timeout: f64,
+    #[arg(long, value_name = "SECONDS", default_value = "600", env = "REQUEST_TIMEOUT")]
+    request_timeout: Seconds,
     /// Host name that requests may use, besides localhost. May be repeated. Default: any, if the
     /// server has a key or listens for other machines; otherwise only localhost, so that a web page
     /// cannot reach the server under a name of its own.
@@ -107,8 +107,8 @@ pub(crate) struct Http {
     pooling: Option<PoolingArg>,
     /// Unload a model after this many seconds without requests; the next request loads it again. 0:
     /// never.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, env = "SCONCE_IDLE_TIMEOUT")]
-    idle_timeout: f64,
+    #[arg(long, value_name = "SECONDS", default_value = "0", env = "SCONCE_IDLE_TIMEOUT")]
+    idle_timeout: Seconds,
     /// Most memory of all models together, as planned: 8GB, 512MB. When another model needs memory,
     /// the least recently used one that is idle is unloaded.
     #[arg(long, value_name = "BYTES", env = "SCONCE_MEMORY_BUDGET")]
@@ -121,7 +121,7 @@ pub(crate) struct Http {
 }
 
 /// Export of trace spans.
-#[derive(Args, Clone)]
+#[derive(Args, Clone, Default)]
 pub(crate) struct Spans {
     /// Send a span of every request to this OpenTelemetry collector (OTLP over gRPC), such as
     /// http://localhost:4317. Needs a build with `--features otlp`, as released ones are.
@@ -164,14 +164,6 @@ impl FromStr for Bytes {
     }
 }
 
-/// A duration; 0 is `None`.
-fn seconds(n: f64, flag: &str) -> Result<Option<Duration>, Failure> {
-    match n {
-        0.0 => Ok(None),
-        n => Duration::try_from_secs_f64(n).map(Some).map_err(|e| format!("{flag} {n}: {e}").into()),
-    }
-}
-
 impl Http {
     /// The server's configuration.
     pub(crate) fn config(&self) -> Result<Config, Failure> {
@@ -197,13 +189,13 @@ impl Http {
             payload_limit: usize::try_from(self.payload_limit.0).unwrap_or(usize::MAX),
             max_client_batch: self.max_client_batch_size,
             max_concurrent: self.max_concurrent_requests,
-            request_timeout: seconds(self.request_timeout, "--request-timeout")?,
+            request_timeout: self.request_timeout.timeout(),
             allowed_hosts: self.allowed_hosts.clone(),
             cors_origins: self.cors_allow_origin.clone(),
             auto_truncate: self.auto_truncate,
             default_prompt,
             pooling,
-            idle_timeout: seconds(self.idle_timeout, "--idle-timeout")?,
+            idle_timeout: self.idle_timeout.timeout(),
             memory_budget: self.memory_budget.map(|b| b.0),
             ..Config::default()
         })

@@ -13,9 +13,9 @@ use std::process::ExitCode;
 
 /// Serve one model as a worker of a pool, which starts it, probes it and sends it requests.
 ///
-/// A worker has the paths /execute and /cancel besides those of `sconce serve`. Once its port is
-/// bound and the model has passed its sanity check, it calls --callback-url, and then sends a
-/// heartbeat there every 30 seconds. If the port is taken it exits with code 98.
+/// A worker has the paths /execute, /v1/jobs and /cancel besides those of `sconce serve`. Once its
+/// port is bound and the model has passed its sanity check, it calls --callback-url, and then sends
+/// heartbeats to the same host every 30 seconds. If the port is taken it exits with code 98.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     sconce worker --worker-id w-1 --model smollm --port 9301 --callback-url http://localhost:9999/dry-run\n  \
@@ -25,7 +25,8 @@ pub(crate) struct Worker {
     #[command(flatten)]
     launch: Launch,
     /// API key that requests must send, and that callbacks carry. Prefer the environment variable:
-    /// process lists show arguments.
+    /// process lists show arguments. Without it, LLORCH_API_TOKEN is read, which existing managers
+    /// set.
     #[arg(long, value_name = "KEY", env = Launch::KEY, hide_env_values = true)]
     api_key: Option<String>,
     #[command(flatten)]
@@ -38,11 +39,42 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
+    /// A worker under a name that existing managers start, whose key is in
+    /// [`Launch::MANAGER_KEY`].
+    pub(crate) fn started_by_manager(launch: Launch) -> Worker {
+        let manager_key = std::env::var_os(Launch::MANAGER_KEY);
+        let own_key = || std::env::var(Launch::KEY).ok();
+        Worker {
+            launch,
+            api_key: if manager_key.is_some() { None } else { own_key() },
+            threads: Threads::default(),
+            spans: Spans::default(),
+            json_output: false,
+        }
+    }
+
+    /// The API key: the flag's or its variable's, else that of an existing manager.
+    fn key(&self) -> Result<Option<String>, Failure> {
+        let (key, source) = match (&self.api_key, std::env::var_os(Launch::MANAGER_KEY)) {
+            (Some(key), _) => (key.clone(), "--api-key"),
+            (None, Some(key)) => match key.into_string() {
+                Ok(key) => (key, Launch::MANAGER_KEY),
+                Err(_) => return Err(format!("{} is not UTF-8; set another key", Launch::MANAGER_KEY).into()),
+            },
+            (None, None) => return Ok(None),
+        };
+        match key.trim().is_empty() {
+            true => Err(format!("{source} is empty; give a key, or leave it out").into()),
+            false => Ok(Some(key)),
+        }
+    }
+
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         logs::start(self.json_output, report.is_quiet())?;
         let url = &self.launch.callback_url;
-        if !url.starts_with("http://") {
-            return Err(format!("--callback-url {url}: it must begin with http://").into());
+        let scheme = url.split("://").next().unwrap_or_default();
+        if !["http", "https"].iter().any(|known| known.eq_ignore_ascii_case(scheme)) || !url.contains("://") {
+            return Err(format!("--callback-url {url}: it must begin with http:// or https://").into());
         }
         let (mut config, spec) = (self.config()?, self.spec()?);
         let threads = config.max_concurrent.clamp(1, 4_096) + 16;
@@ -62,18 +94,18 @@ impl Worker {
     }
 
     fn config(&self) -> Result<Config, Failure> {
-        let key = self
-            .api_key
-            .as_deref()
-            .map(|key| Secret::new(key).ok_or("--api-key is empty; give a key, or leave the option out"));
+        let key = self.key()?;
         let mut config = Config {
             listen: Listen::Tcp { host: self.launch.hostname.clone(), port: self.launch.port },
-            api_keys: key.transpose()?.into_iter().collect(),
-            worker: Some(Membership::new(self.launch.clone(), self.api_key.clone())),
+            api_keys: key.as_deref().and_then(Secret::new).into_iter().collect(),
+            worker: Some(Membership::new(self.launch.clone(), key)),
             ..Config::default()
         };
         if let Some(most) = self.launch.tuning.max_concurrent_requests {
             config.max_concurrent = usize::try_from(most)?.max(1);
+        }
+        if let Some(seconds) = self.launch.tuning.request_timeout {
+            config.request_timeout = seconds.timeout();
         }
         if let Some(bytes) = self.launch.payload_limit {
             config.payload_limit = usize::try_from(bytes)?;
@@ -97,9 +129,11 @@ impl Worker {
         let kv_cache = KvCacheArgs {
             context: tuning.context.map(usize::try_from).transpose()?,
             kv_dtype: tuning.kv_dtype.as_deref().map(str::parse).transpose()?,
+            kv_cache_tokens: tuning.kv_cache_tokens.map(usize::try_from).transpose()?,
         };
         let mut spec =
             ModelSpec::new(&launch.model, kv_cache.apply_to(run_args.options()?, LlmOptions::default().sequences));
+        spec.task = tuning.task.as_deref().map(str::parse).transpose()?;
         // `model` is always a reference, even if it looks like NAME=MODEL: names come from
         // --served-model-name.
         spec.reference.clone_from(&launch.model);

@@ -354,7 +354,7 @@ impl Core {
         } else {
             self.counts.stopped("failed");
         }
-        if never && worker.record.spec.origin == Origin::Asked || worker.record.leaving != Leaving::No {
+        if never && worker.record.spec.origin == Origin::Requested || worker.record.leaving != Leaving::No {
             let code = worker.exit_code;
             let message = why.message.clone();
             self.remove(id, &message, code);

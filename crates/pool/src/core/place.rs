@@ -49,8 +49,9 @@ pub(super) fn available(device: &Device, reserved: Reserved) -> u64 {
     unpromised.min(free)
 }
 
-/// The device that `wanted` names: a device id, or a kind, which means the device of that kind with
-/// the most available memory. `auto` means the best kind.
+/// The device that `wanted` names: a device id, the number of a GPU of any kind (`gpu:0`), or a
+/// kind, which means the device of that kind with the most available memory. `auto` means the best
+/// kind.
 pub(super) fn choose(
     devices: &[Device],
     wanted: &str,
@@ -59,19 +60,25 @@ pub(super) fn choose(
     if let Some(named) = devices.iter().find(|d| d.device == wanted) {
         return Ok(named.clone());
     }
+    if let Some(number) = wanted.strip_prefix("gpu:") {
+        let is_meant = |d: &&Device| d.kind() != "cpu" && d.device.split_once(':').is_some_and(|(_, n)| n == number);
+        return devices.iter().find(is_meant).cloned().ok_or_else(|| unavailable(wanted, devices));
+    }
     let best = devices.iter().find(|d| d.best).map(Device::kind);
     let kind = if wanted == "auto" { best } else { Some(wanted) };
     let alike = devices.iter().filter(|d| Some(d.kind()) == kind);
     // The first among equals: `max_by_key` would take the last.
     let most_free =
         alike.reduce(|a, b| if available(b, reserved(&b.device)) > available(a, reserved(&a.device)) { b } else { a });
-    most_free.cloned().ok_or_else(|| {
-        let names: Vec<&str> = devices.iter().map(|d| d.device.as_str()).collect();
-        let have = if names.is_empty() { "none".to_string() } else { names.join(", ") };
-        let message = format!("no device {wanted} on this host; devices: {have}");
-        let details = json!({"device": wanted, "devices": names});
-        Box::new(Failure { details, ..Failure::new(Code::GpuUnavailable, message) })
-    })
+    most_free.cloned().ok_or_else(|| unavailable(wanted, devices))
+}
+
+fn unavailable(wanted: &str, devices: &[Device]) -> Box<Failure> {
+    let names: Vec<&str> = devices.iter().map(|d| d.device.as_str()).collect();
+    let have = if names.is_empty() { "none".to_string() } else { names.join(", ") };
+    let message = format!("no device {wanted} on this host; choose one of its devices: {have}");
+    let details = json!({"device": wanted, "devices": names});
+    Box::new(Failure { details, ..Failure::new(Code::GpuUnavailable, message) })
 }
 
 /// Fails if `need` bytes are not available.
@@ -138,6 +145,12 @@ mod tests {
         assert_eq!(chosen("cpu").unwrap(), "cpu");
         assert_eq!(chosen("metal"), Err(Code::GpuUnavailable));
         assert_eq!(chosen("cuda:7"), Err(Code::GpuUnavailable));
+        assert_eq!(chosen("gpu:1").unwrap(), "cuda:1");
+        for out_of_range in ["gpu:2", "gpu:", "gpu:01", "gpu"] {
+            assert_eq!(chosen(out_of_range), Err(Code::GpuUnavailable), "{out_of_range}");
+        }
+        let apple = [device("cpu", 9, 9, false), device("metal:0", 9, 9, true)];
+        assert_eq!(choose(&apple, "gpu:0", nothing_reserved).unwrap().device, "metal:0");
         let reserved = |d: &str| if d == "cuda:1" { Reserved { total: 60, loading: 60 } } else { nothing_reserved(d) };
         assert_eq!(choose(&all, "cuda", reserved).unwrap().device, "cuda:0");
     }

@@ -29,7 +29,8 @@ pub enum Origin {
     Declared,
     /// A request to start a worker. If the start fails, the request gets the error and there is no
     /// retry.
-    Asked,
+    #[serde(alias = "asked")]
+    Requested,
 }
 
 /// A process: its pid, and its start time, because pids are reused.

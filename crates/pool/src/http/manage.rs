@@ -49,12 +49,16 @@ pub(crate) async fn start(State(pool): State<Arc<Manager>>, request: Request) ->
         Ok(start) => start,
         Err(response) => return *response,
     };
+    let device = match start.requested_device() {
+        Ok(device) => device,
+        Err(why) => return error_response(&why, Dialect::Pool),
+    };
     let spec = Spec {
         name: start.name.unwrap_or_else(|| start.model_ref.clone()),
         model: start.model_ref,
-        device: start.device,
+        device,
         tuning: start.flags,
-        origin: Origin::Asked,
+        origin: Origin::Requested,
     };
     let mut changes = pool.changes();
     let id = pool.start(spec);
@@ -106,7 +110,7 @@ fn worker_state(pool: &Manager, worker_id: String, done: Result<(), Box<Failure>
 /// Ready callback or heartbeat of a worker.
 pub(crate) async fn ready(State(pool): State<Arc<Manager>>, request: Request) -> Response {
     let (id, port) = match body(&pool, request).await {
-        Ok(Callback::Called(callback)) => {
+        Ok(Callback::Ready(callback)) => {
             let port = callback.uri.rsplit(':').next().and_then(|p| p.trim_end_matches('/').parse().ok());
             (callback.worker_id, port.unwrap_or(0))
         }
@@ -165,7 +169,11 @@ pub(crate) async fn health(State(pool): State<Arc<Manager>>) -> Response {
 }
 
 /// The same page of several workers, fetched concurrently.
-async fn pages(pool: &Manager, path: &str, workers: Vec<(String, String, u16)>) -> Vec<(String, axum::body::Bytes)> {
+pub(super) async fn pages(
+    pool: &Manager,
+    path: &str,
+    workers: Vec<(String, String, u16)>,
+) -> Vec<(String, axum::body::Bytes)> {
     let pages = workers.into_iter().map(|(id, _, port)| async move {
         let page = get(&pool.client, &format!("http://127.0.0.1:{port}{path}"), &pool.token, PAGE_TIMEOUT).await;
         page.inspect_err(|lost| tracing::debug!(worker = id, path, "{}", lost.why)).ok().map(|text| (id, text))
@@ -198,18 +206,4 @@ pub(crate) async fn models(State(pool): State<Arc<Manager>>) -> Json<Value> {
         }
     }
     Json(json!({"object": "list", "data": data}))
-}
-
-/// The API documentation of any worker: all workers have the same API.
-pub(crate) async fn docs(State(pool): State<Arc<Manager>>, request: Request) -> Response {
-    let path = request.uri().path();
-    let kind = if path.ends_with(".json") { "application/json" } else { "text/html; charset=utf-8" };
-    let serving = pool.core().serving();
-    for worker in serving {
-        if let Some((_, page)) = pages(&pool, path, vec![worker]).await.pop() {
-            return ([(header::CONTENT_TYPE, kind)], page).into_response();
-        }
-    }
-    let what = "no worker answers yet; retry in a moment";
-    error_response(&Failure::new(Code::WorkerUnavailable, what), Dialect::of(path))
 }

@@ -5,6 +5,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sconce_api::openai::error::{ErrorBody, ErrorResponse};
 use sconce_api::pool::{Code, Failure};
+use sconce_api::worker::HEARTBEAT_PATH;
 use sconce_api::{tei, worker};
 use serde_json::{Value, json};
 
@@ -24,7 +25,8 @@ impl Dialect {
         match path {
             "/execute" | "/cancel" => Dialect::Worker,
             "/v1/rerank" | "/v2/rerank" => Dialect::Cohere,
-            "/v1/capabilities" => Dialect::Pool,
+            "/v1/capabilities" | HEARTBEAT_PATH => Dialect::Pool,
+            p if p == "/v1/jobs" || p.starts_with("/v1/jobs/") => Dialect::Worker,
             p if p.starts_with("/v2/") => Dialect::Pool,
             p if p.starts_with("/v1/") => Dialect::OpenAi,
             _ => Dialect::Tei,
@@ -70,7 +72,7 @@ impl Dialect {
 fn tei_type(code: Code) -> tei::ErrorType {
     match code {
         Code::InvalidRequest => tei::ErrorType::Validation,
-        Code::Unauthorized => tei::ErrorType::Unauthorized,
+        Code::Unauthorized | Code::Forbidden => tei::ErrorType::Unauthorized,
         Code::ModelNotFound | Code::WorkerNotFound => tei::ErrorType::NotFound,
         Code::WorkerUnavailable | Code::InsufficientVram | Code::GpuUnavailable => tei::ErrorType::Unhealthy,
         Code::WorkerFailed | Code::WorkerStartFailed | Code::WorkerStartTimeout => tei::ErrorType::Backend,
@@ -79,7 +81,10 @@ fn tei_type(code: Code) -> tei::ErrorType {
 
 fn worker_code(code: Code) -> worker::Code {
     match code {
-        Code::InvalidRequest | Code::ModelNotFound | Code::WorkerNotFound => worker::Code::InvalidRequest,
+        // The worker contract has no code for 403.
+        Code::InvalidRequest | Code::ModelNotFound | Code::WorkerNotFound | Code::Forbidden => {
+            worker::Code::InvalidRequest
+        }
         Code::Unauthorized => worker::Code::InvalidApiKey,
         Code::InsufficientVram | Code::GpuUnavailable => worker::Code::InsufficientVram,
         _ => worker::Code::WorkerUnhealthy,
@@ -89,6 +94,7 @@ fn worker_code(code: Code) -> worker::Code {
 fn openai(code: Code) -> (&'static str, Option<&'static str>) {
     match code {
         Code::Unauthorized => ("authentication_error", Some("invalid_api_key")),
+        Code::Forbidden => ("permission_error", None),
         Code::ModelNotFound => ("not_found_error", Some("model_not_found")),
         Code::WorkerNotFound => ("not_found_error", None),
         Code::InvalidRequest => ("invalid_request_error", None),
@@ -135,6 +141,10 @@ mod tests {
         assert_eq!(Dialect::of("/v2/state").body(&failure)["error_code"], "WORKER_FAILED");
         let want = json!({"code": "WORKER_UNHEALTHY", "message": "connection lost", "retriable": true});
         assert_eq!(Dialect::of("/execute").body(&failure), want);
+        let forbidden = Failure::new(Code::Forbidden, "wrong host");
+        assert_eq!(Dialect::of("/v2/state").body(&forbidden)["error_code"], "FORBIDDEN");
+        assert_eq!(Dialect::of("/v1/chat/completions").body(&forbidden)["error"]["type"], "permission_error");
+        assert_eq!(Dialect::of("/v1/jobs/j/stream").body(&forbidden)["code"], "INVALID_REQUEST");
         let last = Dialect::Worker.error_event(&failure);
         assert!(last.contains("\"type\":\"error\"") && last.ends_with("data: [DONE]\n\n"), "{last}");
     }

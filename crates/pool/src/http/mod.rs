@@ -1,5 +1,7 @@
 //! HTTP interface of the manager: its own paths; all other requests are proxied to workers.
 
+mod docs;
+mod jobs;
 mod manage;
 mod messages;
 mod metrics;
@@ -8,6 +10,7 @@ mod proxy;
 mod relay;
 mod routing_key;
 
+pub(crate) use jobs::WaitingJobs;
 pub(crate) use metrics::RouteCounts;
 pub(crate) use peer::Peer;
 use peer::host_of;
@@ -18,9 +21,10 @@ use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use messages::{Dialect, error_response, error_response_with_status};
 use sconce_api::pool::{Code, Failure, READY_PATH};
+use sconce_api::worker::HEARTBEAT_PATH;
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
@@ -31,15 +35,20 @@ pub(crate) fn router(pool: &Arc<Manager>) -> Router {
         .route("/v2/workers/stop", post(manage::stop))
         .route("/v2/workers/{id}/drain", post(manage::drain))
         .route(READY_PATH, post(manage::ready))
+        .route(HEARTBEAT_PATH, post(manage::ready))
         .route("/v1/capabilities", get(manage::capabilities))
         .route("/v1/models", get(manage::models))
         .route("/health", get(manage::health))
         .route("/ping", get(manage::health))
         .route("/metrics", get(manage::metrics))
-        .route("/docs", get(manage::docs))
-        .route("/api-doc/openapi.json", get(manage::docs))
+        .route("/docs", get(docs::page))
+        .route("/openapi.json", get(docs::openapi))
+        .route("/api-doc/openapi.json", get(docs::openapi))
         .route("/cancel", post(proxy::cancel))
         .route("/execute", post(proxy::forward))
+        .route("/v1/jobs", post(proxy::forward))
+        .route("/v1/jobs/{id}", delete(jobs::cancel))
+        .route("/v1/jobs/{id}/stream", get(jobs::stream))
         .route("/v2/rerank", post(proxy::forward))
         .fallback(proxy::forward)
         .method_not_allowed_fallback(no_method)
@@ -52,16 +61,12 @@ pub(crate) fn router(pool: &Arc<Manager>) -> Router {
 async fn host(State(pool): State<Arc<Manager>>, request: Request, next: Next) -> Response {
     let (path, sent) = (request.uri().path(), host_of(request.uri(), request.headers()));
     match pool.config.allowed_hosts().refusal(sent) {
-        Some(what) => error_response_with_status(
-            &Failure::new(Code::Unauthorized, what),
-            Dialect::of(path),
-            StatusCode::FORBIDDEN,
-        ),
+        Some(what) => error_response(&Failure::new(Code::Forbidden, what), Dialect::of(path)),
         None => next.run(request).await,
     }
 }
 
-/// Checks API keys: the workers' token on the callback path, the manager's key, if it has one, on
+/// Checks API keys: the workers' token on the paths of their callbacks, the manager's key, if it has one, on
 /// all others. Health checks need no key.
 ///
 /// Anybody who can start a worker can read any directory as a model and fill the memory. So without
@@ -74,7 +79,7 @@ async fn key(State(pool): State<Arc<Manager>>, request: Request, next: Next) -> 
     let sent = sent.map(|(_, key)| key.trim());
     let is = |key: &str| sent.is_some_and(|sent| bool::from(sent.as_bytes().ct_eq(key.as_bytes())));
     let open = match &pool.config.api_key {
-        _ if path == READY_PATH => is(&pool.token),
+        _ if path == READY_PATH || path == HEARTBEAT_PATH => is(&pool.token),
         _ if path == "/health" || path == "/ping" => true,
         Some(key) => is(key),
         None => true,
@@ -84,11 +89,7 @@ async fn key(State(pool): State<Arc<Manager>>, request: Request, next: Next) -> 
         let peer = request.extensions().get::<Peer>();
         if !peer.is_some_and(|peer| peer.is_this_machine(request.uri(), request.headers())) {
             let what = "without --api-key, this path accepts requests from this machine only";
-            return error_response_with_status(
-                &Failure::new(Code::Unauthorized, what),
-                Dialect::of(path),
-                StatusCode::FORBIDDEN,
-            );
+            return error_response(&Failure::new(Code::Forbidden, what), Dialect::of(path));
         }
     }
     if open {

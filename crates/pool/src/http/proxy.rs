@@ -1,10 +1,10 @@
 //! Proxies requests to workers. A request that a worker did not begin to answer is sent to another
 //! worker. One that it did begin to answer never is, because the client may have received a part.
 
-use super::Peer;
 use super::messages::{Dialect, error_response, error_response_with_status};
 use super::relay::{Relay, RequestGuard};
 use super::routing_key::{RoutingKey, tasks};
+use super::{Peer, jobs};
 use crate::core::{NoRoute, RouteQuery};
 use crate::manager::Manager;
 use axum::body::{Body, Bytes};
@@ -71,6 +71,10 @@ pub(super) async fn read(pool: &Manager, body: Body) -> Result<Bytes, (StatusCod
 
 async fn route(pool: &Arc<Manager>, parts: &Parts, body: Bytes, dialect: Dialect) -> Response {
     let key = RoutingKey::new(parts.uri.path(), &body);
+    let creates_job = parts.uri.path() == "/v1/jobs";
+    if let Some(refusal) = key.job.as_deref().filter(|_| creates_job).and_then(|job| jobs::refusal(pool, job)) {
+        return refusal;
+    }
     let (mut tried, mut last): (Vec<String>, Option<Response>) = (Vec::new(), None);
     // An unread response blocks an HTTP/1 connection; the other streams of an HTTP/2 connection
     // continue.
@@ -101,6 +105,7 @@ async fn route(pool: &Arc<Manager>, parts: &Parts, body: Bytes, dialect: Dialect
         }
         match send(pool, parts, body.clone(), target.port).await {
             Ok(response) if is_busy(response.status()) => last = Some(relay_response(response, guard, dialect)),
+            Ok(response) if creates_job => return jobs::created(response, guard, target.port).await,
             Ok(response) => return relay_response(response, guard, dialect),
             Err(failure) => {
                 let why = failure.why;
@@ -127,13 +132,13 @@ fn is_busy(status: StatusCode) -> bool {
 }
 
 /// Why a worker did not answer.
-struct SendError {
-    why: String,
+pub(super) struct SendError {
+    pub(super) why: String,
     /// Whether the worker may have received the request.
     was_sent: bool,
 }
 
-async fn send(
+pub(super) async fn send(
     pool: &Manager,
     parts: &Parts,
     body: Bytes,
@@ -154,7 +159,7 @@ async fn send(
 }
 
 /// The headers without the hop-by-hop ones.
-fn end_to_end_headers(headers: &HeaderMap) -> HeaderMap {
+pub(super) fn end_to_end_headers(headers: &HeaderMap) -> HeaderMap {
     let named: Vec<String> = headers
         .get_all(header::CONNECTION)
         .iter()
@@ -167,14 +172,23 @@ fn end_to_end_headers(headers: &HeaderMap) -> HeaderMap {
     headers.iter().filter(|(name, _)| stays(name)).map(|(n, v)| (n.clone(), v.clone())).collect()
 }
 
-fn relay_response(response: axum::http::Response<Incoming>, guard: RequestGuard, dialect: Dialect) -> Response {
+/// The headers with the id of the worker that answers.
+pub(super) fn with_worker(mut headers: HeaderMap, id: &str) -> HeaderMap {
+    if let Ok(id) = HeaderValue::from_str(id) {
+        headers.insert(HeaderName::from_static("x-sconce-worker"), id);
+    }
+    headers
+}
+
+pub(super) fn relay_response(
+    response: axum::http::Response<Incoming>,
+    guard: RequestGuard,
+    dialect: Dialect,
+) -> Response {
     let (parts, body) = response.into_parts();
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let events = kind.starts_with("text/event-stream").then_some(dialect);
-    let mut headers = end_to_end_headers(&parts.headers);
-    if let Ok(id) = HeaderValue::from_str(&guard.id) {
-        headers.insert(HeaderName::from_static("x-sconce-worker"), id);
-    }
+    let headers = with_worker(end_to_end_headers(&parts.headers), &guard.id);
     let mut answer = Response::new(Body::new(Relay::new(body, guard, events)));
     *answer.status_mut() = parts.status;
     *answer.headers_mut() = headers;
@@ -214,21 +228,28 @@ pub(crate) async fn cancel(State(pool): State<Arc<Manager>>, request: Request) -
         let failure = Failure::new(Code::InvalidRequest, "the body must be {\"job_id\": \"…\"}");
         return error_response(&failure, Dialect::Worker);
     };
-    let (owners, serving) = (pool.workers_of_job(&job_id), pool.core().serving());
-    let cancellations = serving.iter().filter(|(id, ..)| owners.contains(id)).map(|(id, _, port)| {
-        let (pool, job_id) = (&pool, &job_id);
-        async move {
-            let why = match tokio::time::timeout(CANCEL_TIMEOUT, cancel_at(pool, job_id, *port)).await {
-                Ok(Ok(status)) if status.is_success() => return,
-                Ok(Ok(status)) => format!("it answered {status}"),
-                Ok(Err(why)) => why,
-                Err(_) => format!("no answer within {CANCEL_TIMEOUT:?}"),
-            };
-            tracing::warn!(worker = id, job = job_id, "cannot cancel a job: {why}");
-        }
+    cancel_job(&pool, &job_id).await
+}
+
+/// Cancels a job at the workers that run it.
+pub(super) async fn cancel_job(pool: &Manager, job_id: &str) -> Response {
+    cancel_everywhere(pool, job_id, &pool.workers_of_job(job_id)).await;
+    (StatusCode::ACCEPTED, axum::Json(json!({"job_id": job_id, "status": "cancelling"}))).into_response()
+}
+
+/// Cancels a job at these workers.
+pub(super) async fn cancel_everywhere(pool: &Manager, job_id: &str, owners: &[String]) {
+    let serving = pool.core().serving();
+    let cancellations = serving.iter().filter(|(id, ..)| owners.contains(id)).map(|(id, _, port)| async move {
+        let why = match tokio::time::timeout(CANCEL_TIMEOUT, cancel_at(pool, job_id, *port)).await {
+            Ok(Ok(status)) if status.is_success() => return,
+            Ok(Ok(status)) => format!("it answered {status}"),
+            Ok(Err(why)) => why,
+            Err(_) => format!("no answer within {CANCEL_TIMEOUT:?}"),
+        };
+        tracing::warn!(worker = id, job = job_id, "cannot cancel a job: {why}");
     });
     join_all(cancellations).await;
-    (StatusCode::ACCEPTED, axum::Json(json!({"job_id": job_id, "status": "cancelling"}))).into_response()
 }
 
 async fn cancel_at(pool: &Manager, job_id: &str, port: u16) -> Result<StatusCode, String> {

@@ -23,7 +23,7 @@ pub(crate) struct RequestGuard {
     pub(crate) pool: Arc<Manager>,
     pub(crate) id: String,
     pub(crate) tokens: u64,
-    /// The job of an `/execute`.
+    /// The job of an `/execute` or `/v1/jobs`.
     pub(crate) job: Option<String>,
     /// The HTTP/1 client, whose connection waits for this response alone.
     pub(crate) peer: Option<Peer>,

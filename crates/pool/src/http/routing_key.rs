@@ -26,7 +26,7 @@ pub(crate) struct RoutingKey {
     /// Hashes of the prompt's prefixes, in order of length.
     pub(crate) prefixes: Vec<u64>,
     pub(crate) tokens: u64,
-    /// Job id of `/execute`.
+    /// Job id of `/execute` or `/v1/jobs`.
     pub(crate) job: Option<String>,
 }
 
@@ -48,8 +48,9 @@ pub(crate) fn tasks(path: &str) -> Option<&'static [&'static str]> {
         "/embed" | "/v1/embeddings" | "/similarity" => &["embed", "m3", "clip"],
         "/embed_all" => &["embed", "multi", "m3"],
         "/embed_sparse" => &["sparse", "m3"],
-        "/predict" | "/v1/classify" | "/rerank" | "/v1/rerank" | "/v2/rerank" => &["classify"],
-        "/v1/chat/completions" | "/v1/completions" | "/execute" => &["generate", "seq2seq"],
+        "/predict" | "/v1/classify" => &["classify"],
+        "/rerank" | "/v1/rerank" | "/v2/rerank" => &["rerank"],
+        "/v1/chat/completions" | "/v1/completions" | "/execute" | "/v1/jobs" => &["generate", "seq2seq"],
         "/tag" => &["tag"],
         "/" | "/invocations" | "/tokenize" | "/decode" | "/info" => &[],
         // A pool loads and unloads models by starting and stopping workers, each of which has its
@@ -78,7 +79,7 @@ impl RoutingKey {
             tasks,
             prefixes: if generates { prefix_hashes(&fields) } else { Vec::new() },
             tokens: if generates { size + answer_tokens } else { size },
-            job: (path == "/execute").then(|| fields.job_id.as_str().map(String::from)).flatten(),
+            job: ["/execute", "/v1/jobs"].contains(&path).then(|| fields.job_id.as_str().map(String::from)).flatten(),
         }
     }
 }
@@ -153,6 +154,8 @@ mod tests {
         assert!((100..=120).contains(&embed.tokens), "{}", embed.tokens);
         let execute = key("/execute", json!({"job_id": "j", "prompt": "p", "max_tokens": 1000}));
         assert!(execute.job.as_deref() == Some("j") && execute.tokens > 1000 && execute.prefixes.len() == 1);
+        assert_eq!(key("/v1/jobs", json!({"job_id": "j", "prompt": "p"})).job.as_deref(), Some("j"));
+        assert_eq!(key("/v2/rerank", json!({"query": "q"})).tasks, ["rerank"]);
         let huge = key("/v1/completions", json!({"prompt": "p", "max_tokens": u64::MAX, "n": u64::MAX}));
         assert!(huge.tokens < 1 << 28, "{}", huge.tokens);
         assert_eq!(key("/embed", json!({"inputs": "x"})).tasks, ["embed", "m3", "clip"]);

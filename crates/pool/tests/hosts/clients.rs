@@ -161,6 +161,8 @@ fn managing_workers_without_api_key_is_limited_to_localhost() {
         let expected = if remote.contains("host: evil") { "403" } else { "200" };
         assert_eq!(status(&post("/v1/chat/completions", &headers, &chat("hi"))), expected, "{remote}");
     }
+    let refused = raw(pool.address, "GET /v2/state HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n");
+    assert!(refused.contains("\"FORBIDDEN\"") && !refused.contains("KEY"), "{refused}");
     for kind in ["", "content-type: text/plain\r\n", "content-type: application/x-www-form-urlencoded\r\n"] {
         let headers = format!("host: localhost\r\n{kind}");
         assert_eq!(status(&post("/v2/workers/start", &headers, &json!({"model_ref": "ok"}))), "415", "{kind}");
@@ -192,6 +194,26 @@ fn devices_are_listed_before_any_start_despite_a_broken_binary() {
     assert_eq!(status, StatusCode::OK, "{body}");
     let (status, body) = pool.post("/v2/workers/start", json!({"model_ref": "ok", "device": "cuda"}));
     assert_eq!((status, &body["error_code"]), (StatusCode::CONFLICT, &json!("GPU_UNAVAILABLE")));
+}
+
+#[test]
+fn gpu_id_starts_a_worker_on_that_gpu() {
+    let host = TestHost::new();
+    std::fs::write(host.path("gpu"), "").unwrap();
+    let pool = host.run("");
+    let start = |body: Value| pool.post("/v2/workers/start", body);
+    let (status, body) = start(json!({"model_ref": "ok", "gpu_id": 0}));
+    assert_eq!((status, &body["device"]), (StatusCode::OK, &json!("cuda:0")), "{body}");
+    let (status, body) = start(json!({"model_ref": "ok", "gpu_id": 7}));
+    assert_eq!((status, &body["error_code"]), (StatusCode::CONFLICT, &json!("GPU_UNAVAILABLE")), "{body}");
+    assert!(body["message"].as_str().unwrap().contains("cpu, cuda:0"), "{body}");
+    for invalid in [json!({"gpu_id": 0, "device": "cpu"}), json!({"gpu_id": -1}), json!({"gpu_id": "0"})] {
+        let mut request = invalid.clone();
+        request["model_ref"] = json!("ok");
+        let (status, body) = start(request);
+        let code = &body["error_code"];
+        assert_eq!((status, code), (StatusCode::BAD_REQUEST, &json!("INVALID_REQUEST")), "{invalid}: {body}");
+    }
 }
 
 #[test]

@@ -32,7 +32,11 @@ fn workers_start_serve_and_stop() {
     assert_eq!((status, &body["error"]["code"]), (StatusCode::NOT_FOUND, &json!("model_not_found")));
     assert_eq!(pool.get("/v1/models")["data"].as_array().unwrap().len(), 1);
     assert_eq!(pool.get("/v1/capabilities")["devices"][0]["vram_gb"], 8.0);
-    assert_eq!(pool.get("/docs"), json!("<p>API documentation</p>"), "any worker serves this page");
+    let docs = pool.get("/docs");
+    let page = docs.as_str().unwrap();
+    assert!(page.contains("Sconce pool") && page.contains("POST /v2/workers/start"), "{page}");
+    assert!(page.contains("Embed texts"), "the workers' paths too: {page}");
+    assert_eq!(pool.get("/api-doc/openapi.json")["info"]["title"], "Sconce pool");
     let metrics = pool.get("/metrics");
     let text = metrics.as_str().unwrap();
     assert!(text.contains("pool_mgr_workers_total{status=\"ready\"} 2"), "{text}");
@@ -349,8 +353,8 @@ fn malformed_and_unauthorized_requests_are_refused() {
     assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
     // Without the key, and with a forged ready callback.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let without_key = sconce_pool::Asker { url: format!("http://{}", pool.address), key: None };
-    let status = |path: &str| runtime.block_on(without_key.ask(Method::GET, path, None)).unwrap().0;
+    let without_key = sconce_pool::ManagerClient { url: format!("http://{}", pool.address), key: None };
+    let status = |path: &str| runtime.block_on(without_key.request(Method::GET, path, None)).unwrap().0;
     assert_eq!(
         (status("/v2/state"), status("/v1/models"), status("/health")),
         (StatusCode::UNAUTHORIZED, StatusCode::UNAUTHORIZED, StatusCode::OK)

@@ -5,6 +5,7 @@
 mod clients;
 mod common;
 mod faults;
+mod jobs;
 mod restart;
 
 /// Not a test: the fake `sconce` command.

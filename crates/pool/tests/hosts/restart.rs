@@ -2,7 +2,7 @@
 
 use crate::common::{Running, TestHost, is_alive, signal};
 use axum::http::{Method, StatusCode};
-use sconce_pool::{Asker, Config};
+use sconce_pool::{Config, ManagerClient};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,10 +14,10 @@ fn pid(worker: &Value) -> u64 {
 /// Sends a worker's ready callback.
 fn send_callback(address: SocketAddr, token: &str, id: &str, port: u64) -> (StatusCode, Value) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let asker = Asker { url: format!("http://{address}"), key: Some(token.into()) };
+    let manager = ManagerClient { url: format!("http://{address}"), key: Some(token.into()) };
     let uri = format!("http://127.0.0.1:{port}");
     let body = json!({"worker_id": id, "vram_bytes": 1, "uri": uri, "model_ref": "ok", "capabilities": []});
-    runtime.block_on(asker.ask(Method::POST, "/v2/internal/workers/ready", Some(body))).unwrap()
+    runtime.block_on(manager.request(Method::POST, "/v2/internal/workers/ready", Some(body))).unwrap()
 }
 
 fn read_state(config: &Config) -> Value {

@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod jobs;
 mod language;
 mod lifecycle;
 mod openai;

@@ -36,7 +36,7 @@ fn launch(callback: &str) -> Launch {
     }
 }
 
-fn worker(callback: &str, change: impl FnOnce(&mut Config)) -> Running {
+pub(crate) fn worker(callback: &str, change: impl FnOnce(&mut Config)) -> Running {
     let (spec, dir) = model();
     let membership =
         Membership { beat: Duration::from_millis(50), ..Membership::new(launch(callback), Some("k".into())) };
@@ -51,30 +51,30 @@ fn ready_worker(callback: &str) -> Running {
     running
 }
 
-fn dry_run_worker() -> Running {
+pub(crate) fn dry_run_worker() -> Running {
     ready_worker("http://localhost:9999/dry")
 }
 
-fn events(body: &str) -> Vec<Value> {
+pub(crate) fn events(body: &str) -> Vec<Value> {
     let lines: Vec<&str> = body.lines().filter_map(|l| l.strip_prefix("data: ")).collect();
     let (last, events) = lines.split_last().expect("events");
     assert_eq!(*last, "[DONE]", "{body}");
     events.iter().map(|e| serde_json::from_str(e).unwrap()).collect()
 }
 
-fn execute(running: &Running, body: Value) -> Vec<Value> {
+pub(crate) fn execute(running: &Running, body: Value) -> Vec<Value> {
     let reply = running.post("/execute", &body);
     assert_eq!(reply.status, 200, "{reply:?}");
     assert!(reply.header("content-type").unwrap().starts_with("text/event-stream"));
     events(&reply.body)
 }
 
-fn text(events: &[Value]) -> String {
+pub(crate) fn text(events: &[Value]) -> String {
     events.iter().filter(|e| e["type"] == "token").map(|e| e["t"].as_str().unwrap()).collect()
 }
 
 /// Starts a job and reads the beginning of its stream.
-fn start_job(running: &Running, body: &Value) -> TcpStream {
+pub(crate) fn start_job(running: &Running, body: &Value) -> TcpStream {
     let mut socket = running.connect();
     let head = [("content-type", "application/json")];
     socket.write_all(request("POST", "/execute", &head, &body.to_string()).as_bytes()).unwrap();
@@ -88,7 +88,7 @@ fn start_job(running: &Running, body: &Value) -> TcpStream {
     socket
 }
 
-fn has_metric(running: &Running, line: &str) -> bool {
+pub(crate) fn has_metric(running: &Running, line: &str) -> bool {
     running.get("/metrics").body.lines().any(|l| l == line)
 }
 
@@ -189,7 +189,9 @@ fn worker_reports_health_progress_and_capabilities() {
     let progress = running.get("/v1/loading/progress");
     let stages = events(&progress.body);
     assert_eq!(stages.last().unwrap()["stage"], "ready", "{progress:?}");
-    assert!(stages.last().unwrap()["vram_mb"].is_u64());
+    let last = stages.last().unwrap();
+    assert!(last["vram_mb"].is_u64());
+    assert_eq!((&last["layers_loaded"], &last["layers_total"]), (&json!(2), &json!(2)));
     wait_until("the worker is healthy", || running.get("/health").status == 200);
     let health = running.get("/health").ok();
     for (key, want) in [
@@ -281,6 +283,8 @@ fn ready_callback_is_retried_and_followed_by_heartbeats() {
         (&json!("w-1"), &json!(running.address().port()), &json!("ready"))
     );
     assert!(heartbeat["timestamp"].as_str().unwrap().ends_with('Z') && worker["version"].is_string());
+    let path = |n: usize| all[n].0.split(' ').nth(1).unwrap().to_string();
+    assert_eq!((path(2).as_str(), path(4).as_str()), ("/ready", "/v1/worker-heartbeat"));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use sconce_api::pool::{PORT, Start as StartRequest};
 use sconce_api::worker::Tuning;
 use sconce_pool::Method;
-use sconce_pool::{Asker, Config, Pool as Manager, PoolFile};
+use sconce_pool::{Config, ManagerClient, Pool as Manager, PoolFile};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -130,8 +130,8 @@ struct Address {
 impl Address {
     fn request(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let manager = Asker { url: self.url.clone(), key: self.api_key.clone() };
-        let (status, body) = runtime.block_on(manager.ask(method, path, body))?;
+        let manager = ManagerClient { url: self.url.clone(), key: self.api_key.clone() };
+        let (status, body) = runtime.block_on(manager.request(method, path, body))?;
         if status.is_success() {
             return Ok(body);
         }
@@ -147,9 +147,12 @@ struct Start {
     /// A directory or .gguf file, a hub id, pip:NAME, or a short name; on the manager's host.
     model: String,
     /// auto, cpu, cuda[:N] or metal[:N]; a kind without a number is its device with most available
-    /// memory.
-    #[arg(short, long, value_name = "DEVICE", default_value = "auto")]
-    device: String,
+    /// memory. Default: auto.
+    #[arg(short, long, value_name = "DEVICE")]
+    device: Option<String>,
+    /// Number of the GPU, CUDA or Metal, instead of --device.
+    #[arg(long, value_name = "N", conflicts_with = "device")]
+    gpu_id: Option<u32>,
     /// Name of the model in requests.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -164,7 +167,8 @@ struct Start {
 
 impl Start {
     fn run(self) -> Result<ExitCode, Failure> {
-        let start = StartRequest { model_ref: self.model, device: self.device, name: self.name, flags: self.flags };
+        let (gpu_id, device) = (self.gpu_id, self.device);
+        let start = StartRequest { model_ref: self.model, gpu_id, device, name: self.name, flags: self.flags };
         let started = self.address.request(Method::POST, "/v2/workers/start", Some(json!(start)))?;
         let text = |key: &str| started[key].as_str().unwrap_or_default().to_string();
         print(&match self.json {

@@ -41,6 +41,10 @@ const DEFAULT_CONTEXT: usize = 8192;
 /// waits.
 const STEP_TOKENS: usize = 512;
 
+/// The limit of `cache_tokens`: more than any device holds. It keeps a mistyped number from
+/// overflowing the count of pages.
+const MOST_CACHE_TOKENS: usize = u32::MAX as usize;
+
 /// Without `cache_tokens`, the KV cache takes at most 1 / `CACHE_SHARE` of the memory that the
 /// weights leave free.
 const CACHE_SHARE: u64 = 4;
@@ -79,6 +83,11 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
         Some(n) if n < context => {
             let what = format!("a KV cache of {n} tokens does not hold one sequence of {context}");
             return Err(Error::Input(what + ": make it larger, or the context smaller"));
+        }
+        Some(n) if n > MOST_CACHE_TOKENS => {
+            return Err(Error::Input(format!(
+                "a KV cache of {n} tokens is more than {MOST_CACHE_TOKENS}; make it smaller"
+            )));
         }
         Some(n) => n,
         None => {

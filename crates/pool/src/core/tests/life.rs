@@ -21,15 +21,15 @@ fn worker_is_planned_spawned_and_ready_after_its_callback() {
 #[test]
 fn memory_is_reserved_once() {
     let mut h = TestCore::new();
-    h.start("a-1", Origin::Asked);
-    h.start("b-1", Origin::Asked);
+    h.start("a-1", Origin::Requested);
+    h.start("b-1", Origin::Requested);
     assert_eq!(h.handle("a-1", plan(6), 0).len(), 1);
     // 10 GiB are free, but 6 of them are reserved for a worker that has not loaded its model yet.
     assert!(h.handle("b-1", plan(5), 0).is_empty());
     let Outcome::Failed(why) = h.core.outcome("b-1") else { panic!("{:?}", h.core.outcome("b-1")) };
     assert_eq!(why.error_code, Code::InsufficientVram);
     assert!(why.message.contains("5.0 GiB") && why.message.contains("4.0 GiB"), "{}", why.message);
-    h.start("c-1", Origin::Asked);
+    h.start("c-1", Origin::Requested);
     assert_eq!(h.handle("c-1", plan(4), 0).len(), 1);
     assert_eq!(h.core.snapshot(at(0)).devices[1].allocated_bytes, 10 * GIB);
 }
@@ -37,7 +37,7 @@ fn memory_is_reserved_once() {
 #[test]
 fn worker_without_callback_is_killed_at_start_timeout() {
     let mut h = TestCore::new();
-    h.start("m-1", Origin::Asked);
+    h.start("m-1", Origin::Requested);
     h.handle("m-1", plan(1), 0);
     let process = h.spawn("m-1", 0);
     assert!(h.tick(59).is_empty());
@@ -64,7 +64,7 @@ fn process_spawned_after_start_timeout_is_killed() {
 #[test]
 fn crashed_worker_restarts_with_backoff_and_keeps_its_memory() {
     let mut h = TestCore::new();
-    h.make_ready("m-1", Origin::Asked, 0);
+    h.make_ready("m-1", Origin::Requested, 0);
     h.handle("m-1", exit(1), 10);
     assert_eq!(h.state("m-1"), Some(State::Failed));
     let status = h.core.worker("m-1", at(10)).unwrap();
@@ -105,7 +105,7 @@ fn open_breaker_releases_memory_and_allows_one_attempt_later() {
 #[test]
 fn declared_worker_is_retried_and_requested_one_reports_failure() {
     let mut h = TestCore::new();
-    for (id, origin) in [("a-1", Origin::Declared), ("b-1", Origin::Asked)] {
+    for (id, origin) in [("a-1", Origin::Declared), ("b-1", Origin::Requested)] {
         h.start(id, origin);
         h.handle(id, plan(1), 0);
         h.spawn(id, 0);
@@ -120,7 +120,7 @@ fn declared_worker_is_retried_and_requested_one_reports_failure() {
 #[test]
 fn taken_port_is_retried_up_to_the_limit() {
     let mut h = TestCore::new();
-    h.start("m-1", Origin::Asked);
+    h.start("m-1", Origin::Requested);
     h.handle("m-1", plan(1), 0);
     for _ in 0..MAX_PORT_TRIES {
         h.spawn("m-1", 0);
@@ -160,7 +160,7 @@ fn worker_fails_after_three_missed_probes_in_a_row() {
 #[test]
 fn stop_drains_then_terminates_then_kills() {
     let mut h = TestCore::new();
-    let process = h.make_ready("m-1", Origin::Asked, 0);
+    let process = h.make_ready("m-1", Origin::Requested, 0);
     let target = h.core.begin(&query("m", 10)).unwrap();
     assert_eq!(h.state("m-1"), Some(State::Busy));
     assert_eq!(without_save(h.core.stop("m-1", at(1)).unwrap()), []);
@@ -181,12 +181,12 @@ fn stop_drains_then_terminates_then_kills() {
 #[test]
 fn stop_has_a_drain_timeout_and_ends_idle_workers_at_once() {
     let mut h = TestCore::new();
-    let process = h.make_ready("m-1", Origin::Asked, 0);
+    let process = h.make_ready("m-1", Origin::Requested, 0);
     h.core.begin(&query("m", 10)).unwrap();
     h.core.stop("m-1", at(1)).unwrap();
     assert!(matches!(&h.tick(30)[..], [Action::Probe { .. }]), "a stopping worker is probed until it exits");
     assert_eq!(h.tick(31), [Action::Terminate(process)]);
-    let idle = h.make_ready("n-1", Origin::Asked, 40);
+    let idle = h.make_ready("n-1", Origin::Requested, 40);
     assert_eq!(without_save(h.core.stop("n-1", at(40)).unwrap()), [Action::Terminate(idle)]);
     h.handle("n-1", exit(0), 41);
     assert_eq!(h.state("n-1"), None);
@@ -283,9 +283,9 @@ fn events_of_earlier_attempts_are_ignored() {
 fn restarted_manager_adopts_its_workers() {
     let mut before = TestCore::new();
     let process = before.make_ready("a-1", Origin::Declared, 0);
-    before.make_ready("b-1", Origin::Asked, 0);
-    before.make_ready("c-1", Origin::Asked, 0);
-    before.make_ready("d-1", Origin::Asked, 0);
+    before.make_ready("b-1", Origin::Requested, 0);
+    before.make_ready("c-1", Origin::Requested, 0);
+    before.make_ready("d-1", Origin::Requested, 0);
     before.core.stop("d-1", at(1)).unwrap();
     let records: Vec<Record> =
         serde_json::from_str(&serde_json::to_string(&before.core.records()).unwrap()).expect("valid records");

@@ -26,7 +26,7 @@ fn events() -> impl Strategy<Value = (u64, u64, RandomEvent)> {
     // A worker that is stopped often would never get far.
     let event = prop_oneof![
         13 => Just(Tick),
-        7 => prop_oneof![Just(Origin::Asked), Just(Origin::Declared)].prop_map(Start),
+        7 => prop_oneof![Just(Origin::Requested), Just(Origin::Declared)].prop_map(Start),
         7 => (0..6u64).prop_map(Planned),
         7 => Just(Spawned),
         7 => Just(ReadyCallback),

@@ -10,12 +10,13 @@
 //! - `odd` exists but cannot be planned.
 //!
 //! It also depends on the message: at `poison` it exits, at `large` it responds with 64 MiB. With a
-//! file `busy-ID` the worker ID responds with the status in that file.
+//! file `busy-ID` the worker ID responds with the status in that file. With a file `gpu` the host
+//! has a GPU.
 
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{StatusCode, header};
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures_util::StreamExt;
@@ -35,6 +36,8 @@ struct Fake {
     /// Streams that were dropped before their end.
     dropped: AtomicU64,
     cancelled: Mutex<HashSet<String>>,
+    /// Jobs of `/v1/jobs` whose events nobody has collected yet.
+    created: Mutex<HashSet<String>>,
 }
 
 /// Runs the command that the wrapper passes in `FAKE_ARGS`.
@@ -48,7 +51,9 @@ pub(crate) fn main() {
             let gib = 1u64 << 30;
             let left: u64 = std::fs::read_to_string(&free).ok().and_then(|n| n.parse().ok()).unwrap_or(8 * gib);
             let cpu = json!({"device": "cpu", "description": "a fake", "free_bytes": left, "total_bytes": 8 * gib, "best": true});
-            print(&json!({"devices": [cpu], "auto": "cpu"}));
+            let gpu = json!({"device": "cuda:0", "description": "a fake", "free_bytes": gib, "total_bytes": gib, "best": false});
+            let devices = if file("gpu").exists() { vec![cpu, gpu] } else { vec![cpu] };
+            print(&json!({"devices": devices, "auto": "cpu"}));
         }
         "plan" => {
             let model = args[args.len() - 1];
@@ -116,6 +121,7 @@ async fn serve((id, model, port): (String, String, u16), callback: String, limit
         key: key.clone(),
         dropped: AtomicU64::new(0),
         cancelled: Mutex::default(),
+        created: Mutex::default(),
     });
     let router = Router::new()
         .route("/health", get(health))
@@ -123,7 +129,9 @@ async fn serve((id, model, port): (String, String, u16), callback: String, limit
         .route("/cancel", post(cancel))
         .route("/metrics", get(metrics))
         .route("/v1/models", get(models))
-        .route("/docs", get(async || Html("<p>API documentation</p>")))
+        .route("/openapi.json", get(async || Json(json!({"paths": {"/embed": {"post": {"summary": "Embed texts"}}}}))))
+        .route("/v1/jobs", post(create))
+        .route("/v1/jobs/{id}/stream", get(stream))
         .route("/v1/chat/completions", post(chat))
         .layer(DefaultBodyLimit::max(limit))
         .with_state(fake);
@@ -205,9 +213,26 @@ impl Drop for Watch {
     }
 }
 
+async fn create(State(fake): State<Arc<Fake>>, Json(body): Json<Value>) -> Response {
+    let Some(job) = body["job_id"].as_str() else { return StatusCode::BAD_REQUEST.into_response() };
+    fake.created.lock().unwrap().insert(job.into());
+    Json(json!({"job_id": job, "sse_url": format!("/v1/jobs/{job}/stream")})).into_response()
+}
+
+async fn stream(State(fake): State<Arc<Fake>>, Path(job): Path<String>) -> Response {
+    match fake.created.lock().unwrap().remove(&job) {
+        true => events(fake.clone(), job),
+        false => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
 async fn execute(State(fake): State<Arc<Fake>>, Json(body): Json<Value>) -> Response {
+    events(fake, body["job_id"].as_str().unwrap_or_default().to_string())
+}
+
+/// The events of a job.
+fn events(fake: Arc<Fake>, job: String) -> Response {
     let words = if fake.model == "slow" { 200 } else { 3 };
-    let job = body["job_id"].as_str().unwrap_or_default().to_string();
     let watch = Watch(fake.clone(), false);
     let events = futures_util::stream::unfold((0u64, watch), move |(i, mut watch): (u64, Watch)| {
         let (fake, job) = (fake.clone(), job.clone());

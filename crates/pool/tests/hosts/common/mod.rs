@@ -5,7 +5,7 @@ pub(crate) mod fake;
 
 use axum::http::{Method, StatusCode};
 use sconce_pool::core::{Backoff, Timings};
-use sconce_pool::{Asker, Config, Pool, PoolFile};
+use sconce_pool::{Config, ManagerClient, Pool, PoolFile};
 use sconce_testkit::wait_for;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -217,8 +217,8 @@ pub(crate) fn send_request(
     body: Option<Value>,
 ) -> Result<(StatusCode, Value), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let asker = Asker { url: format!("http://{address}"), key: Some(KEY.into()) };
-    runtime.block_on(asker.ask(method, path, body))
+    let manager = ManagerClient { url: format!("http://{address}"), key: Some(KEY.into()) };
+    runtime.block_on(manager.request(method, path, body))
 }
 
 /// A response read from its own socket.

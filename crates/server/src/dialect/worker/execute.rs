@@ -1,4 +1,4 @@
-//! `/execute`: generates text as a stream of events.
+//! `/execute` and `/v1/jobs`: generate text as a stream of events.
 
 use super::jobs::Job;
 use super::{Member, member};
@@ -9,12 +9,13 @@ use crate::json_body;
 use crate::metrics::FinishedAnswer;
 use crate::served_model::{RequestKind, ServedModel};
 use crate::sse::{answer, data, done};
-use axum::extract::{Request as HttpRequest, State};
+use axum::Json;
+use axum::extract::{Path, Request as HttpRequest, State};
 use axum::response::Response;
 use axum::response::sse::Event as SseEvent;
 use futures_util::Stream;
 use sconce_api::time::rfc3339;
-use sconce_api::worker::{Code, Event, Execute, Failure, MOST_TOKENS, StopReason};
+use sconce_api::worker::{Code, Event, Execute, Failure, JobCreated, MOST_TOKENS, StopReason};
 use sconce_engine::TaskModel;
 use sconce_engine::{Event as EngineEvent, Finish, GenerationParams, Llm, Request, RequestContext, Start};
 use serde_json::json;
@@ -30,14 +31,45 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
     responses((status = 200, description = "Events; the last is `end` or `error`", body = Event, content_type = "text/event-stream")))]
 pub(super) async fn execute(State(app): State<Arc<App>>, request: HttpRequest) -> Result<Response, Fault> {
     let member = member(&app)?.clone();
-    let response = begin(&app, &member, request).await;
-    response.inspect_err(|fault| member.metrics.refused(fault.kind))
+    let begun = begin(&app, &member, request, |_| Ok(())).await;
+    let (_, events) = begun.inspect_err(|fault| member.metrics.refused(fault.kind))?;
+    Ok(answer(events))
 }
 
-async fn begin(app: &Arc<App>, member: &Arc<Member>, request: HttpRequest) -> Result<Response, Fault> {
+/// Starts to generate text from a prompt. The events wait for `GET /v1/jobs/{id}/stream`.
+#[utoipa::path(post, path = "/v1/jobs", request_body = Execute,
+    responses((status = 200, description = "The job has started", body = JobCreated),
+              (status = 409, description = "A job with this id waits for its stream to be taken")))]
+pub(super) async fn create(State(app): State<Arc<App>>, request: HttpRequest) -> Result<Json<JobCreated>, Fault> {
+    let member = member(&app)?.clone();
+    let begun = begin(&app, &member, request, |id| member.jobs.check_waiting(id)).await;
+    let (id, events) = begun.inspect_err(|fault| member.metrics.refused(fault.kind))?;
+    member.wait_for_client(&id, events)?;
+    Ok(Json(JobCreated::new(&id)))
+}
+
+/// The events of a job of `POST /v1/jobs`. Closing the connection cancels the job.
+#[utoipa::path(get, path = "/v1/jobs/{id}/stream", params(("id" = String, Path, description = "Id of the job")),
+    responses((status = 200, description = "Events; the last is `end` or `error`", body = Event, content_type = "text/event-stream"),
+              (status = 404, description = "There is no such job, or its events were streamed already"),
+              (status = 409, description = "Another client streams the job's events")))]
+pub(super) async fn stream(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Fault> {
+    let member = member(&app)?;
+    Ok(answer(member.jobs.collect(&id, member.membership.job_lifetime)?))
+}
+
+/// Starts the job of a request and returns its id and events. `check` may refuse the id before
+/// anything runs.
+async fn begin(
+    app: &Arc<App>,
+    member: &Arc<Member>,
+    request: HttpRequest,
+    check: impl FnOnce(&str) -> Result<(), Fault>,
+) -> Result<(String, EventReceiver), Fault> {
     let (bytes, context) = json_body::read(request, app).await?;
     let (request, ignored) = Execute::read(&bytes).map_err(invalid)?;
     ignored.iter().for_each(|field| context.note_ignored(field));
+    check(&request.job_id)?;
     let call = app.call("execute", &context, request.model.as_deref(), RequestKind::Generate)?;
     let (events, engine_events) = unbounded_channel();
     let (job_id, characters) = (request.job_id.clone(), request.prompt.chars().count());
@@ -45,13 +77,14 @@ async fn begin(app: &Arc<App>, member: &Arc<Member>, request: HttpRequest) -> Re
     let prompt_tokens = call.run(move |served, caller| start(served, caller, &request, events)).await?;
     let model = call.served().id.clone();
     let (sender, receiver) = unbounded_channel();
-    let started = Event::Started { job_id, model: model.clone(), started_at: rfc3339(SystemTime::now()) };
+    let started =
+        Event::Started { job_id: job_id.clone(), model: model.clone(), started_at: rfc3339(SystemTime::now()) };
     let _ = sender.send(data(&started));
     let usage = Usage { tokens: prompt_tokens, characters };
     let stream =
         JobStream { app: app.clone(), member: member.clone(), call, job, model, usage, started_at: context.started_at };
     tokio::spawn(stream.run(engine_events, sender));
-    Ok(answer(EventReceiver(receiver)))
+    Ok((job_id, EventReceiver(receiver)))
 }
 
 /// One error that lists all invalid fields.
@@ -234,7 +267,8 @@ async fn until(deadline: Option<Instant>) {
 }
 
 /// The client's events. Dropped with the connection, which closes the channel for the sender.
-struct EventReceiver(UnboundedReceiver<SseEvent>);
+/// Unread events are bounded by the job's `max_tokens`.
+pub(super) struct EventReceiver(UnboundedReceiver<SseEvent>);
 
 impl Stream for EventReceiver {
     type Item = SseEvent;

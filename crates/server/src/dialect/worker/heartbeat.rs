@@ -5,9 +5,9 @@ use super::{Member, readiness};
 use crate::app::App;
 use crate::listen::Bound;
 use axum::http::{Method, StatusCode};
-use sconce_api::client::{Answer, Call, Client, client};
+use sconce_api::client::{Answer, Call, Client, client_for};
 use sconce_api::time::rfc3339;
-use sconce_api::worker::{Alive, Called, Capabilities, Heartbeat};
+use sconce_api::worker::{Alive, Capabilities, HEARTBEAT_PATH, Heartbeat, ReadyCallback};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -59,9 +59,13 @@ pub(crate) async fn report(app: Arc<App>, member: Arc<Member>, bound: Bound) {
         Bound::Tcp(address) => address.port(),
         Bound::Unix(_) => 0,
     };
-    let callback =
-        CallbackClient { url: launch.callback_url.clone(), key: member.membership.key.clone(), client: client() };
-    let called = Called {
+    let url = launch.callback_url.clone();
+    let client = match client_for(&url) {
+        Ok(client) => client,
+        Err(why) => return tracing::error!("cannot send the callback to {url}: {why}"),
+    };
+    let callback = CallbackClient { url, key: member.membership.key.clone(), client };
+    let ready = ReadyCallback {
         worker_id: launch.worker_id.clone(),
         vram_bytes: member.vram_bytes(),
         uri: bound.to_string(),
@@ -70,7 +74,7 @@ pub(crate) async fn report(app: Arc<App>, member: Arc<Member>, bound: Bound) {
     };
     let (mut backoff, mut rejections) = (FIRST_BACKOFF, 0);
     loop {
-        match callback.post(&called).await {
+        match callback.post(&callback.url, &ready).await {
             Delivery::Accepted => break tracing::info!("ready; callback sent to {}", callback.url),
             Delivery::UnknownWorker => {
                 rejections += 1;
@@ -86,19 +90,22 @@ pub(crate) async fn report(app: Arc<App>, member: Arc<Member>, bound: Bound) {
         backoff = (backoff * 2).min(MAX_BACKOFF);
     }
     rejections = 0;
+    let heartbeat_url = heartbeat_url(&callback.url);
     loop {
         tokio::time::sleep(member.membership.beat).await;
         let state = readiness(&app).state;
-        let status = if state == "ready" && member.jobs.len() > 0 { "busy".to_string() } else { state };
+        let status = if state == "ready" && member.jobs.running() > 0 { "busy".to_string() } else { state };
         let worker = Alive {
             id: launch.worker_id.clone(),
             model_id: launch.model.clone(),
             device: device.clone(),
             port,
             status,
+            implementation: "sconce".into(),
             version: env!("CARGO_PKG_VERSION").into(),
         };
-        match callback.post(&Heartbeat { worker, timestamp: rfc3339(SystemTime::now()) }).await {
+        let heartbeat = Heartbeat { worker, timestamp: rfc3339(SystemTime::now()) };
+        match callback.post(&heartbeat_url, &heartbeat).await {
             Delivery::Accepted => rejections = 0,
             // Continue: the manager may be restarting and will adopt this worker.
             Delivery::Failed(why) => tracing::warn!("cannot send a heartbeat: {why}"),
@@ -110,6 +117,13 @@ pub(crate) async fn report(app: Arc<App>, member: Arc<Member>, bound: Bound) {
             }
         }
     }
+}
+
+/// The URL of heartbeats: [`HEARTBEAT_PATH`] on the host of the callback URL.
+fn heartbeat_url(callback_url: &str) -> String {
+    let authority = callback_url.find("://").map_or(0, |at| at + 3);
+    let end = callback_url[authority..].find(['/', '?', '#']).map_or(callback_url.len(), |at| authority + at);
+    format!("{}{HEARTBEAT_PATH}", &callback_url[..end])
 }
 
 /// Client for the callback URL of the pool manager.
@@ -130,14 +144,14 @@ impl CallbackClient {
         gives_up
     }
 
-    async fn post(&self, body: &impl Serialize) -> Delivery {
+    async fn post(&self, url: &str, body: &impl Serialize) -> Delivery {
         let body = match serde_json::to_vec(body) {
             Ok(body) => body,
             Err(e) => return Delivery::Failed(e.to_string()),
         };
         let call = Call {
             method: Method::POST,
-            url: &self.url,
+            url,
             key: self.key.as_deref(),
             body: Some(body),
             within: Some(TIMEOUT),
@@ -152,6 +166,22 @@ impl CallbackClient {
             status if status.is_success() => Delivery::Accepted,
             StatusCode::NOT_FOUND if text.contains("WORKER_NOT_FOUND") => Delivery::UnknownWorker,
             status => Delivery::Failed(format!("status {status}: {text}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heartbeats_go_to_their_own_path_on_the_callback_host() {
+        for (callback, want) in [
+            ("http://127.0.0.1:9200/v2/internal/workers/ready", "http://127.0.0.1:9200/v1/worker-heartbeat"),
+            ("https://pool.example", "https://pool.example/v1/worker-heartbeat"),
+            ("https://[::1]:1?a=/b", "https://[::1]:1/v1/worker-heartbeat"),
+        ] {
+            assert_eq!(heartbeat_url(callback), want);
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::json_body::JsonBody;
 use crate::model_manager::ModelStatus;
 use crate::sse;
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
@@ -23,7 +23,8 @@ use futures_util::StreamExt;
 use health::{ModelFacts, WorkerMetrics};
 use jobs::Jobs;
 use prometheus::Registry;
-use sconce_api::worker::{Cancel, Capabilities, Launch, Progress, Ready};
+use sconce_api::admin;
+use sconce_api::worker::{Cancel, Capabilities, JOB_LIFETIME, Launch, Progress, Ready};
 use serde_json::json;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -42,12 +43,14 @@ pub struct Membership {
     pub key: Option<String>,
     /// Heartbeat interval.
     pub beat: Duration,
+    /// How long the events of a job of `/v1/jobs` wait for a client.
+    pub job_lifetime: Duration,
 }
 
 impl Membership {
-    /// With a heartbeat every 30 seconds.
+    /// With a heartbeat every 30 seconds, and the usual lifetime of jobs.
     pub fn new(launch: Launch, key: Option<String>) -> Membership {
-        Membership { launch, key, beat: Duration::from_secs(30) }
+        Membership { launch, key, beat: Duration::from_secs(30), job_lifetime: JOB_LIFETIME }
     }
 }
 
@@ -64,6 +67,11 @@ impl Member {
     pub(crate) fn new(membership: Membership, registry: &Registry) -> Member {
         Member { membership, jobs: Jobs::default(), metrics: WorkerMetrics::new(registry), facts: OnceLock::new() }
     }
+
+    /// Whether a client has yet to collect the events of a job.
+    pub(crate) fn has_waiting_jobs(&self) -> bool {
+        self.jobs.waiting() > 0
+    }
 }
 
 /// Routes of this API. `/health` and `/metrics` exist on every server, and return more for a
@@ -74,6 +82,9 @@ pub(crate) fn routes(app: &Arc<App>) -> OpenApiRouter<Arc<App>> {
         .merge(guarded)
         .routes(routes!(execute::execute))
         .routes(routes!(cancel))
+        .routes(routes!(execute::create))
+        .routes(routes!(execute::stream))
+        .routes(routes!(cancel_job))
         .routes(routes!(ready))
         .routes(routes!(progress))
         .routes(routes!(capabilities))
@@ -90,9 +101,20 @@ fn member(app: &App) -> Result<&Arc<Member>, Fault> {
 #[utoipa::path(post, path = "/cancel", request_body = Cancel,
     responses((status = 202, description = "The job's stream ends with CANCELLED, if it has not ended yet")))]
 async fn cancel(State(app): State<Arc<App>>, JsonBody { body, .. }: JsonBody<Cancel>) -> Result<Response, Fault> {
-    let ended = member(&app)?.jobs.cancel(&body.job_id);
+    cancel_by_id(&app, &body.job_id)
+}
+
+/// Cancels a job; the same as `POST /cancel`.
+#[utoipa::path(delete, path = "/v1/jobs/{id}", params(("id" = String, Path, description = "Id of the job")),
+    responses((status = 202, description = "The job's stream ends with CANCELLED, if it has not ended yet")))]
+async fn cancel_job(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Fault> {
+    cancel_by_id(&app, &id)
+}
+
+fn cancel_by_id(app: &App, id: &str) -> Result<Response, Fault> {
+    let ended = member(app)?.jobs.cancel(id);
     let status = if ended > 0 { "cancelling" } else { "not_found" };
-    Ok((StatusCode::ACCEPTED, Json(json!({"job_id": body.job_id, "status": status}))).into_response())
+    Ok((StatusCode::ACCEPTED, Json(json!({"job_id": id, "status": status}))).into_response())
 }
 
 /// Drains the worker and ends it.
@@ -151,14 +173,23 @@ fn stage(app: &App) -> Progress {
     };
     match summary.status {
         ModelStatus::Loading(progress) => {
-            Progress { stage: progress.stage, percent: progress.percent, ..Progress::default() }
+            let admin::Progress { stage, percent, layers_loaded, layers_total, .. } = progress;
+            Progress { stage, percent, layers_loaded, layers_total, ..Progress::default() }
         }
         ModelStatus::Failed(why) | ModelStatus::ReloadFailed(why) => {
             Progress { stage: "failed".into(), message: Some(why), ..Progress::default() }
         }
         ModelStatus::Ready | ModelStatus::Unloaded => {
-            let vram_mb = summary.served.map(|s| health::bytes(&s) / 1_000_000);
-            Progress { stage: "ready".into(), vram_mb, percent: Some(100.0), ..Progress::default() }
+            let vram_mb = summary.served.as_deref().map(|s| health::bytes(s) / 1_000_000);
+            let layers = summary.served.as_deref().and_then(|s| s.layers);
+            Progress {
+                stage: "ready".into(),
+                layers_loaded: layers,
+                layers_total: layers,
+                vram_mb,
+                percent: Some(100.0),
+                message: None,
+            }
         }
     }
 }

@@ -64,8 +64,22 @@ T5 = {
     "decoder_start_token_id": 0,
     "n_positions": 256,
 }
-# The code of this architecture is on the hub, so transformers has no class; tensors and config are
-# written in the hub's form.
+# The code of these architectures is on the hub, so transformers has no class; tensors and config
+# are written in the hub's form.
+QWEN_1 = SIZES | {
+    "architectures": ["QWenLMHeadModel"],
+    "model_type": "qwen",
+    "intermediate_size": 192,
+    "kv_channels": 16,
+    "layer_norm_epsilon": 1e-06,
+    "no_bias": True,
+    "rotary_emb_base": 10000,
+    "rotary_pct": 1.0,
+    "seq_length": 128,
+    "tie_word_embeddings": False,
+    "use_dynamic_ntk": True,
+    "use_logn_attn": True,
+}
 NOMIC = {
     "architectures": ["NomicBertModel"],
     "model_type": "nomic_bert",
@@ -168,6 +182,7 @@ VARIANTS = {
     "mixtral-q8": (mixtral(), "llama", {"outtype": "MOSTLY_Q8_0"}),
     "mistral": (mistral(head_dim=24), "llama", {}),
     "mixtral": (mixtral(), "llama", {}),
+    "qwen": ((None, QWEN_1), "gpt2", {}),
     "qwen2": (qwen("Qwen2"), "gpt2", {}),
     "qwen2-tied": (qwen("Qwen2", tie_word_embeddings=True), "gpt2", {}),
     "qwen2-fused": (qwen("Qwen2"), "gpt2", {"fuse_qkv": True}),
@@ -296,12 +311,34 @@ def nomic_tensors():
     return {name: torch.randn(shape) for name, shape in shapes.items()}
 
 
+def qwen_1_tensors():
+    shapes = {
+        "transformer.wte.weight": (VOCAB, 64),
+        "transformer.ln_f.weight": (64,),
+        "lm_head.weight": (VOCAB, 64),
+    }
+    for layer in range(2):
+        for name, shape in {
+            "ln_1.weight": (64,),
+            "ln_2.weight": (64,),
+            "attn.c_attn.weight": (192, 64),
+            "attn.c_attn.bias": (192,),
+            "attn.c_proj.weight": (64, 64),
+            "mlp.w1.weight": (96, 64),
+            "mlp.w2.weight": (96, 64),
+            "mlp.c_proj.weight": (64, 96),
+        }.items():
+            shapes[f"transformer.h.{layer}.{name}"] = shape
+    return {name: torch.randn(shape) for name, shape in shapes.items()}
+
+
 def save(model, config, where):
     if model is None:
         from safetensors.torch import save_file
 
-        save_file(nomic_tensors(), where / "model.safetensors", metadata={"format": "pt"})
-        (where / "config.json").write_text(json.dumps(config | NATIVE))
+        tensors, more = (qwen_1_tensors(), {}) if config is QWEN_1 else (nomic_tensors(), NATIVE)
+        save_file(tensors, where / "model.safetensors", metadata={"format": "pt"})
+        (where / "config.json").write_text(json.dumps(config | more))
         return
     model = model(config).eval()
     with torch.no_grad():

@@ -305,6 +305,8 @@ fn mistral(kind: &str) {
 
 fn qwen(kind: &str) {
     let names = [
+        "qwen",
+        "qwen-unscaled",
         "qwen2",
         "qwen2-window",
         "qwen2-yarn",
@@ -315,6 +317,18 @@ fn qwen(kind: &str) {
         "qwen3-moe-mixed",
     ];
     names.map(all).iter().for_each(|part| check(part, kind));
+}
+
+/// Beyond `seq_length` Qwen 1 changes RoPE with the length, so the context ends there.
+fn qwen_ends_at_the_trained_length() {
+    let positions = |name| Model::load(materialize(name).path(), None, &Place::cpu()).encoder.limits().positions;
+    assert_eq!((positions("qwen"), positions("qwen-unscaled")), (64, 256));
+    let mut config: Value = json(&golden("qwen").join("config.json"));
+    config["seq_length"] = Value::Null;
+    let dir = materialize("qwen");
+    let weights = Weights::new(Arc::new(Checkpoint::open(dir.path()).expect("weights")), DType::F32, Place::cpu());
+    let why = encoder(&config, &weights).err().expect("a refusal").to_string();
+    assert!(why.contains("need seq_length"), "{why}");
 }
 
 /// LongRoPE has two sets of factors, chosen by the maximum length.
@@ -447,6 +461,7 @@ fn main() {
         .on_each("gemma", gemma)
         .on_each("gpt2", gpt2)
         .on_each("gpt_neox", gpt_neox)
+        .test("qwen_ends_at_the_trained_length", qwen_ends_at_the_trained_length)
         .test("quantization_while_loading_keeps_logits_close", quantization_while_loading_keeps_logits_close)
         .on_each("q8_kv_cache_stays_close_to_f32", q8_kv_cache_stays_close_to_f32)
         .run()

@@ -25,6 +25,7 @@ mod mlp;
 mod modernbert;
 mod mpnet;
 mod nomic_bert;
+mod qwen;
 mod registry;
 mod roberta;
 mod rope;

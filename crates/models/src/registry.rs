@@ -3,7 +3,7 @@
 use crate::{Encoder, Error, Head, LmHead, Result, Seq2Seq, Task};
 use crate::{
     bert, deberta, deberta_v2, distilbert, electra, falcon, gemma, gpt_neox, gpt2, gte, jina_bert, llama, modernbert,
-    mpnet, nomic_bert, roberta, stablelm, static_model, t5, t5_decoder,
+    mpnet, nomic_bert, qwen, roberta, stablelm, static_model, t5, t5_decoder,
 };
 use sconce_ops::Weights;
 use serde_json::Value;
@@ -52,6 +52,7 @@ const ARCHITECTURES: &[Architecture] = &[
         head: gpt_neox::head,
         lm_head: Some(gpt_neox::lm_head),
     },
+    Architecture { types: &["qwen"], encoder: qwen::encoder, head: qwen::head, lm_head: Some(qwen::lm_head) },
     Architecture {
         types: &["phi", "stablelm", "stablelm_epoch"],
         encoder: stablelm::encoder,

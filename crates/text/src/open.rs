@@ -72,9 +72,11 @@ fn class(dir: &Path, config: &Value) -> Result<Class, FileError> {
         if matches!(name, "PreTrainedTokenizerFast" | "PreTrainedTokenizer" | "TokenizersBackend") {
             continue;
         }
+        // Qwen 1 has its vocabulary in tiktoken's format.
+        let hint = if name == "QWenTokenizer" { "; a GGUF file of the model has its tokenizer" } else { "" };
         return by_class(name.strip_suffix("Fast").unwrap_or(name)).ok_or_else(|| FileError {
             path,
-            what: format!("the tokenizer class {name} needs a tokenizer.json, and this directory has none"),
+            what: format!("the tokenizer class {name} needs a tokenizer.json, and this directory has none{hint}"),
         });
     }
     let Some(kind) = model.get("model_type").and_then(Value::as_str) else {

@@ -13,6 +13,7 @@ pub(super) enum Family {
     /// store, it is the same model.
     Llama,
     Mixtral,
+    Qwen,
     Qwen2,
     Qwen2Moe,
     Qwen3,
@@ -45,8 +46,9 @@ pub(super) enum Family {
 
 /// llama.cpp's architecture names. `llama` is also Mistral and Mixtral, `bert` also RoBERTa,
 /// XLM-RoBERTa and DistilBERT.
-pub(super) const NAMES: [&str; 18] = [
+pub(super) const NAMES: [&str; 19] = [
     "llama",
+    "qwen",
     "qwen2",
     "qwen2moe",
     "qwen3",
@@ -83,6 +85,7 @@ pub(super) fn find<'a>(
     let family = match name {
         "llama" if metadata.u64("llama.expert_count")?.unwrap_or(0) > 0 => Family::Mixtral,
         "llama" => Family::Llama,
+        "qwen" => Family::Qwen,
         "qwen2" => Family::Qwen2,
         "qwen2moe" => Family::Qwen2Moe,
         "qwen3" => Family::Qwen3,

@@ -24,8 +24,8 @@ pub(super) enum Conversion {
     Key,
     /// Fused QKV, which transformers stores as three tensors.
     SplitQkv,
-    /// Fused QKV of Falcon and GPT-NeoX: all queries, all keys, all values. transformers interleaves
-    /// them by group.
+    /// Fused QKV of Falcon and GPT-NeoX: all queries, all keys, all values. transformers
+    /// interleaves them by group.
     GroupedQkv,
     /// Stored as 1 + w.
     PlusOne,
@@ -163,6 +163,8 @@ const NEOX: &[Rule] = &[
     same("ffn_up", "mlp.dense_h_to_4h"),
     same("ffn_down", "mlp.dense_4h_to_h"),
 ];
+/// The names of GPT-2, with a gate.
+const QWEN: &[Rule] = &[same("ffn_gate", "mlp.w2"), same("ffn_up", "mlp.w1")];
 const T5_ROOT: &[Rule] = &[
     same("token_embd", "shared"),
     same("output", "lm_head"),
@@ -249,6 +251,7 @@ fn tables(family: Family) -> (&'static [&'static [Rule]], &'static [Layers]) {
     match family {
         Family::Llama => (&[ROOT], &const { [layers("model.layers", &[ROTARY, ATTENTION, MLP])] }),
         Family::Mixtral => (&[ROOT], &const { [layers("model.layers", &[ROTARY, ATTENTION, MIXTRAL])] }),
+        Family::Qwen => (&[GPT2_ROOT], &const { [layers("transformer.h", &[QWEN, GPT2])] }),
         Family::Qwen2 | Family::Qwen3 => (&[ROOT], &const { [layers("model.layers", &[ATTENTION, MLP])] }),
         Family::Qwen2Moe => (&[ROOT], &const { [layers("model.layers", &[ATTENTION, MLP, EXPERTS, SHARED_EXPERT])] }),
         Family::Qwen3Moe => (&[ROOT], &const { [layers("model.layers", &[ATTENTION, MLP, EXPERTS])] }),

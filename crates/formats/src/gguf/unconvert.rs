@@ -40,8 +40,8 @@ enum Reversal {
     Rotary {
         heads: usize,
     },
-    /// Rows of Falcon and GPT-NeoX in transformers, `[groups, queries + 2, size]`: for each group its
-    /// queries, its key, its value.
+    /// Rows of Falcon and GPT-NeoX in transformers, `[groups, queries + 2, size]`: for each group
+    /// its queries, its key, its value.
     Groups {
         heads: usize,
         groups: usize,

@@ -1,6 +1,6 @@
 // y = act(gate) * value, where gate and value are the two halves of a row, times the row's scale if
-// there are scales: in f32, one rounding. A thread computes a run. A row has one block or several, so
-// that no thread divides to find its position.
+// there are scales: in f32, one rounding. A thread computes a run. A row has one block or several,
+// so that no thread divides to find its position.
 #include "launch/cuda/prelude.cuh"
 
 template <typename T, int N, uint KIND>

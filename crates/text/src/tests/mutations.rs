@@ -111,6 +111,8 @@ fn tokenizer_errors_name_class_and_file() {
     assert!(why().contains("config.json: models of type mamba"), "{}", why());
     config("tokenizer_config.json", r#"{"tokenizer_class": "LlamaTokenizerFast"}"#);
     assert!(why().contains("tokenizer_config.json: the tokenizer class LlamaTokenizerFast"), "{}", why());
+    config("tokenizer_config.json", r#"{"tokenizer_class": "QWenTokenizer"}"#);
+    assert!(why().contains("QWenTokenizer") && why().contains("GGUF file of the model"), "{}", why());
     config("tokenizer_config.json", r#"{"tokenizer_class": "BertTokenizer"}"#);
     assert!(why().contains("vocab.txt: cannot be read"), "{}", why());
     config("vocab.txt", "[UNK]\na\nb\n");

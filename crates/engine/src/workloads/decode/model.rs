@@ -61,22 +61,23 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
     let sequences = sequences.max(1);
     let model = Model::open(root)?;
     let formats = options.dtype.of_decoder(&model, device)?;
-    let trained = trained_length(&model.config)?;
-    let context = wanted.unwrap_or(DEFAULT_CONTEXT).min(trained);
-    if let Some(wanted) = wanted.filter(|wanted| *wanted > trained) {
+    let context = wanted.unwrap_or(DEFAULT_CONTEXT).min(trained_length(&model.config)?);
+    let mut trace = Trace::new(device, &options.policy);
+    let (loaded, unread) =
+        trace.load(|place| LmModel::load(&model, (formats.dtype, formats.weight_format), context, place))?;
+    let (shape, limits, place) = (loaded.shape(root)?, loaded.encoder.limits(), trace.place.clone());
+    // The model may support less than its configuration says (Qwen 1).
+    let context = context.min(limits.positions);
+    if let Some(wanted) = wanted.filter(|wanted| *wanted > context) {
         return Err(Error::file(
             root,
-            format!("a context of {wanted} tokens is more than the {trained} that the model supports"),
+            format!("a context of {wanted} tokens is more than the {context} that the model supports"),
         ));
     }
     if context < 2 {
         return Err(Error::file(root, format!("a context of {context} tokens has no room for a prompt and an answer")));
     }
     let step_tokens = options.batch_tokens.unwrap_or(STEP_TOKENS).clamp(sequences + 1, context.max(sequences + 1));
-    let mut trace = Trace::new(device, &options.policy);
-    let (loaded, unread) =
-        trace.load(|place| LmModel::load(&model, (formats.dtype, formats.weight_format), context, place))?;
-    let (shape, limits, place) = (loaded.shape(root)?, loaded.encoder.limits(), trace.place.clone());
     let cache_format = cache_format.unwrap_or(formats.cache_format);
     let row = shape.bytes(cache_format) as u64;
     let cache_tokens = match cache_tokens {

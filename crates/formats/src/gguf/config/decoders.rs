@@ -61,6 +61,42 @@ pub(super) fn mixtral(keys: &Keys) -> Result<Config, FileError> {
     )
 }
 
+pub(super) fn qwen(keys: &Keys) -> Result<Config, FileError> {
+    let (heads, context, layers) = (keys.heads()?, keys.need("context_length")?, keys.layers()?);
+    let rope = Rope::read(keys, heads.size)?;
+    if rope.scaling.is_some() {
+        return Err(keys.fault("scales RoPE, which Qwen 1 has no configuration for"));
+    }
+    // Newer converters write the epsilon of this RMS norm under the key of a layer norm.
+    let eps = match keys.float("attention.layer_norm_rms_epsilon")? {
+        None => keys.need_float("attention.layer_norm_epsilon")?,
+        Some(eps) => eps,
+    };
+    // Not in the file. The 7B and the 14B were trained on sequences of a quarter of their context,
+    // and RoPE and attention are scaled beyond; the 72B, with a larger base, on all of it.
+    let trained = if rope.theta > 10_000.0 { context } else { context / 4 };
+    with(
+        keys.base("qwen", "QWenLMHeadModel")?,
+        json!({
+            "hidden_size": keys.need("embedding_length")?,
+            // Gate and up projection together.
+            "intermediate_size": keys.rows("blk.0.ffn_up.weight")?.saturating_mul(2),
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads.queries,
+            "kv_channels": heads.size,
+            "max_position_embeddings": context,
+            "seq_length": trained,
+            "use_dynamic_ntk": trained < context,
+            "use_logn_attn": trained < context,
+            "layer_norm_epsilon": eps,
+            "rotary_emb_base": rope.theta,
+            "rotary_pct": rope.partial.unwrap_or(1.0),
+            "no_bias": true,
+            "tie_word_embeddings": !keys.has("output.weight"),
+        }),
+    )
+}
+
 pub(super) fn qwen2(keys: &Keys) -> Result<Config, FileError> {
     let config = decoder(keys, "qwen2", "Qwen2ForCausalLM")?;
     with(config, json!({"rms_norm_eps": rms(keys)?, "use_sliding_window": false, "sliding_window": null}))
@@ -126,8 +162,8 @@ fn qwen_moe(keys: &Keys, model_type: &str, class: &str) -> Result<Config, FileEr
     )
 }
 
-/// The intermediate size of experts: the key `name`, or the rows of `tensor` if the file has no such
-/// key.
+/// The intermediate size of experts: the key `name`, or the rows of `tensor` if the file has no
+/// such key.
 fn experts_width(keys: &Keys, name: &str, tensor: &str) -> Result<u64, FileError> {
     match keys.number(name)? {
         None => Ok(keys.rows(tensor)? as u64),

@@ -38,6 +38,7 @@ pub(super) fn config(gguf: &Gguf) -> Result<Value, FileError> {
     let config = match gguf.family {
         Family::Llama => decoders::llama(&keys),
         Family::Mixtral => decoders::mixtral(&keys),
+        Family::Qwen => decoders::qwen(&keys),
         Family::Qwen2 => decoders::qwen2(&keys),
         Family::Qwen2Moe => decoders::qwen2_moe(&keys),
         Family::Qwen3 => decoders::qwen3(&keys),

@@ -58,5 +58,5 @@ fn every_gguf_family_is_in_the_model_registry() {
             assert!(!error.to_string().contains("is not supported; these are"), "{error}");
         }
     }
-    assert_eq!(kinds.len(), 22, "{kinds:?}");
+    assert_eq!(kinds.len(), 23, "{kinds:?}");
 }

@@ -93,6 +93,28 @@ fn llama_config_matches_transformers() {
 }
 
 #[test]
+fn qwen_is_trained_on_a_quarter_of_its_context() {
+    let config = |base: f32| {
+        let writer = Writer::new("qwen")
+            .u32("qwen.block_count", 1)
+            .u32("qwen.context_length", 8192)
+            .u32("qwen.embedding_length", 8)
+            .u32("qwen.attention.head_count", 2)
+            .f32("qwen.rope.freq_base", base)
+            .f32("qwen.attention.layer_norm_rms_epsilon", 1e-6)
+            .tensor("token_embd.weight", &[3, 8])
+            .tensor("blk.0.ffn_up.weight", &[5, 8]);
+        open(&writer).unwrap().config().unwrap()
+    };
+    let scaled = config(10_000.0);
+    assert_eq!((&scaled["seq_length"], &scaled["use_dynamic_ntk"]), (&json!(2048), &json!(true)));
+    assert_eq!((&scaled["intermediate_size"], &scaled["kv_channels"]), (&json!(10), &json!(4)));
+    // The 72B.
+    let unscaled = config(1_000_000.0);
+    assert_eq!((&unscaled["seq_length"], &unscaled["use_logn_attn"]), (&json!(8192), &json!(false)));
+}
+
+#[test]
 fn per_layer_arrays_must_be_constant() {
     let mut writer = Writer::new("llama").i32s("llama.attention.head_count", &[2, 2]).u32("llama.embedding_length", 32);
     writer = writer.tensor("blk.0.attn_q.weight", &[8, 32]);

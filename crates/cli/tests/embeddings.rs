@@ -166,5 +166,5 @@ fn bge_m3_gives_dense_sparse_and_multi_vector_embeddings() {
         assert_eq!(list(&sparse[i]["ids"]).len(), want.len());
     }
     let e = err(&["embed", "-m", Model::new("task-colbert").path(), "--sparse", "--multi", "x"], b"");
-    assert!(e.contains("is a model for another task, multi: use `sconce embed --multi`"), "{e}");
+    assert!(e.contains("this is a model for multi; run `sconce embed --multi`"), "{e}");
 }

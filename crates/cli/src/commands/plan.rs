@@ -25,7 +25,7 @@ pub(crate) struct Plan {
     #[arg(default_value = "minilm")]
     model: String,
     /// The model, as other commands take it.
-    #[arg(short, long = "model", value_name = "MODEL", hide = true, conflicts_with = "model")]
+    #[arg(short = 'm', long = "model", value_name = "MODEL", hide = true, conflicts_with = "model")]
     named_model: Option<String>,
     /// Task: embed, rerank, classify, tag, sparse, multi, m3, clip, generate or seq2seq. Default:
     /// detected from the model's files.

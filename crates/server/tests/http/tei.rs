@@ -261,7 +261,7 @@ fn normalization_is_optional_and_embed_all_returns_token_vectors() {
 
 #[test]
 fn pooling_is_chosen_per_request_or_for_the_server() {
-    let server = serve(&["st-prompts", "task-m3", "task-rerank"], config());
+    let server = serve(&["st-max", "task-m3", "task-rerank"], config());
     let embed = |body: Value| server.post("/embed", &body);
     let all = server.post("/embed_all", &json!({"inputs": "The cat sat."})).ok();
     let (first, last) = (numbers(&all[0][0]), numbers(all[0].as_array().unwrap().last().unwrap()));
@@ -293,7 +293,7 @@ fn pooling_is_chosen_per_request_or_for_the_server() {
     };
     assert!(score("pooler") != score("cls") && score("cls") != score("mean"));
 
-    let cls = serve(&["st-prompts"], Config { pooling: Some(Pooling::Cls), ..config() });
+    let cls = serve(&["st-max"], Config { pooling: Some(Pooling::Cls), ..config() });
     let own = cls.post("/embed", &json!({"inputs": "The cat sat.", "normalize": false})).ok();
     assert!(worst(&numbers(&own[0]), &first) < 1e-5);
     assert_eq!(cls.get("/info").ok()["model_type"]["embedding"]["pooling"], "cls");

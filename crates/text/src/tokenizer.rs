@@ -185,7 +185,12 @@ impl Tokenizer {
             Some(pair) => EncodeInput::from((text.text, pair)),
             None => EncodeInput::from(text.text),
         };
-        open::catch_panic(|| self.inner.encode_char_offsets(input(), special))
+        let encoding = open::catch_panic(|| self.inner.encode_char_offsets(input(), special))?;
+        // The library does not truncate special tokens.
+        match self.inner.get_truncation().map(|t| t.max_length).filter(|most| encoding.len() > *most) {
+            Some(most) => Err(format!("its special tokens alone are more than {most} tokens: allow more")),
+            None => Ok(encoding),
+        }
     }
 
     /// The library pads single encodings only to a fixed length; this pads them all.

@@ -1,4 +1,5 @@
-//! Sparse, multi-vector and quantized embeddings of `sconce embed`, compared with reference results.
+//! Sparse, multi-vector and quantized embeddings of `sconce embed`, compared with reference
+//! results.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod common;

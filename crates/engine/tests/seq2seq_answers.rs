@@ -1,5 +1,5 @@
-//! Answers of sequence-to-sequence models, by greedy and by beam search, alone and together, compared
-//! with the reference.
+//! Answers of sequence-to-sequence models, by greedy and by beam search, alone and together,
+//! compared with the reference.
 
 use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{

@@ -124,8 +124,9 @@ impl Keys {
     }
 
     /// The key count that a launch is sized for, so that it fits other batches too: that of the
-    /// longest sequence, for pages the next power of two. Up to `MAX_UNSPLIT_KEYS` keys the bound is the same
-    /// for all, because a decoder with two kinds of keys needs one graph for each pair of bounds.
+    /// longest sequence, for pages the next power of two. Up to `MAX_UNSPLIT_KEYS` keys the bound
+    /// is the same for all, because a decoder with two kinds of keys needs one graph for each pair
+    /// of bounds.
     pub(super) fn bound(&self, scope: OpScope) -> usize {
         self.allowed(self.longest(scope))
     }

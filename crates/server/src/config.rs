@@ -12,7 +12,7 @@ use subtle::ConstantTimeEq;
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// A TCP host and port; port 0 sampled a free port.
+    /// A TCP host and port; port 0 takes any free one.
     Tcp {
         /// Host name or address; 127.0.0.1 accepts only this machine.
         host: String,

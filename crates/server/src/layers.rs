@@ -1,4 +1,5 @@
-//! Middleware around every handler: request ids, host names, API keys, panics, error responses, the access log.
+//! Middleware around every handler: request ids, host names, API keys, panics, error responses, the
+//! access log.
 
 use crate::app::App;
 use crate::error::{Dialect, Fault, FaultKind};

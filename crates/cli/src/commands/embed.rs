@@ -45,8 +45,8 @@ pub(crate) struct Embed {
     /// Put this prompt before each text.
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// How the hidden states of a text become one vector; by default as the model's files say. none:
-    /// one vector per token.
+    /// How the hidden states of a text become one vector; by default as the model's files say.
+    /// none: one vector per token.
     #[arg(long, value_enum, value_name = "POOLING")]
     pooling: Option<PoolingArg>,
     /// Keep the first N dimensions of each vector and L2-normalize it again, for models trained for

@@ -101,8 +101,8 @@ pub(crate) struct Http {
     /// Like --default-prompt, with one of the model's own prompts by name.
     #[arg(long, value_name = "NAME", env = "DEFAULT_PROMPT_NAME")]
     default_prompt_name: Option<String>,
-    /// How the hidden states of a text become one embedding, if the request does not say; by default
-    /// as the model's files say.
+    /// How the hidden states of a text become one embedding, if the request does not say; by
+    /// default as the model's files say.
     #[arg(long, value_enum, value_name = "POOLING", env = "POOLING")]
     pooling: Option<PoolingArg>,
     /// Unload a model after this many seconds without requests; the next request loads it again. 0:

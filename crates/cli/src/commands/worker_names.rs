@@ -12,7 +12,7 @@ use std::path::Path;
 const NAMES: [(&str, &str); 3] =
     [("llorch-cpu-candled", "cpu"), ("llorch-cuda-candled", "cuda"), ("llorch-metal-candled", "metal")];
 
-/// The flags of a worker under these names, besides the number of its device.
+/// Serve one model as a worker of a pool.
 #[derive(Args)]
 struct Flags {
     /// The worker's id in callbacks and heartbeats.
@@ -21,7 +21,7 @@ struct Flags {
     /// A directory or .gguf file, a hub id, pip:NAME, or a short name.
     #[arg(long, value_name = "MODEL")]
     model: String,
-    /// Port to listen on; 0 sampled a free port.
+    /// Port to listen on; 0 takes any free one.
     #[arg(long, value_name = "PORT")]
     port: u16,
     /// URL, http or https, that receives a callback when the worker is ready. Heartbeats follow

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Names of lists of layers, in the files of all architectures: `model.layers.0.mlp.up_proj.weight`.
+/// Names of lists of layers, in the files of all architectures:
+/// `model.layers.0.mlp.up_proj.weight`.
 const LAYER_LISTS: [&str; 6] = ["layers", "layer", "h", "blk", "block", "blocks"];
 
 /// Layers whose weights have been read, and all layers of the model.

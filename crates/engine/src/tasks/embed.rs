@@ -170,8 +170,8 @@ impl Embedder {
         Ok(Embeddings { values, dimension, tokens, truncated })
     }
 
-    /// The dimension of embeddings with this pooling; `None`: as the model's files say. Fails if the
-    /// model cannot be pooled like this.
+    /// The dimension of embeddings with this pooling; `None`: as the model's files say. Fails if
+    /// the model cannot be pooled like this.
     pub fn dimension(&self, pooling: Option<Pooling>) -> Result<usize> {
         let (spec, own) = (&self.session.spec, self.session.plan.dimension);
         if pooling.is_none() || spec.poolings.len() == 1 {

@@ -175,8 +175,8 @@ impl Llm {
         self.model.text.template(tools).ok().map(|template| template.source.as_str())
     }
 
-    /// The prompt that the chat template makes of messages. If the template has no tools, the system
-    /// message describes them.
+    /// The prompt that the chat template makes of messages. If the template has no tools, the
+    /// system message describes them.
     pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
         let template = self.model.text.template(options.tools.is_some())?;
         let in_messages = ToolSyntax::of(Some(&template.source)) == ToolSyntax::Described;

@@ -25,7 +25,8 @@ impl Llm {
         syntax.marks().iter().filter_map(|mark| Some((self.control(mark)?, *mark))).collect()
     }
 
-    /// Inserts `markers` into the text of these tokens, each after the text of the tokens before it.
+    /// Inserts `markers` into the text of these tokens, each after the text of the tokens before
+    /// it.
     pub fn with_markers(&self, mut text: String, tokens: &[SampledToken], markers: &[(u32, &'static str)]) -> String {
         if markers.is_empty() {
             return text;

@@ -80,8 +80,8 @@ pub struct ToolCallParser {
 }
 
 impl ToolCallParser {
-    /// For a model with this tool-call syntax that may call these functions. Unless `parallel`, only
-    /// the first call is parsed.
+    /// For a model with this tool-call syntax that may call these functions. Unless `parallel`,
+    /// only the first call is parsed.
     pub fn new(syntax: ToolSyntax, names: Arc<BTreeSet<String>>, parallel: bool) -> ToolCallParser {
         ToolCallParser {
             syntax,

@@ -218,7 +218,8 @@ fn bucket_in_f64(distance: i64) -> usize {
 
 fn one(seed: u64, dtype: DType, (lengths, heads, size, kind): (&'static [usize], usize, usize, Kind)) -> Case {
     let tokens: usize = lengths.iter().sum();
-    // Scores of up to 250, whose exponentials are beyond f32 unless the largest is subtracted first.
+    // Scores of up to 250, whose exponentials are beyond f32 unless the largest is subtracted
+    // first.
     let spread = if kind == Kind::LargeScores { 8.0 } else { 1.0 };
     // Scores of about -128.
     let centre = if kind == Kind::NegativeScores { 4.0 } else { 0.0 };

@@ -3,8 +3,8 @@
 //!
 //! A launch captured in a CUDA graph can be replayed for any tables that differ in nothing but the
 //! words. So the layout depends on lengths as little as possible: in decoding over a paged KV
-//! cache, on the number of sequences and on the power of two above the longest, from `MAX_UNSPLIT_KEYS` on;
-//! in batches padded with fillers, on the number of sequences and of tokens.
+//! cache, on the number of sequences and on the power of two above the longest, from
+//! `MAX_UNSPLIT_KEYS` on; in batches padded with fillers, on the number of sequences and of tokens.
 #![cfg_attr(not(cuda), allow(dead_code, reason = "other devices use only the memory estimate"))]
 
 use super::{Attention, AttentionOp, Bias, Keys, Mask};

@@ -151,8 +151,8 @@ impl Quant {
     }
 
     /// Whether a product on CUDA with this many rows of activations dequantizes the blocks, a part
-    /// at a time, for cuBLASLt: many rows share the cost. bf16 rounds weights of 8 bits visibly, but
-    /// its rounding is small beside that of fewer bits.
+    /// at a time, for cuBLASLt: many rows share the cost. bf16 rounds weights of 8 bits visibly,
+    /// but its rounding is small beside that of fewer bits.
     pub(crate) fn becomes_floats(self, activations: DType, rows: usize) -> bool {
         let has_few_bits = self.bytes(256).is_some_and(|bytes| bytes < 256 * 7 / 8);
         let is_close = activations == DType::F16 || activations == DType::BF16 && has_few_bits;

@@ -5,8 +5,8 @@
 //! would make exactly the same launches: the same kernels, over the same buffers, with the same
 //! numbers. So everything that differs between batches is in one array of words, the graph's
 //! parameters: ids and positions, which are uploaded with the batch, and arrays that describe the
-//! sequences to kernels, which a replay recomputes from [`BatchLayout`]. A replay writes the parameters
-//! on the host, then the device copies them and runs the graph.
+//! sequences to kernels, which a replay recomputes from [`BatchLayout`]. A replay writes the
+//! parameters on the host, then the device copies them and runs the graph.
 //!
 //! A capture ends, and the pass runs launch by launch, when something happens that a CUDA graph
 //! cannot contain: a model observes ids or lengths itself (otherwise only ops can read them: see

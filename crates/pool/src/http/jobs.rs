@@ -54,8 +54,8 @@ pub(super) async fn created(response: axum::http::Response<Incoming>, guard: Req
     if let Some(id) = job.filter(|_| parts.status.is_success()) {
         let worker = guard.id.clone();
         if let Err(other) = wait_for_client(&pool, &id, guard, port) {
-            // Two requests created the job at once. By its id, it can be cancelled at another worker
-            // only.
+            // Two requests created the job at once. By its id, it can be cancelled at another
+            // worker only.
             if other != worker {
                 cancel_everywhere(&pool, &id, &[worker]).await;
             }

@@ -66,8 +66,8 @@ async fn host(State(pool): State<Arc<Manager>>, request: Request, next: Next) ->
     }
 }
 
-/// Checks API keys: the workers' token on the paths of their callbacks, the manager's key, if it has one, on
-/// all others. Health checks need no key.
+/// Checks API keys: the workers' token on the paths of their callbacks, the manager's key, if it
+/// has one, on all others. Health checks need no key.
 ///
 /// Anybody who can start a worker can read any directory as a model and fill the memory. So without
 /// a key, workers are started, stopped and listed from this machine only, and not through a proxy

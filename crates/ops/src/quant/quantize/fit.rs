@@ -1,6 +1,6 @@
 //! Searches for the scales that minimize the squared error of quantization.
 //!
-//! BatchLayout codes, the best scale is a regression; given a scale, the best codes are the nearest ones.
+//! Given codes, the best scale is a regression; given a scale, the best codes are the nearest ones.
 //! Each search tries a few initial scales, from ranges somewhat wider and narrower than that of the
 //! elements, and does both steps from each of them.
 

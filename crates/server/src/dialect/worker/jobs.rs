@@ -1,5 +1,5 @@
-//! Jobs by the ids that clients gave them: running ones, and those of `/v1/jobs` whose events nobody
-//! has collected yet.
+//! Jobs by the ids that clients gave them: running ones, and those of `/v1/jobs` whose events
+//! nobody has collected yet.
 //!
 //! Running jobs may share an id; a cancellation ends all of them. Of the jobs that wait for a
 //! client, each has its own id. Their number and their lifetimes are limited.

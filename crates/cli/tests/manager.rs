@@ -2,8 +2,6 @@
 //! from the worker contract alone: callbacks, heartbeats, jobs, shutdown; over http and https.
 #![cfg(unix)]
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use sconce_testkit::{materialize, wait_for};
 use serde_json::{Value, json};
@@ -256,7 +254,10 @@ fn worker_fulfils_the_contract_of_existing_managers() {
 }
 
 /// A certificate authority and a server with a certificate of it for localhost.
+#[cfg(target_os = "linux")]
 fn certificates() -> (String, Arc<ServerConfig>) {
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
     let mut authority = CertificateParams::new(Vec::<String>::new()).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();

@@ -3,7 +3,7 @@
 #![cfg(unix)]
 
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
-use sconce_testkit::{materialize, wait_for};
+use sconce_testkit::{materialize_llama, wait_for};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -161,19 +161,6 @@ fn text(events: &[Value]) -> String {
     events.iter().filter_map(|e| e["t"].as_str()).collect()
 }
 
-/// A Llama without the files that make it an embedder, with a context for long answers.
-fn model() -> tempfile::TempDir {
-    let dir = materialize("task-embed-llama");
-    for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
-        std::fs::remove_file(dir.path().join(name)).unwrap();
-    }
-    let path = dir.path().join("config.json");
-    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    config["max_position_embeddings"] = json!(4096);
-    std::fs::write(&path, config.to_string()).unwrap();
-    dir
-}
-
 fn keys(value: &Value) -> Vec<&str> {
     let mut keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
     keys.sort_unstable();
@@ -182,7 +169,7 @@ fn keys(value: &Value) -> Vec<&str> {
 
 #[test]
 fn worker_fulfils_the_contract_of_existing_managers() {
-    let (model, manager) = (model(), FakeManager::new(None));
+    let (model, manager) = (materialize_llama(4096), FakeManager::new(None));
     let mut worker = Worker::start(model.path(), &manager.url, &[("LLORCH_API_TOKEN", KEY)]);
     // Its model loads; the manager watches.
     let (status, progress) = worker.send("GET", "/v1/loading/progress", "");
@@ -273,7 +260,7 @@ fn certificates() -> (String, Arc<ServerConfig>) {
 #[cfg(target_os = "linux")]
 #[test]
 fn callback_over_https_needs_a_trusted_certificate() {
-    let (model, dir) = (model(), tempfile::tempdir().unwrap());
+    let (model, dir) = (materialize_llama(4096), tempfile::tempdir().unwrap());
     let (authority, tls) = certificates();
     let (other, _) = certificates();
     let (trusted, untrusted) = (dir.path().join("trusted.pem"), dir.path().join("untrusted.pem"));

@@ -1,26 +1,13 @@
 //! `sconce serve` as people run it: the real command, real signals.
 #![cfg(unix)]
 
-use sconce_testkit::{materialize, wait_for_within, wait_until};
-use serde_json::{Value, json};
+use sconce_testkit::{materialize_llama, wait_for_within, wait_until};
+use serde_json::json;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
-
-/// A Llama without the files that make it an embedder, with a context for long answers.
-fn model() -> TempDir {
-    let dir = materialize("task-embed-llama");
-    for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
-        std::fs::remove_file(dir.path().join(name)).unwrap();
-    }
-    let path = dir.path().join("config.json");
-    let mut settings: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    settings["max_position_embeddings"] = json!(8_192);
-    std::fs::write(&path, settings.to_string()).unwrap();
-    dir
-}
 
 fn command(home: &TempDir, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sconce"));
@@ -38,7 +25,7 @@ struct Server {
 
 impl Server {
     fn start() -> Server {
-        let (home, model) = (tempfile::tempdir().unwrap(), model());
+        let (home, model) = (tempfile::tempdir().unwrap(), materialize_llama(8192));
         let named = format!("m={}", model.path().display());
         let mut command = command(&home, &["serve", "-m", &named, "--port", "0"]);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
@@ -130,7 +117,7 @@ fn first_sigterm_finishes_running_streams_and_second_exits_at_once() {
 fn taken_port_is_an_error() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let (home, model) = (tempfile::tempdir().unwrap(), model());
+    let (home, model) = (tempfile::tempdir().unwrap(), materialize_llama(8192));
     let output = command(&home, &["serve", "-m", model.path().to_str().unwrap(), "--port", &port]).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && stderr.contains(&format!("cannot listen at 127.0.0.1:{port}")), "{stderr}");

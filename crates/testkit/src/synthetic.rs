@@ -16,6 +16,20 @@ pub fn materialize(name: &str) -> tempfile::TempDir {
     dir
 }
 
+/// A tiny Llama that generates text, with this context: the embedder `task-embed-llama` without the
+/// files that make it one.
+pub fn materialize_llama(context: usize) -> tempfile::TempDir {
+    let dir = materialize("task-embed-llama");
+    for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
+        std::fs::remove_file(dir.path().join(name)).expect(name);
+    }
+    let path = dir.path().join("config.json");
+    let mut config = crate::json(&path);
+    config["max_position_embeddings"] = json!(context);
+    std::fs::write(&path, config.to_string()).expect("config.json");
+    dir
+}
+
 fn copy_golden(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap_or_else(|e| panic!("{}: {e}", from.display())) {
         let path = entry.expect("an entry").path();

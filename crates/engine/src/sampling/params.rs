@@ -135,6 +135,18 @@ impl GenerationParams {
 mod tests {
     use super::*;
 
+    /// The values that red-candle's users know: temperature, top_p, top_k, repetition penalty.
+    #[test]
+    fn presets_have_the_known_values() {
+        let of = |p: GenerationParams| {
+            p.check(1000).unwrap();
+            (p.temperature, p.top_p, p.top_k, p.repetition_penalty)
+        };
+        assert_eq!(of(GenerationParams::deterministic()).0, 0.0);
+        assert_eq!(of(GenerationParams::balanced()), (0.7, 0.9, Some(40), 1.0));
+        assert_eq!(of(GenerationParams::creative()), (1.0, 0.95, Some(50), 1.2));
+    }
+
     #[test]
     fn invalid_parameters_are_named_in_the_error() {
         let good = GenerationParams::default();

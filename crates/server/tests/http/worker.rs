@@ -3,7 +3,7 @@
 use crate::common::{Running, config, options, request, start};
 use sconce_api::worker::Launch;
 use sconce_server::{Config, Membership, ModelSpec, Secret};
-use sconce_testkit::{materialize, wait_until};
+use sconce_testkit::{materialize_llama, wait_until};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,14 +12,7 @@ use std::time::{Duration, Instant};
 
 /// A Llama without its embedder files, and with a context for long answers.
 fn model() -> (ModelSpec, tempfile::TempDir) {
-    let dir = materialize("task-embed-llama");
-    for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
-        std::fs::remove_file(dir.path().join(name)).unwrap();
-    }
-    let path = dir.path().join("config.json");
-    let mut settings: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    settings["max_position_embeddings"] = json!(4096);
-    std::fs::write(&path, settings.to_string()).unwrap();
+    let dir = materialize_llama(4096);
     let mut spec = ModelSpec::new(dir.path().to_str().unwrap(), options(dir.path()));
     spec.id = "llama".into();
     (spec, dir)

@@ -8,7 +8,7 @@ read. Medians after a warm-up. PyTorch runs transformers' models with SDPA atten
 batches to the longest sequence. --compiled adds torch.compile with CUDA graphs, which takes
 minutes. q4_k_m is a GGUF file that only Sconce runs: PyTorch has no products with its blocks.
 $PASSES is our binary (default: `cargo bench --workspace --bench passes --features
-sconce-cli/cuda`).
+sconce/cuda`).
 """
 import argparse
 import json
@@ -97,7 +97,7 @@ def tokens(model, forward, shape):
 def ours(folder, dtype, shapes):
     name = {torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]
     passes = os.environ.get("PASSES")
-    command = [passes] if passes else ["cargo", "bench", "--quiet", "--workspace", "--bench", "passes", "--features", "sconce-cli/cuda", "--"]
+    command = [passes] if passes else ["cargo", "bench", "--quiet", "--workspace", "--bench", "passes", "--features", "sconce/cuda", "--"]
     out = subprocess.run([*command, str(folder), "cuda:0", name, *shapes], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return {line["shape"]: line["seconds"] for line in map(json.loads, out.splitlines())}
 

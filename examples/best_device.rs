@@ -3,9 +3,9 @@
 //!
 //! `cargo run --release --example best_device [MODEL]`: a directory, a hub id, or a short name.
 
-use sconce_engine::Device;
-use sconce_engine::hub::{Progress, Reference, resolve};
-use sconce_engine::{DeviceChoice, LoadOptions, Prompt, Request, Start, Task, TaskModel, supports};
+use sconce::Device;
+use sconce::hub::{Progress, Reference, resolve};
+use sconce::{DeviceChoice, LoadOptions, Prompt, Request, Start, Task, TaskModel, supports};
 
 /// Prints the engine's notes, such as which device it chooses and why.
 struct PrintNotes;

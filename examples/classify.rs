@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release --example classify [MODEL]`: a directory or a hub id.
 
-use sconce_engine::{Classifier, LoadOptions, TextOrPair};
+use sconce::{Classifier, LoadOptions, TextOrPair};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let default = "distilbert/distilbert-base-uncased-finetuned-sst-2-english";

@@ -3,7 +3,7 @@
 //! `cargo run --release --example clip MODEL IMAGE [TEXT…]`: a CLIP or SigLIP model, as a directory
 //! or a hub id.
 
-use sconce_engine::{Clip, Image, LoadOptions};
+use sconce::{Clip, Image, LoadOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);

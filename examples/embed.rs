@@ -3,7 +3,7 @@
 //! `cargo run --release --example embed [MODEL]`: a directory, a hub id, or a short name (minilm,
 //! which can come from a Python wheel).
 
-use sconce_engine::{Embedder, LoadOptions, Precision, Prompt};
+use sconce::{Embedder, LoadOptions, Precision, Prompt};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = std::env::args().nth(1).unwrap_or_else(|| "minilm".into());

@@ -1,7 +1,7 @@
 //! Text completion of several prompts at once, and a streamed chat: `cargo run --release --example
 //! generate`.
 
-use sconce_engine::{ChatOptions, Event, Llm, LoadOptions, Message, Request, Start};
+use sconce::{ChatOptions, Event, Llm, LoadOptions, Message, Request, Start};
 use std::io::Write;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -3,7 +3,7 @@
 //! `cargo run --release --example late_interaction [MODEL]`: a ColBERT model or bge-m3; a directory
 //! or a hub id.
 
-use sconce_engine::{LoadOptions, MultiVectorEncoder};
+use sconce::{LoadOptions, MultiVectorEncoder};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = std::env::args().nth(1).unwrap_or_else(|| "colbert-ir/colbertv2.0".into());

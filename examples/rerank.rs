@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release --example rerank [MODEL]`: a directory or a hub id.
 
-use sconce_engine::{LoadOptions, RankOptions, Reranker};
+use sconce::{LoadOptions, RankOptions, Reranker};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = std::env::args().nth(1).unwrap_or_else(|| "cross-encoder/ms-marco-MiniLM-L6-v2".into());

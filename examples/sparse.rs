@@ -3,7 +3,7 @@
 //! `cargo run --release --example sparse [MODEL]`: a SPLADE model or bge-m3; a directory or a hub
 //! id.
 
-use sconce_engine::{LoadOptions, SparseEncoder};
+use sconce::{LoadOptions, SparseEncoder};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = std::env::args().nth(1).unwrap_or_else(|| "prithivida/Splade_PP_en_v2".into());

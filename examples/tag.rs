@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release --example tag [MODEL] [TEXT]`: a directory or a hub id.
 
-use sconce_engine::{LoadOptions, Strategy, Tagger};
+use sconce::{LoadOptions, Strategy, Tagger};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);

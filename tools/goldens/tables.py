@@ -3,7 +3,7 @@
     pip install pyarrow==26.0.1 polars==2.1.0
     python tools/goldens/tables.py
 
-Writes to crates/cli/tests/tables: the same rows with every codec that Sconce reads, with
+Writes to crates/sconce/tests/tables: the same rows with every codec that Sconce reads, with
 columns of many types, in two row groups; and rows.json, what they are as JSON.
 """
 
@@ -17,7 +17,7 @@ import polars
 import pyarrow
 import pyarrow.parquet
 
-OUT = pathlib.Path(__file__).parents[2] / "crates/cli/tests/tables"
+OUT = pathlib.Path(__file__).parents[2] / "crates/sconce/tests/tables"
 UTC = datetime.timezone.utc
 
 TEXTS = [

@@ -1,15 +1,15 @@
 //! A vector database that embeds with Sconce. The database has a trait for sources of embeddings,
-//! as most have; `sconce.rs` implements it over Sconce's async provider.
+//! as most have; `provider.rs` implements it over Sconce's async provider.
 //!
 //! ```sh
 //! cargo run --release --manifest-path examples/vector-database/Cargo.toml
 //! ```
 
 mod database;
-mod sconce;
+mod provider;
 
 use database::Database;
-use sconce::Sconce;
+use provider::Sconce;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 fn table(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tables").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../sconce/tests/tables").join(name)
 }
 
 /// All rows of a file as JSON, up to the first error.

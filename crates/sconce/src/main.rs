@@ -1,0 +1,5 @@
+//! The `sconce` command.
+
+fn main() -> std::process::ExitCode {
+    sconce_cli::main()
+}

@@ -38,11 +38,11 @@ fn main() {
 /// Compiles `src/<op>/kernel.cu` to `$OUT_DIR/<op>.fatbin`, and `src/<op>/<other>.cu` to
 /// `$OUT_DIR/<op>_<other>.fatbin`.
 fn compile_cuda_kernels() {
-    for var in ["NVCC", "CUDA_HOME", "CUDA_PATH", "CUDA_COMPUTE_CAP"] {
+    for var in ["NVCC", "CUDA_HOME", "CUDA_PATH", "CUDA_COMPUTE_CAP", "SCONCE_CUDA_ARCHS"] {
         println!("cargo::rerun-if-env-changed={var}");
     }
-    let arch = arch();
-    println!("cargo::rustc-env=SCONCE_CUDA_ARCH={arch}");
+    let archs = archs(arch());
+    println!("cargo::rustc-env=SCONCE_CUDA_ARCHS={}", archs.join(" "));
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
     let mut sources = Vec::new();
     find(Path::new("src"), &mut sources);
@@ -50,7 +50,7 @@ fn compile_cuda_kernels() {
     let kernels = sources.iter().filter(|source| source.extension() == Some(OsStr::new("cu")));
     // Kernels compiled with other settings are stale, and so are those of a build that was
     // interrupted.
-    let (settings, stamp) = (format!("{arch} {}", nvcc().display()), out.join("settings"));
+    let (settings, stamp) = (format!("{} {}", archs.join(" "), nvcc().display()), out.join("settings"));
     let is_new =
         fs::read_to_string(&stamp).ok().as_ref() != Some(&settings) || age(&stamp) < age(Path::new("build.rs"));
     let _ = fs::remove_file(&stamp);
@@ -66,7 +66,7 @@ fn compile_cuda_kernels() {
                 loop {
                     let next = queue.lock().expect("no worker panics while it holds the list").pop();
                     let Some((source, output)) = next else { break };
-                    compile(source, &output, &arch);
+                    compile(source, &output, &archs);
                 }
             });
         }
@@ -74,16 +74,17 @@ fn compile_cuda_kernels() {
     fs::write(stamp, settings).expect("OUT_DIR is writable");
 }
 
-fn compile(source: &Path, output: &Path, arch: &str) {
+fn compile(source: &Path, output: &Path, archs: &[String]) {
     let is_hopper = source.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("_90a"));
-    if is_hopper && arch != "90" {
+    if is_hopper && !archs.iter().any(|arch| arch == "90") {
         return fs::write(output, "").expect("OUT_DIR is writable");
     }
-    let machine_code = format!("arch=compute_{arch},code=sm_{arch}");
-    let codes = if is_hopper { vec![HOPPER] } else { vec![VIRTUAL_ARCH, &machine_code] };
+    let machine_code = archs.iter().map(|arch| format!("arch=compute_{arch},code=sm_{arch}"));
+    let codes: Vec<String> =
+        if is_hopper { vec![HOPPER.into()] } else { machine_code.chain([VIRTUAL_ARCH.into()]).collect() };
     let status = Command::new(nvcc())
         .args(["--fatbin", "-O3", "-std=c++17", "-I", "src"])
-        .args(codes.iter().flat_map(|code| ["-gencode", code]))
+        .args(codes.iter().flat_map(|code| ["-gencode", code.as_str()]))
         .arg("-o")
         .arg(output)
         .arg(source)
@@ -132,8 +133,25 @@ fn age(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).and_then(|meta| meta.modified()).ok()
 }
 
-/// The architecture that machine code is compiled for: `CUDA_COMPUTE_CAP`, or that of the GPU in
-/// this machine. Candle's build does the same.
+/// The architectures that machine code is compiled for: `SCONCE_CUDA_ARCHS` (`80 86 89 90 100`), for
+/// a build that runs on several kinds of GPU, or `arch` alone, which is the oldest of them.
+fn archs(arch: String) -> Vec<String> {
+    let requested = env::var("SCONCE_CUDA_ARCHS").unwrap_or_default();
+    let all: Vec<_> = requested.split([' ', ',']).filter(|arch| !arch.is_empty()).map(String::from).collect();
+    let is_arch = |arch: &String| arch.len() >= 2 && arch.chars().all(|c| c.is_ascii_digit());
+    if let Some(other) = all.iter().find(|arch| !is_arch(arch)) {
+        panic!("SCONCE_CUDA_ARCHS={requested}: `{other}` is not an architecture like 80 or 90");
+    }
+    if all.is_empty() {
+        return vec![arch];
+    }
+    let oldest = all.iter().min_by_key(|arch| (arch.len(), (*arch).clone()));
+    assert!(oldest == Some(&arch), "SCONCE_CUDA_ARCHS={requested}: CUDA_COMPUTE_CAP must be the oldest, it is {arch}");
+    all
+}
+
+/// The architecture that Candle's build compiles its kernels to PTX for, so the oldest that the
+/// build runs on: `CUDA_COMPUTE_CAP`, or that of the GPU in this machine.
 fn arch() -> String {
     let requested = env::var("CUDA_COMPUTE_CAP").ok();
     let detected = || {

@@ -85,9 +85,10 @@ fn blocks() -> Vec<Case> {
 /// Every format with every number of rows that has its own CUDA kernel, and products large enough
 /// for the kernels of large products.
 pub(crate) fn cases_of_cuda() -> Vec<Case> {
+    let shapes = [2, 4, 8, 16, 20, 1030].map(|m| (DType::F32, m)).into_iter().chain([(DType::F16, 130)]);
     let case =
-        |quant, m| block_case(Blocks { dtype: DType::F32, m, k: 256, formats: &[(quant, 33)], epilogue: None, gap: 0 });
-    let blocks = Quant::all().flat_map(|quant| [2, 4, 8, 16, 20, 1030].map(|m| case(quant, m)));
+        |quant, (dtype, m)| block_case(Blocks { dtype, m, k: 256, formats: &[(quant, 33)], epilogue: None, gap: 0 });
+    let blocks = Quant::all().flat_map(|quant| shapes.clone().map(move |shape| case(quant, shape)));
     blocks.chain(large_cases::cases()).collect()
 }
 

@@ -2,7 +2,7 @@
 //! cuBLASLt or, on Hopper, by `hopper_90a.cu` and `wide_90a.cu`; parts in block formats by the
 //! kernels of `quant`. A product followed by a layer norm is `normed_90a.cu`.
 
-use super::weight::Data;
+use super::weight::{Data, Part};
 use super::{LinearOp, product};
 use crate::ladder::Op;
 use crate::launch::cuda::buffers::DeviceBuffer;
@@ -99,17 +99,23 @@ pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
     let residual = op.residual.as_ref().map(View::of).transpose()?;
     let (rows, width) = (x.rows()?.rows, op.weight.n);
     let y = Call::alloc(&x, rows * width, op.x.dtype())?;
+    let (bias, residual) = (bias.as_ref(), residual.as_ref());
+    let p = Product { x: &x, bias, activation: op.activation, residual, y: &y, width, columns: 0..width };
     let (mut first, mut in_8_bits) = (0, None);
-    for part in op.weight.parts.iter().filter(|_| rows > 0) {
-        let columns = first..first + part.n;
-        let (bias, residual) = (bias.as_ref(), residual.as_ref());
-        let p = Product { x: &x, bias, activation: op.activation, residual, y: &y, width, columns };
-        match &part.data {
+    for parts in op.weight.groups(rows).filter(|_| rows > 0) {
+        let columns = first..first + parts.iter().map(|part| part.n).sum::<usize>();
+        first = columns.end;
+        let p = Product { columns, ..p };
+        match &parts[0].data {
             Data::Rows(w) if w.dtype() == op.x.dtype() => multiply(&p, &View::whole(w)?)?,
+            Data::Raw(..) if op.weight.becomes_floats(&parts[0], rows) => {
+                let blocks = parts.iter().filter_map(Part::blocks);
+                let blocks = blocks.map(|(quant, t)| Ok((quant, View::whole(t)?))).collect::<Result<Vec<_>>>()?;
+                quant::cuda::multiply_as_floats(&p, &blocks)?
+            }
             Data::Raw(quant, blocks) => quant::cuda::multiply(&p, &mut in_8_bits, *quant, &View::whole(blocks)?)?,
             other => return Err(Error::call("linear", format!("no kernel for a weight in {other:?} on CUDA"))),
         }
-        first += part.n;
     }
     y.tensor(&[&op.x.dims()[..op.x.dims().len() - 1], &[width]].concat())
 }

@@ -13,7 +13,7 @@ use crate::cpu::rows::Reading;
 use crate::ladder::{Ladder, Policy};
 use crate::launch::BLAS_WORKSPACE;
 use crate::ledger::Lease;
-use crate::quant::{DEQUANTIZE_BYTES, Packed, Quant, activation_bytes, dequantize};
+use crate::quant::{Packed, Quant, activation_bytes, dequantize, rows_as_floats};
 use crate::tensor::host;
 use crate::{DType, Device, Error, Place, Result, Tensor};
 use std::fmt;
@@ -152,7 +152,7 @@ impl Weight {
     /// Format and blocks of a weight that is a single part in blocks as in the file.
     pub(crate) fn only_raw(&self) -> Option<(Quant, &Tensor)> {
         match &*self.parts {
-            [Part { data: Data::Raw(quant, blocks), .. }] => Some((*quant, blocks)),
+            [part] => part.blocks(),
             _ => None,
         }
     }
@@ -233,26 +233,35 @@ impl Weight {
     /// Upper bound for every card: on Hopper some products need no second pass, but a plan may be
     /// made without the card.
     fn scratch_on_cuda(&self, rows: usize, has_epilogue: bool) -> usize {
-        let becomes_floats = |part: &Part| match part.data {
-            Data::Raw(quant, _) => quant.becomes_floats(self.dtype(), rows),
-            _ => false,
-        };
         let sums = |n: usize| if has_epilogue { rows * n * 4 } else { 0 };
-        let of = |part: &Part| match part.data {
-            Data::Raw(..) if becomes_floats(part) => {
-                let row = self.k * self.dtype().size();
-                let n = part.n.min((DEQUANTIZE_BYTES / row).max(1));
-                n * row + sums(n) + BLAS_WORKSPACE
+        let of = |parts: &[Part]| {
+            let n = parts.iter().map(|part| part.n).sum::<usize>();
+            match parts[0].data {
+                Data::Raw(..) if self.becomes_floats(&parts[0], rows) => {
+                    let row = self.k * self.dtype().size();
+                    let n = n.min(rows_as_floats(self.k, self.dtype()));
+                    n * row + sums(n) + BLAS_WORKSPACE
+                }
+                Data::Raw(..) => 0,
+                _ if rows > 1 => sums(n) + BLAS_WORKSPACE,
+                _ => 0,
             }
-            Data::Raw(..) => 0,
-            _ if rows > 1 => sums(part.n) + BLAS_WORKSPACE,
-            _ => 0,
         };
-        // Parts run one after another and each frees its scratch memory, except for the 8-bit
+        // Groups run one after another and each frees its scratch memory, except for the 8-bit
         // activations, which all of them read.
-        let in_8_bits =
-            if self.is_raw() && !self.parts.iter().all(becomes_floats) { activation_bytes(rows, self.k) } else { 0 };
-        in_8_bits + self.parts.iter().map(of).max().unwrap_or(0)
+        let all_become_floats = self.parts.iter().all(|part| self.becomes_floats(part, rows));
+        let in_8_bits = if self.is_raw() && !all_become_floats { activation_bytes(rows, self.k) } else { 0 };
+        in_8_bits + self.groups(rows).map(of).max().unwrap_or(0)
+    }
+
+    /// Whether a product on CUDA with this many rows of activations dequantizes the part.
+    pub(super) fn becomes_floats(&self, part: &Part, rows: usize) -> bool {
+        matches!(part.data, Data::Raw(quant, _) if quant.becomes_floats(self.dtype(), rows))
+    }
+
+    /// The parts that a product on CUDA multiplies together: consecutive ones that it dequantizes.
+    pub(super) fn groups(&self, rows: usize) -> impl Iterator<Item = &[Part]> {
+        self.parts.chunk_by(move |a, b| self.becomes_floats(a, rows) && self.becomes_floats(b, rows))
     }
 
     /// The tensor of a weight that is a single part in floats.
@@ -268,6 +277,14 @@ impl Weight {
 }
 
 impl Part {
+    /// Format and blocks of a part in blocks as in the file.
+    pub(super) fn blocks(&self) -> Option<(Quant, &Tensor)> {
+        match &self.data {
+            Data::Raw(quant, blocks) => Some((*quant, blocks)),
+            _ => None,
+        }
+    }
+
     fn row(&self, i: usize, k: usize, out: &mut [f32]) -> Result<()> {
         match &self.data {
             Data::Blocks(_, Some(packed), _) => packed.row(i, out),

@@ -7,12 +7,13 @@
 //! dequantized, except for 8-bit weights in bf16.
 
 pub(crate) use super::grids::codes;
-use super::{DEQUANTIZE_BYTES, Quant, activation_bytes};
+use super::{Quant, activation_bytes, rows_as_floats};
 use crate::launch::cuda::buffers::DeviceBuffer;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::launch::params;
 use crate::linear::cuda::{Product, multiply as multiply_floats};
 use crate::{DType, Error, Result};
+use std::ops::Range;
 
 const BINARY: Binary = binary!("quant");
 
@@ -84,9 +85,6 @@ pub(crate) fn multiply(
     if w.rows != p.columns.len() {
         return Err(Error::call("linear", format!("{} rows of {quant} for {} columns", w.rows, p.columns.len())));
     }
-    if quant.becomes_floats(p.x.dtype(), x.rows) {
-        return multiply_as_floats(p, quant, blocks);
-    }
     let in_8_bits = match in_8_bits.take() {
         Some(quantized) => in_8_bits.insert(quantized),
         None => in_8_bits.insert(rounded(p.x)?),
@@ -123,24 +121,38 @@ pub(crate) fn multiply(
     launch(many, kind)?.run(Grid { blocks: [x.rows.div_ceil(tall), w.rows.div_ceil(wide), 1], threads })
 }
 
-/// The same with dequantized blocks, as many rows of W at a time as stay in the L2 cache until
-/// cuBLASLt reads them.
-fn multiply_as_floats(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<()> {
+/// The same with dequantized blocks of one part or more, as many rows of W at a time as
+/// [`rows_as_floats`], of several parts if there is room.
+pub(crate) fn multiply_as_floats(p: &Product<'_>, parts: &[(Quant, View)]) -> Result<()> {
     let (k, dtype) = (p.x.rows()?.cols, p.x.dtype());
-    let most = (DEQUANTIZE_BYTES / (k * dtype.size()).max(1)).max(1);
-    let floats = Call::alloc(p.x, most.min(p.columns.len()) * k, dtype)?;
-    for first in (0..p.columns.len()).step_by(most) {
-        let n = most.min(p.columns.len() - first);
-        let call = Call::new(p.x, &Kernel::new(BINARY, format!("quant_rows_{quant}")))?.input(blocks);
-        let call =
-            call.table(codes(quant))?.optional_input(None).optional_input(None).optional_input(None).made(&floats);
-        call.numbers(&params![n, k, p.columns.len(), blocks.rows()?.cols, 0, 0, number(dtype), 1.0, first])
-            .run(Grid::over(n * k / 32))?;
-        let begin = p.columns.start + first;
-        let part = Product { columns: begin..begin + n, ..*p };
-        multiply_floats(&part, &View::of_rows(&floats, p.x, (n, k), dtype))?;
+    let most = rows_as_floats(k, dtype).min(p.columns.len());
+    let floats = Call::alloc(p.x, most * k, dtype)?;
+    let multiply = |columns: Range<usize>| {
+        let w = View::of_rows(&floats, p.x, (columns.len(), k), dtype);
+        multiply_floats(&Product { columns, ..*p }, &w)
+    };
+    let mut columns = p.columns.start..p.columns.start; // dequantized, not yet multiplied
+    for (quant, blocks) in parts {
+        checked(*quant, blocks, k)?;
+        let (n, (per_block, _)) = (blocks.rows()?.rows, quant.block());
+        let mut first = 0;
+        while first < n {
+            let rows = (most - columns.len()).min(n - first);
+            let pairs = rows * k / 32;
+            Call::new(p.x, &Kernel::new(BINARY, format!("quant_floats_{quant}_{dtype}")))?
+                .input(blocks)
+                .table(codes(*quant))?
+                .made(&floats)
+                .numbers(&params![pairs, first * k / per_block, columns.len() * k / 32])
+                .run(Grid::over(pairs))?;
+            (first, columns.end) = (first + rows, columns.end + rows);
+            if columns.len() == most {
+                multiply(columns.clone())?;
+                columns.start = columns.end;
+            }
+        }
     }
-    Ok(())
+    if columns.is_empty() { Ok(()) } else { multiply(columns) }
 }
 
 /// Embedding lookup: y[t] = scale · W[ids[t]] + table[ids'[t]] for W in blocks `[n, bytes of a
@@ -164,7 +176,7 @@ pub(crate) fn look_up(
         .made(&y)
         .numbers(&params![ids.elements(), k, w.rows, w.cols])
         .numbers(&params![table.map_or(0, |t| t.rows), table.map_or(0, |t| t.stride)])
-        .numbers(&params![number(like.dtype()), scale, 0])
+        .numbers(&params![number(like.dtype()), scale])
         .run(Grid::over(ids.elements() * k / 32))?;
     Ok(y)
 }

@@ -80,15 +80,15 @@ static __device__ __noinline__ void put_sixteen(uint4 codes, float by, float lea
     }
 }
 
-// Embedding lookup: y[t] = scale · W[ids[t]] + table[places[t]], a thread per pair. Without ids,
-// row after row from `first` on; an id beyond the last row reads the last row.
+// Embedding lookup: y[t] = scale · W[ids[t]] + table[places[t]], a thread per pair. An id beyond the
+// last row reads the last row.
 template <typename F>
 __device__ void rows_of(const uint8_t *w, const uint16_t *grid, const uint *ids, const void *table, const uint *places, void *y,
-    uint tokens, uint k, uint n, uint bytes, uint table_rows, uint table_step, uint dtype, float scale, uint first) {
+    uint tokens, uint k, uint n, uint bytes, uint table_rows, uint table_step, uint dtype, float scale) {
     const size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= size_t(tokens) * (k / 32)) return;
     const uint token = uint(i / (k / 32)), at = uint(i % (k / 32)), block = at / F::PAIRS, p = at % F::PAIRS;
-    const uint row = ids ? min(ids[token], n - 1) : first + token;
+    const uint row = min(ids[token], n - 1);
     const Pair pair = F::pair(w + size_t(row) * bytes + size_t(block) * F::BYTES, grid, p);
     const size_t beside = table ? size_t(min(places[token], table_rows - 1)) * table_step : 0;
 #pragma unroll
@@ -101,9 +101,59 @@ __device__ void rows_of(const uint8_t *w, const uint16_t *grid, const uint *ids,
 #define ROWS_OF(NAME, F) \
     extern "C" __global__ void quant_rows_##NAME(const uint8_t *w, const uint16_t *grid, const uint *ids, const void *table, \
         const uint *places, void *y, uint tokens, uint k, uint n, uint bytes, uint table_rows, uint table_step, uint dtype, \
-        float scale, uint first) { \
+        float scale) { \
         wait_for_earlier(); \
-        rows_of<F>(w, grid, ids, table, places, y, tokens, k, n, bytes, table_rows, table_step, dtype, scale, first); \
+        rows_of<F>(w, grid, ids, table, places, y, tokens, k, n, bytes, table_rows, table_step, dtype, scale); \
     }
 PLAIN_FORMATS(ROWS_OF)
 OTHER_FORMATS(ROWS_OF)
+
+// Eight weights as floats: two words of four codes.
+template <typename T> __device__ __forceinline__ Run<T, 8> eight_floats(uint a, uint b, float scale, float least) {
+    Run<T, 8> run;
+#pragma unroll
+    for (uint j = 0; j < 8; j++) run.of[j] = narrow<T>(fmaf(scale, float(int8_t(byte_of(j < 4 ? a : b, j % 4))), least));
+    return run;
+}
+
+// Threads of a block of `floats_of`, and runs of 16 bytes that a warp stores.
+constexpr uint FLOATS_THREADS = 256, WARP_RUNS = 32 * 4;
+
+// Dequantizes `pairs` pairs, from block `first` on, for a product in floats; y begins `skipped` pairs
+// from its start. A thread per pair. The groups of a pair are apart, and stores to so many cache
+// lines at once would take most of the time: so a warp brings its runs into order in shared memory.
+template <typename F, typename T>
+__device__ void floats_of(const uint8_t *w, const uint16_t *grid, T *y, uint pairs, uint first, uint skipped) {
+    __shared__ Run<T, 8> all[FLOATS_THREADS / 32][WARP_RUNS];
+    const uint i = blockIdx.x * FLOATS_THREADS + threadIdx.x, lane = threadIdx.x % 32, begin = i - lane;
+    Run<T, 8> *runs = all[threadIdx.x / 32];
+    // Exchanges runs within lines of eight, so that few lanes meet in a bank.
+    const auto bank = [](uint run) { return run ^ (run / 8 % 8); };
+    if (i < pairs) {
+        const uint p = lane % F::PAIRS;
+        const Pair pair = F::pair(w + size_t(first + i / F::PAIRS) * F::BYTES, grid, p);
+#pragma unroll
+        for (uint h = 0; h < 2; h++) {
+            const uint4 q = pair.q[h];
+            const uint run = (2 * (lane - p) + F::first(p) + h * F::APART) * 2;
+            runs[bank(run)] = eight_floats<T>(q.x, q.y, pair.scale[h], pair.least[h]);
+            runs[bank(run + 1)] = eight_floats<T>(q.z, q.w, pair.scale[h], pair.least[h]);
+        }
+    }
+    __syncwarp();
+    T *to = y + (size_t(skipped) + begin) * 32;
+#pragma unroll
+    for (uint run = lane; run < WARP_RUNS; run += 32)
+        if (begin + run / 4 < pairs) put<T, 8>(to + run * 8, runs[bank(run)]);
+}
+#define FLOATS_OF(NAME, F) \
+    extern "C" __global__ void quant_floats_##NAME##_f16(const uint8_t *w, const uint16_t *grid, half_t *y, uint pairs, uint first, uint skipped) { \
+        wait_for_earlier(); \
+        floats_of<F, half_t>(w, grid, y, pairs, first, skipped); \
+    } \
+    extern "C" __global__ void quant_floats_##NAME##_bf16(const uint8_t *w, const uint16_t *grid, bhalf_t *y, uint pairs, uint first, uint skipped) { \
+        wait_for_earlier(); \
+        floats_of<F, bhalf_t>(w, grid, y, pairs, first, skipped); \
+    }
+PLAIN_FORMATS(FLOATS_OF)
+OTHER_FORMATS(FLOATS_OF)

@@ -168,8 +168,13 @@ impl Quant {
 /// Rows of x from which a product on CUDA in half precision dequantizes its blocks.
 const DEQUANTIZE_ROWS: usize = 128;
 
-/// Bytes of such a part: it is read again at once, from a large card's L2 cache.
-pub(crate) const DEQUANTIZE_BYTES: usize = 32 << 20;
+/// Rows of W that such a product dequantizes at a time, for k inputs: whole tiles of the products in
+/// floats, in at most this many bytes.
+pub(crate) fn rows_as_floats(k: usize, dtype: DType) -> usize {
+    const BYTES: usize = 128 << 20;
+    const TILE: usize = 256;
+    (BYTES / (k * dtype.size()).max(1) / TILE * TILE).max(TILE)
+}
 
 /// Bytes of 8-bit activations as CUDA kernels read them: with a scale per 32 and a sum per 16.
 pub(crate) fn activation_bytes(rows: usize, k: usize) -> usize {

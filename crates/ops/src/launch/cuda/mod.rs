@@ -51,10 +51,10 @@ pub(crate) fn open(n: usize) -> Result<candle_core::Device> {
         let why = format!("its compute capability is {major}.{minor}, and 8.0 (Ampere) is the oldest supported");
         return Err(unavailable(n, why + "; run with `--device cpu`"));
     }
-    let built: i32 = env!("SCONCE_CUDA_ARCH").parse().unwrap_or(0);
-    if built / 10 != major || built % 10 > minor {
-        let why =
-            format!("this build is for compute capability {}.{}, the card has {major}.{minor}", built / 10, built % 10);
+    let archs = env!("SCONCE_CUDA_ARCHS").split(' ').filter_map(|arch| arch.parse::<i32>().ok());
+    if !archs.clone().any(|arch| arch / 10 == major && arch % 10 <= minor) {
+        let archs: Vec<_> = archs.map(|arch| format!("{}.{}", arch / 10, arch % 10)).collect();
+        let why = format!("this build is for compute capability {}, the card has {major}.{minor}", archs.join(", "));
         return Err(unavailable(n, format!("{why}; build with `CUDA_COMPUTE_CAP={major}{minor}`")));
     }
     let device = {

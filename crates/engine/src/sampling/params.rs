@@ -75,7 +75,8 @@ impl std::error::Error for Invalid {}
 const MOST_ANSWERS: u32 = 128;
 
 impl GenerationParams {
-    /// Always the likeliest token: the same answer every time.
+    /// Always the likeliest token. Two tokens that are nearly as likely may still change places
+    /// when a batch or a cached prefix rounds differently.
     pub fn deterministic() -> GenerationParams {
         GenerationParams { temperature: 0.0, ..GenerationParams::default() }
     }

@@ -108,9 +108,25 @@ pub(crate) fn error_response(failure: &Failure, dialect: Dialect) -> Response {
     error_response_with_status(failure, dialect, status_of(failure.error_code))
 }
 
+/// The response to a request without an API key.
+pub(crate) fn missing_key(dialect: Dialect) -> Response {
+    let what = "missing API key; send `Authorization: Bearer KEY`";
+    let mut body = dialect.body(&Failure::new(Code::Unauthorized, what));
+    match dialect {
+        Dialect::Worker => body["code"] = json!(worker::Code::MissingApiKey),
+        Dialect::OpenAi => body["error"]["code"] = "missing_api_key".into(),
+        _ => {}
+    }
+    respond(StatusCode::UNAUTHORIZED, body)
+}
+
 /// A failure as a response with another status.
 pub(crate) fn error_response_with_status(failure: &Failure, dialect: Dialect, status: StatusCode) -> Response {
-    let mut response = (status, Json(dialect.body(failure))).into_response();
+    respond(status, dialect.body(failure))
+}
+
+fn respond(status: StatusCode, body: Value) -> Response {
+    let mut response = (status, Json(body)).into_response();
     if status == StatusCode::SERVICE_UNAVAILABLE || status == StatusCode::TOO_MANY_REQUESTS {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
     }

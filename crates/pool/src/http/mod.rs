@@ -22,7 +22,7 @@ use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{delete, get, post};
-use messages::{Dialect, error_response, error_response_with_status};
+use messages::{Dialect, error_response, error_response_with_status, missing_key};
 use sconce_api::pool::{Code, Failure, READY_PATH};
 use sconce_api::worker::HEARTBEAT_PATH;
 use std::sync::Arc;
@@ -95,11 +95,10 @@ async fn key(State(pool): State<Arc<Manager>>, request: Request, next: Next) -> 
     if open {
         return next.run(request).await;
     }
-    let what = match sent {
-        Some(_) => "wrong API key",
-        None => "missing API key; send `Authorization: Bearer KEY`",
-    };
-    error_response(&Failure::new(Code::Unauthorized, what), Dialect::of(path))
+    match sent {
+        Some(_) => error_response(&Failure::new(Code::Unauthorized, "wrong API key"), Dialect::of(path)),
+        None => missing_key(Dialect::of(path)),
+    }
 }
 
 async fn no_method(request: Request) -> Response {

@@ -102,6 +102,9 @@ fn jobs_need_the_key_of_the_manager() {
     for (method, path) in [("POST", "/v1/jobs"), ("GET", "/v1/jobs/j/stream"), ("DELETE", "/v1/jobs/j")] {
         let answer = raw(pool.address, &request(method, path, "wrong"));
         assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("INVALID_API_KEY"), "{answer}");
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        let answer = raw(pool.address, &head);
+        assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("MISSING_API_KEY"), "{answer}");
     }
     let heartbeat = raw(pool.address, &request("POST", "/v1/worker-heartbeat", KEY));
     assert!(heartbeat.starts_with("HTTP/1.1 401"), "only workers have the token: {heartbeat}");

@@ -15,7 +15,7 @@ pub use half::{Half, relative_distance};
 pub use property::{DamagedFile, Mutation, cases, check, mutations, mutations_in_place};
 pub use rng::{Rng, mix};
 pub use suite::Suite;
-pub use synthetic::{materialize, materialize_llama, plain_words, values};
+pub use synthetic::{materialize, materialize_llama, materialize_slow_llama, plain_words, values};
 pub use texts::mixed_texts;
 pub use wait::{wait_for, wait_for_within, wait_until, wait_until_async};
 

@@ -30,6 +30,25 @@ pub fn materialize_llama(context: usize) -> tempfile::TempDir {
     dir
 }
 
+/// The same with this many layers, each of random weights like the first: slow enough that a request
+/// arrives while another one is answered.
+pub fn materialize_slow_llama(context: usize, layers: usize) -> tempfile::TempDir {
+    let dir = materialize_llama(context);
+    let path = dir.path().join("config.json");
+    let mut config = crate::json(&path);
+    config["num_hidden_layers"] = json!(layers);
+    std::fs::write(&path, config.to_string()).expect("config.json");
+    let mut spec = crate::json(&crate::golden("task-embed-llama").join("tensors.json"));
+    let tensors = spec["tensors"].as_object_mut().expect("tensors");
+    let first: Vec<_> =
+        tensors.iter().filter(|(name, _)| name.contains(".layers.0.")).map(|(n, t)| (n.clone(), t.clone())).collect();
+    for (name, tensor) in first {
+        tensors.extend((1..layers).map(|i| (name.replace(".0.", &format!(".{i}.")), tensor.clone())));
+    }
+    write_weights(&spec, dir.path());
+    dir
+}
+
 fn copy_golden(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap_or_else(|e| panic!("{}: {e}", from.display())) {
         let path = entry.expect("an entry").path();

@@ -3,16 +3,16 @@
 use crate::common::{Running, config, options, request, start};
 use sconce_api::worker::Launch;
 use sconce_server::{Config, Membership, ModelSpec, Secret};
-use sconce_testkit::{materialize_llama, wait_until};
+use sconce_testkit::{materialize_slow_llama, wait_until};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A Llama without its embedder files, and with a context for long answers.
+/// A Llama with a context for long answers, and slow enough that they do not end too soon.
 fn model() -> (ModelSpec, tempfile::TempDir) {
-    let dir = materialize_llama(4096);
+    let dir = materialize_slow_llama(4096, 40);
     let mut spec = ModelSpec::new(dir.path().to_str().unwrap(), options(dir.path()));
     spec.id = "llama".into();
     (spec, dir)

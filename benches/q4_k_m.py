@@ -4,7 +4,8 @@ benches/q4_k_m.py FILE
 
 Every tensor repeats the same blocks, so writing takes seconds and little memory; reading and
 multiplying them costs the same as with other blocks. The scales give weights of about 0.02, so that
-activations stay finite. The file has no tokenizer: it is for `benches/passes.rs`.
+activations stay finite. The vocabulary has the 256 bytes and words that no text contains: enough for
+`sconce bench -m FILE` and `benches/passes.rs`.
 """
 import pathlib
 import random
@@ -49,7 +50,23 @@ def tensors():
 
 
 def string(text):
-    return struct.pack("<Q", len(text)) + text.encode()
+    return struct.pack("<Q", len(text.encode())) + text.encode()
+
+
+def strings(texts):
+    return struct.pack("<IIQ", 9, 8, len(texts)) + b"".join(map(string, texts))
+
+
+def tokenizer():
+    """A byte-level BPE without merges, as GGUF metadata."""
+    printable = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or 174 <= b]
+    letters = [*map(chr, printable), *(chr(256 + i) for i in range(256 - len(printable)))]
+    tokens = letters + [f"<{i}>" for i in range(256, VOCABULARY)]
+    yield "tokenizer.ggml.model", struct.pack("<I", 8) + string("gpt2")
+    yield "tokenizer.ggml.pre", struct.pack("<I", 8) + string("llama-bpe")
+    yield "tokenizer.ggml.tokens", strings(tokens)
+    yield "tokenizer.ggml.merges", strings([])
+    yield "tokenizer.ggml.eos_token_id", struct.pack("<II", 4, VOCABULARY - 1)
 
 
 def write(path):
@@ -58,7 +75,10 @@ def write(path):
     keys = {"embedding_length": WIDTH, "block_count": LAYERS, "feed_forward_length": INNER, "attention.head_count": HEADS,
             "attention.head_count_kv": KV, "context_length": 8192, "rope.dimension_count": WIDTH // HEADS,
             "attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 500000.0}
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(every), 1 + len(keys)) + string("general.architecture") + struct.pack("<I", 8) + string("llama")
+    texts = list(tokenizer())
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(every), 1 + len(keys) + len(texts))
+    head += string("general.architecture") + struct.pack("<I", 8) + string("llama")
+    head += b"".join(string(key) + value for key, value in texts)
     for key, value in keys.items():
         head += string("llama." + key) + (struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value))
     at, sizes = 0, []

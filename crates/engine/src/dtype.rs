@@ -69,6 +69,14 @@ impl Formats {
     fn new(dtype: DType, weight_format: WeightFormat, why: impl Into<String>) -> Formats {
         Formats { dtype, weight_format, cache_format: KvCacheFormat::Float(dtype), why: why.into() }
     }
+
+    /// The same with a copy of quantized weights in half precision, which makes prompts faster, if
+    /// these formats leave the choice.
+    pub(crate) fn with_copies(&self, device: Device) -> Option<Formats> {
+        let can_copy = matches!(device, Device::Cuda(_)) && self.weight_format == WeightFormat::File;
+        let why = format!("{}, and a copy of the weights in {} for prompts: memory is ample", self.why, self.dtype);
+        can_copy.then(|| Formats { weight_format: WeightFormat::FileAndActivations, why, ..self.clone() })
+    }
 }
 
 impl DTypeChoice {

@@ -42,6 +42,9 @@ pub enum WeightFormat {
     Activations,
     /// The format in the file: floats if the activations are f32, blocks always.
     File,
+    /// As `File`, and on CUDA a copy of blocks in the dtype of the activations, for products of many
+    /// rows: these then take no time to dequantize.
+    FileAndActivations,
     /// These blocks. Rows that are not a multiple of the block size become q8_0, or else the dtype
     /// of the activations.
     Blocks(Quant),
@@ -150,11 +153,15 @@ impl Weights {
         Weights { dtype, ..self.clone() }
     }
 
-    /// The same weights for heads: poolers, classifiers and word embeddings are not quantized to
-    /// bytes (int8), because they are a small part of the work and their whole error shows in the
-    /// result.
+    /// The same weights for heads and word embeddings: they are not quantized to bytes (int8),
+    /// because they are a small part of the work and their whole error shows in the result; and they
+    /// have no copies, because few rows are multiplied by them.
     pub fn of_head(&self) -> Weights {
-        let format = if self.format == WeightFormat::Bytes { WeightFormat::Activations } else { self.format };
+        let format = match self.format {
+            WeightFormat::Bytes => WeightFormat::Activations,
+            WeightFormat::FileAndActivations => WeightFormat::File,
+            other => other,
+        };
         Weights { format, ..self.clone() }
     }
 

@@ -30,6 +30,19 @@ fn stored_bytes(stored: Stored, format: WeightFormat, (n, k): (usize, usize), de
 }
 
 #[test]
+fn copies_of_blocks_are_for_cuda_only() {
+    let bytes =
+        |quant, device| stored_bytes(Stored::Blocks(quant), WeightFormat::FileAndActivations, (70, 512), device);
+    for quant in [Quant::Q4K, Quant::Q6K, Quant::Iq2Xs] {
+        let blocks = (70 * quant.bytes(512).unwrap()) as u64;
+        assert_eq!(bytes(quant, Device::Cuda(0)), blocks + 2 * 70 * 512, "{quant}");
+        assert_eq!(bytes(quant, Device::Metal(0)), blocks, "{quant}");
+    }
+    let half = Stored::Float(DType::F16);
+    assert_eq!(stored_bytes(half, WeightFormat::FileAndActivations, (70, 512), Device::Cuda(0)), 2 * 70 * 512);
+}
+
+#[test]
 fn blocks_stay_quantized_on_gpus() {
     let (n, k) = (70, 512);
     for gpu in [Device::Metal(0), Device::Cuda(0)] {

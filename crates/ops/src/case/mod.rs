@@ -214,7 +214,7 @@ impl Store for Memory {
     }
 }
 
-fn round(dtype: DType, x: f32) -> f32 {
+pub(crate) fn round(dtype: DType, x: f32) -> f32 {
     let rounded: Result<f32> = with_elem!("round", dtype, T => Ok(T::narrow(x).wide()));
     rounded.unwrap_or(x)
 }

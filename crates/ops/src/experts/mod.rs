@@ -64,7 +64,7 @@ impl Experts {
     /// From the router f32 `[experts, n]`, an up and a down projection per expert, both as
     /// `[outputs, inputs]` and without biases, and one bias for all.
     pub fn new(router: Tensor, parts: ExpertParts<'_>, activation: Activation, top: usize) -> Result<Experts> {
-        let weights = |parts: &[Linear]| parts.iter().map(|l| l.parts().0.clone()).collect::<Arc<[_]>>();
+        let weights = |parts: &[Linear]| parts.iter().map(|l| l.parts().0.without_floats()).collect::<Arc<[_]>>();
         let (up, down, bias) = (weights(parts.up), weights(parts.down), parts.bias);
         let n = up.first().map_or(0, Weight::k);
         // Twice as many rows include a gate: see `gated`.

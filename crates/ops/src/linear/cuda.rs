@@ -3,12 +3,12 @@
 //! kernels of `quant`. A product followed by a layer norm is `normed_90a.cu`.
 
 use super::weight::{Data, Part};
-use super::{LinearOp, product};
+use super::{LinearOp, Weight, product};
 use crate::ladder::Op;
 use crate::launch::cuda::buffers::DeviceBuffer;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary, blas};
 use crate::launch::params;
-use crate::{Activation, DType, Error, LayerNorm, Result, Tensor, quant};
+use crate::{Activation, DType, Error, LayerNorm, Quant, Result, Tensor, quant};
 
 const BINARY: Binary = binary!("linear");
 const HOPPER: Binary = binary!("linear_hopper_90a");
@@ -101,6 +101,10 @@ pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
     let y = Call::alloc(&x, rows * width, op.x.dtype())?;
     let (bias, residual) = (bias.as_ref(), residual.as_ref());
     let p = Product { x: &x, bias, activation: op.activation, residual, y: &y, width, columns: 0..width };
+    if let Some(floats) = op.weight.floats(rows) {
+        multiply(&p, &View::whole(floats)?)?;
+        return y.tensor(&op.out().0);
+    }
     let (mut first, mut in_8_bits) = (0, None);
     for parts in op.weight.groups(rows).filter(|_| rows > 0) {
         let columns = first..first + parts.iter().map(|part| part.n).sum::<usize>();
@@ -109,15 +113,24 @@ pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
         match &parts[0].data {
             Data::Rows(w) if w.dtype() == op.x.dtype() => multiply(&p, &View::whole(w)?)?,
             Data::Raw(..) if op.weight.becomes_floats(&parts[0], rows) => {
-                let blocks = parts.iter().filter_map(Part::blocks);
-                let blocks = blocks.map(|(quant, t)| Ok((quant, View::whole(t)?))).collect::<Result<Vec<_>>>()?;
-                quant::cuda::multiply_as_floats(&p, &blocks)?
+                quant::cuda::multiply_as_floats(&p, &blocks(parts)?)?
             }
             Data::Raw(quant, blocks) => quant::cuda::multiply(&p, &mut in_8_bits, *quant, &View::whole(blocks)?)?,
             other => return Err(Error::call("linear", format!("no kernel for a weight in {other:?} on CUDA"))),
         }
     }
-    y.tensor(&[&op.x.dims()[..op.x.dims().len() - 1], &[width]].concat())
+    y.tensor(&op.out().0)
+}
+
+/// Formats and blocks of parts in blocks.
+fn blocks(parts: &[Part]) -> Result<Vec<(Quant, View)>> {
+    parts.iter().filter_map(Part::blocks).map(|(quant, t)| Ok((quant, View::whole(t)?))).collect()
+}
+
+/// A weight in blocks, dequantized to the dtype of the activations, `[n, k]`.
+pub(super) fn dequantized(weight: &Weight) -> Result<candle_core::Tensor> {
+    let floats = quant::cuda::dequantize(&blocks(&weight.parts)?, &View::whole(&weight.like)?, [weight.n, weight.k])?;
+    floats.tensor_outside_pool(&[weight.n, weight.k])
 }
 
 /// A product with residual and layer norm, for `normed_90a.cu`.

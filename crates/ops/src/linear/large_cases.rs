@@ -1,11 +1,13 @@
 //! Cases of products that are large enough for CUDA's kernels of large products, some with a layer
-//! norm. A reference of all rows would take minutes, so only a sample of rows is compared.
+//! norm, and of quantized weights that are dequantized in several passes. A reference of all rows
+//! would take minutes, so only a sample of rows is compared.
 
 use super::Linear;
 use super::reference::{Problem, linear};
-use crate::case::{Call, Case, Input, Lazy, Tolerance, weights};
+use crate::case::{Call, Case, InBlocks, Input, Lazy, Tolerance, weights};
 use crate::layer_norm::reference::of_sums;
-use crate::{Activation, DType, LayerNorm, Place, Result, Tensor, embed};
+use crate::quant::{DEQUANTIZE_ROWS, rows_as_floats};
+use crate::{Activation, DType, LayerNorm, Place, Quant, Result, Tensor, embed};
 
 /// Every 257th row is compared, and the last.
 const STEP: usize = 257;
@@ -40,7 +42,42 @@ pub(super) fn cases() -> Vec<Case> {
         (6400, 200, 768, EpilogueKind::Norm),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
-    [DType::F16, DType::BF16].into_iter().flat_map(case).collect()
+    [DType::F16, DType::BF16].into_iter().flat_map(case).chain([in_passes()]).collect()
+}
+
+/// More rows of W than are dequantized at once: the first pass ends within the second matrix, whose
+/// blocks have another length. Both formats are exact in f16.
+fn in_passes() -> Case {
+    const K: usize = 4096;
+    let parts = [(Quant::Tq2_0, 9000), (Quant::Mxfp4, 8000)];
+    debug_assert!((9000..17_000).contains(&rows_as_floats(K, DType::F16)));
+    let parts = parts.map(|(quant, n)| InBlocks::of(7500, quant, [n, K], move || vec![0.0; n * K]));
+    // Integers, so that 8 bits hold the activations too.
+    let x = Input::normal(7501, &[DEQUANTIZE_ROWS + 2, K], DType::F32, (0.0, 30.0));
+    let x = Input { dtype: DType::F16, ..x.map(|_, v| v.round().clamp(-127.0, 127.0) / 64.0) };
+    let rows = [0, 70, DEQUANTIZE_ROWS + 1];
+    let (inputs, known) = (x.clone(), parts.clone());
+    let call = move |place: &Place| -> Result<Call> {
+        let part = |blocks: &InBlocks| (blocks.weights(x.dtype, place), blocks.dims[0]);
+        let layer = Linear::joined(&parts.iter().map(part).collect::<Vec<_>>(), K, false)?;
+        let (x, rows) = (x.on(place)?, Tensor::from_u32(&rows.map(|row| row as u32), place)?);
+        Ok(Box::new(move || embed(&[(&layer.run(&x, None)?, &rows)])))
+    };
+    let answer = move || {
+        let x: Vec<f32> = rows.iter().flat_map(|row| inputs.values[row * K..][..K].to_vec()).collect();
+        let w: Vec<f32> = known.iter().flat_map(|blocks| blocks.values().to_vec()).collect();
+        linear(&Problem { x: &x, w: &w, bias: None, k: K, activation: Activation::None, residual: None })
+    };
+    let m = DEQUANTIZE_ROWS + 2;
+    Case {
+        op: "linear",
+        name: format!("{m}x{K}x17000 in tq2_0 and mxfp4"),
+        dtype: DType::F16,
+        tolerance: Tolerance { fused: 1.0, composed: 5.0, sums: 8.0 + 2.0 * (K as f64).sqrt() },
+        flops: 2 * (m * K * 17_000) as u64,
+        prepare: Box::new(call),
+        reference: Box::new(answer),
+    }
 }
 
 #[derive(Clone)]

@@ -1,7 +1,8 @@
 //! y = act(x · Wᵀ + b) + residual        everything in f32, one rounding to T
 //!
 //! Matrix products (GEMM; GEMV for one row). The weight is packed once, when it is loaded, in the
-//! layout that this device's kernel reads. There is no second copy.
+//! layout that this device's kernel reads. There is no second copy, unless
+//! [`WeightFormat::FileAndActivations`](crate::WeightFormat::FileAndActivations) asks for one.
 
 mod cases;
 mod composed;
@@ -310,7 +311,7 @@ mod tests {
     use super::*;
     use crate::case::{InBlocks, Input, weights};
     use crate::launch::BLAS_WORKSPACE;
-    use crate::{Device, Ladder, Place, Policy, Quant};
+    use crate::{Device, Ladder, Place, Policy, Quant, WeightFormat};
 
     const K: usize = 64;
     const N: usize = 96;
@@ -349,15 +350,19 @@ mod tests {
             assert_eq!(planned_scratch_bytes(1000, dtype, plain, true), BLAS_WORKSPACE + 1000 * N * 4);
         }
         // cuBLASLt multiplies blocks that are dequantized to f16; other blocks need no workspace.
-        let blocks = |dtype| {
+        let blocks = |dtype, format| {
             move |place: &Place| {
                 let blocks = InBlocks::of(1, Quant::Q8_0, [N, K], || vec![0.0; N * K]);
-                Linear::load(&blocks.weights(dtype, place), K, N, false).unwrap()
+                Linear::load(&blocks.weights(dtype, place).with_format(format), K, N, false).unwrap()
             }
         };
+        let scratch = |dtype, format| planned_scratch_bytes(128, dtype, blocks(dtype, format), true);
         let (as_floats, sums) = (N * K * 2, 128 * N * 4);
-        assert_eq!(planned_scratch_bytes(128, DType::F16, blocks(DType::F16), true), BLAS_WORKSPACE + as_floats + sums);
+        assert_eq!(scratch(DType::F16, WeightFormat::File), BLAS_WORKSPACE + as_floats + sums);
         let in_8_bits = crate::quant::activation_bytes(128, K);
-        assert_eq!(planned_scratch_bytes(128, DType::BF16, blocks(DType::BF16), true), in_8_bits);
+        assert_eq!(scratch(DType::BF16, WeightFormat::File), in_8_bits);
+        // A copy in floats needs no dequantization; q8_0 has none in bf16.
+        assert_eq!(scratch(DType::F16, WeightFormat::FileAndActivations), BLAS_WORKSPACE + sums);
+        assert_eq!(scratch(DType::BF16, WeightFormat::FileAndActivations), in_8_bits);
     }
 }

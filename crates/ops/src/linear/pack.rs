@@ -40,11 +40,10 @@ impl Source<'_> {
     fn part_format(&self, k: usize, w: &Weights) -> PartFormat {
         let transposed = matches!(self.order, Order::Transposed(..));
         let device = w.place().device();
+        let as_in_file = matches!(w.format(), WeightFormat::File | WeightFormat::FileAndActivations);
         match (w.format(), self.raw.stored) {
-            (WeightFormat::File, Stored::Blocks(quant)) if quant.stays(device) && !transposed => {
-                PartFormat::Blocks(quant)
-            }
-            (WeightFormat::File, Stored::Float(dtype)) if w.dtype() == DType::F32 && !device.is_gpu() => {
+            (_, Stored::Blocks(quant)) if as_in_file && quant.stays(device) && !transposed => PartFormat::Blocks(quant),
+            (_, Stored::Float(dtype)) if as_in_file && w.dtype() == DType::F32 && !device.is_gpu() => {
                 PartFormat::Float(dtype)
             }
             (WeightFormat::Blocks(quant), _)
@@ -173,7 +172,8 @@ pub(super) fn pack(sources: &[Source<'_>], k: usize, w: &Weights) -> Result<Weig
         parts.push(Part { data, n });
     }
     let n = parts.iter().map(|p| p.n).sum();
-    Ok(Weight { parts: parts.into(), k, n, like: w.put(&[0.0], &[1])? })
+    let weight = Weight { parts: parts.into(), k, n, like: w.put(&[0.0], &[1])?, floats: None };
+    if w.format() == WeightFormat::FileAndActivations { weight.with_floats(w.place()) } else { Ok(weight) }
 }
 
 fn float<T: Elem>(

@@ -1,5 +1,5 @@
 //! The weight matrix W, packed once at load in the layout that the device's kernel reads. There is
-//! no second copy.
+//! no second copy, unless [`WeightFormat::FileAndActivations`] asks for one.
 //!
 //! A weight may be several matrices of a file, stacked, and each has the format that suits it:
 //! floats or quantized blocks, on the CPU packed into panels. Consecutive rows of one format are
@@ -28,6 +28,8 @@ pub(crate) struct Weight {
     /// An element in the dtype of the activations, on the weight's device. Calls without
     /// activations take dtype and device from it.
     pub(super) like: Tensor,
+    /// A copy of parts in blocks, dequantized to the dtype of the activations, `[n, k]`.
+    pub(super) floats: Option<Tensor>,
 }
 
 /// Rows of W in one format.
@@ -186,7 +188,7 @@ impl Weight {
             Ok(Part { data, n: part.n })
         };
         let parts = self.parts.iter().map(moved).collect::<Result<Vec<_>>>()?;
-        Ok(Weight { parts: parts.into(), like: to(&self.like)?, ..self.clone() })
+        Ok(Weight { parts: parts.into(), like: to(&self.like)?, floats: None, ..*self })
     }
 
     /// Packs the weight on the CPU into panels or blocks, if it is not packed yet.
@@ -219,6 +221,34 @@ impl Weight {
         Ok(Weight { parts: [Part { data: Data::Panels(data), n: self.n }].into(), ..self })
     }
 
+    /// Adds a copy in floats, if every part is in blocks that products of many rows on CUDA
+    /// dequantize anyway: so the copy changes no result.
+    pub(super) fn with_floats(self, place: &Place) -> Result<Weight> {
+        let is_dequantized = self.parts.iter().all(|part| self.becomes_floats(part, usize::MAX));
+        if !is_dequantized || !matches!(place.device(), Device::Cuda(_)) {
+            return Ok(self);
+        }
+        let floats = match place.is_phantom() {
+            true => Tensor::phantom(&[self.n, self.k], self.dtype(), place.device()),
+            #[cfg(cuda)]
+            false => Tensor::real(super::cuda::dequantized(&self)?, self.dtype(), place.device()),
+            #[cfg(not(cuda))]
+            false => return Err(Error::call("linear", "this build has no CUDA")),
+        };
+        Ok(Weight { floats: Some(floats), ..self })
+    }
+
+    /// Without a copy in floats, for ops that read the blocks only.
+    pub(crate) fn without_floats(&self) -> Weight {
+        Weight { floats: None, ..self.clone() }
+    }
+
+    /// The copy in floats, if there is one and a product with this many rows of activations reads
+    /// it.
+    pub(super) fn floats(&self, rows: usize) -> Option<&Tensor> {
+        self.floats.as_ref().filter(|_| self.becomes_floats(&self.parts[0], rows))
+    }
+
     /// Scratch memory of a product with `rows` rows of activations; `has_epilogue`: with more than
     /// a bias.
     pub(super) fn scratch(&self, rows: usize, has_epilogue: bool) -> usize {
@@ -234,6 +264,9 @@ impl Weight {
     /// made without the card.
     fn scratch_on_cuda(&self, rows: usize, has_epilogue: bool) -> usize {
         let sums = |n: usize| if has_epilogue { rows * n * 4 } else { 0 };
+        if self.floats(rows).is_some() {
+            return sums(self.n) + BLAS_WORKSPACE;
+        }
         let of = |parts: &[Part]| {
             let n = parts.iter().map(|part| part.n).sum::<usize>();
             match parts[0].data {

@@ -138,13 +138,8 @@ pub(crate) fn multiply_as_floats(p: &Product<'_>, parts: &[(Quant, View)]) -> Re
         let mut first = 0;
         while first < n {
             let rows = (most - columns.len()).min(n - first);
-            let pairs = rows * k / 32;
-            Call::new(p.x, &Kernel::new(BINARY, format!("quant_floats_{quant}_{dtype}")))?
-                .input(blocks)
-                .table(codes(*quant))?
-                .made(&floats)
-                .numbers(&params![pairs, first * k / per_block, columns.len() * k / 32])
-                .run(Grid::over(pairs))?;
+            let (from, to) = (first * k / per_block, columns.len() * k / 32);
+            dequantize_blocks((*quant, blocks), from, p.x, (&floats, to), rows * k / 32)?;
             (first, columns.end) = (first + rows, columns.end + rows);
             if columns.len() == most {
                 multiply(columns.clone())?;
@@ -153,6 +148,36 @@ pub(crate) fn multiply_as_floats(p: &Product<'_>, parts: &[(Quant, View)]) -> Re
         }
     }
     if columns.is_empty() { Ok(()) } else { multiply(columns) }
+}
+
+/// Dequantizes all parts, one below the other, to `[n, k]` in the dtype of `like`.
+pub(crate) fn dequantize(parts: &[(Quant, View)], like: &View, [n, k]: [usize; 2]) -> Result<DeviceBuffer> {
+    let floats = Call::alloc(like, n * k, like.dtype())?;
+    let mut first = 0;
+    for (quant, blocks) in parts {
+        checked(*quant, blocks, k)?;
+        let runs = blocks.rows()?.rows * k / 32;
+        dequantize_blocks((*quant, blocks), 0, like, (&floats, first), runs)?;
+        first += runs;
+    }
+    Ok(floats)
+}
+
+/// Dequantizes `runs` runs of 32 elements, from block `from` on, to the dtype of `like`: to `floats`
+/// from its run `to` on.
+fn dequantize_blocks(
+    (quant, blocks): (Quant, &View),
+    from: usize,
+    like: &View,
+    (floats, to): (&DeviceBuffer, usize),
+    runs: usize,
+) -> Result<()> {
+    Call::new(like, &Kernel::new(BINARY, format!("quant_floats_{quant}_{}", like.dtype())))?
+        .input(blocks)
+        .table(codes(quant))?
+        .made(floats)
+        .numbers(&params![runs, from, to])
+        .run(Grid::over(runs))
 }
 
 /// Embedding lookup: y[t] = scale · W[ids[t]] + table[ids'[t]] for W in blocks `[n, bytes of a

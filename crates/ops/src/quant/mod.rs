@@ -166,7 +166,7 @@ impl Quant {
 }
 
 /// Rows of x from which a product on CUDA in half precision dequantizes its blocks.
-const DEQUANTIZE_ROWS: usize = 128;
+pub(crate) const DEQUANTIZE_ROWS: usize = 128;
 
 /// Rows of W that such a product dequantizes at a time, for k inputs: whole tiles of the products in
 /// floats, in at most this many bytes.

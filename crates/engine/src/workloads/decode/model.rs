@@ -1,5 +1,6 @@
 //! A language model on its device: its plan, loading, and one step.
 
+use crate::dtype::Formats;
 use crate::error::{Error, Result};
 use crate::kv::{Blocks, SeqId};
 use crate::options::{LlmOptions, LoadOptions};
@@ -49,10 +50,20 @@ const MOST_CACHE_TOKENS: usize = u32::MAX as usize;
 /// weights leave free.
 const CACHE_SHARE: u64 = 4;
 
+/// Quantized weights get a copy in half precision, for prompts, if both take at most 1 / `COPY_SHARE`
+/// of the free memory.
+const COPY_SHARE: u64 = 3;
+
 /// Tokens of the KV cache without `cache_tokens`: every sequence at full length, but at most `most`
 /// tokens, and at least one sequence at full length.
 fn default_cache_tokens(context: usize, sequences: usize, most: u64) -> usize {
     context.saturating_mul(sequences).min(usize::try_from(most).unwrap_or(usize::MAX)).max(context)
+}
+
+/// Whether a model is loaded with copies of its quantized weights, given the bytes of its weights
+/// without and with them.
+fn copies_fit(without: u64, with: u64, free: u64) -> bool {
+    with > without && with <= free / COPY_SHARE
 }
 
 /// Plans the model in `root` on `device`, without reading a weight.
@@ -62,9 +73,21 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
     let model = Model::open(root)?;
     let formats = options.dtype.of_decoder(&model, device)?;
     let context = wanted.unwrap_or(DEFAULT_CONTEXT).min(trained_length(&model.config)?);
-    let mut trace = Trace::new(device, &options.policy);
-    let (loaded, unread) =
-        trace.load(|place| LmModel::load(&model, (formats.dtype, formats.weight_format), context, place))?;
+    let free = device.info().map_or(0, |info| info.free_bytes);
+    let load = |formats: Formats| -> Result<_> {
+        let mut trace = Trace::new(device, &options.policy);
+        let loaded =
+            trace.load(|place| LmModel::load(&model, (formats.dtype, formats.weight_format), context, place))?;
+        Ok((formats, trace, loaded))
+    };
+    let mut chosen = load(formats)?;
+    if let Some(formats) = chosen.0.with_copies(device) {
+        let copied = load(formats)?;
+        if copies_fit(chosen.1.weights, copied.1.weights, free) {
+            chosen = copied;
+        }
+    }
+    let (formats, mut trace, (loaded, unread)) = chosen;
     let (shape, limits, place) = (loaded.shape(root)?, loaded.encoder.limits(), trace.place.clone());
     // The model may support less than its configuration says (Qwen 1).
     let context = context.min(limits.positions);
@@ -92,8 +115,8 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
         }
         Some(n) => n,
         None => {
-            let free = device.info().map_or(0, |info| info.free_bytes.saturating_sub(trace.weights));
-            default_cache_tokens(context, sequences, free / CACHE_SHARE / row.max(1))
+            let most = free.saturating_sub(trace.weights) / CACHE_SHARE / row.max(1);
+            default_cache_tokens(context, sequences, most)
         }
     };
     let pages = cache_tokens.div_ceil(PAGE);
@@ -168,7 +191,7 @@ impl LmModel {
         config[CONTEXT] = context.into();
         let weights = Weights::new(model.store.clone(), dtype, place.clone()).with_format(weight_format);
         let encoder = encoder(&config, &weights).map_err(|e| Error::from(e).with_root(&model.root))?;
-        let head = lm_head(&config, &weights).map_err(|e| Error::from(e).with_root(&model.root))?;
+        let head = lm_head(&config, &weights.of_head()).map_err(|e| Error::from(e).with_root(&model.root))?;
         Ok((LmModel { encoder, head }, weights.unused()))
     }
 
@@ -328,7 +351,17 @@ fn rows(page: u32) -> std::ops::Range<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::default_cache_tokens;
+    use super::{copies_fit, default_cache_tokens};
+
+    #[test]
+    fn copies_of_weights_need_ample_memory() {
+        const GB: u64 = 1_000_000_000;
+        assert!(copies_fit(5 * GB, 21 * GB, 139 * GB));
+        assert!(!copies_fit(5 * GB, 21 * GB, 48 * GB));
+        assert!(!copies_fit(5 * GB, 21 * GB, 0));
+        // A model without quantized weights has nothing to copy.
+        assert!(!copies_fit(16 * GB, 16 * GB, 139 * GB));
+    }
 
     #[test]
     fn default_kv_cache_size_is_limited_by_memory() {

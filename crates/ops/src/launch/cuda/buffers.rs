@@ -145,6 +145,16 @@ impl DeviceBuffer {
         self.is_taken = true;
         Ok(tensor)
     }
+
+    /// The same for a tensor that outlives passes, as weights do: its buffer leaves the pool.
+    pub(crate) fn tensor_outside_pool(self, dims: &[usize]) -> Result<Tensor> {
+        let (address, ledger) = (self.address, self.ledger.clone());
+        let tensor = self.tensor(dims)?;
+        if let Some(ledger) = ledger.upgrade() {
+            ledger.cuda.put_back(address, true);
+        }
+        Ok(tensor)
+    }
 }
 
 impl Drop for DeviceBuffer {

@@ -12,11 +12,11 @@
 
 // Apple's specification has matrix products of one type only; its compiler accepts others. We use
 // those that others ship for every Mac, which are known to compile: S by S into float (llama.cpp's
-// matrix products in f16 and bf16), and float by half into float (its attention in f16). Float by
-// bfloat it has into half only; so in bf16, exponentials are multiplied with v as bfloat by bfloat,
-// in two parts, because one part would cost the result a second rounding. A second product is
-// cheaper than v in float, which would take twice the threadgroup memory, and the time of reading
-// it, once per product.
+// matrix products in f16 and bf16), and float by half into float (its attention in f16). llama.cpp
+// has float by bfloat into half only; so in bf16, exponentials are multiplied with v as bfloat by
+// bfloat, in two parts, because one part would cost the result a second rounding. A second product
+// is cheaper than v in float, which would take twice the threadgroup memory, and the time of
+// reading it, once per product.
 //
 // S is the type of staged vectors, E that of exponentials multiplied with v, D the head size and N
 // the keys of a block, as they are in threadgroup memory.

@@ -176,7 +176,7 @@ impl AttentionOp {
             Mask::Causal => (FAR, 0),
             Mask::CausalWindow(most) => (most, 0),
         };
-        // `Recent` counts the query's own position.
+        // A causal window counts the query's own position.
         let itself = i32::from(matches!(self.options.sees, Mask::CausalWindow(_)));
         [back.min(FAR) as i32 - itself, ahead.min(FAR) as i32]
     }

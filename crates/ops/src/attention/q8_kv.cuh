@@ -23,7 +23,7 @@ template <typename T, uint D, uint N, uint THREADS>
 __device__ __forceinline__ void stage_coded(T *to, uint rest, const T *from, const half_t *scales, Steps steps, uint head,
     const uint *rows, uint size) {
     constexpr uint TURNS = N * (D / 16) / THREADS;
-    static_assert(N * (D / 16) % THREADS == 0, "a thread has as much as any other");
+    static_assert(N * (D / 16) % THREADS == 0, "every thread copies the same number of codes");
     const int8_t *codes = reinterpret_cast<const int8_t *>(from);
     uint4 read[TURNS];
     float scale[TURNS];

@@ -47,7 +47,7 @@ struct Shape {
     uint entries, splits, tickets;
     // KV heads that a block takes one after another: 1 where keys are split.
     uint turns;
-    // Whether blocks are counted from the last: see `back_and_forth` in call.rs.
+    // Whether blocks are counted from the last: see `alternate_row_order` in call.rs.
     uint from_end;
 };
 
@@ -73,9 +73,10 @@ template <uint D> __device__ __forceinline__ Shape straight(Shape s) {
 // sequence's keys.
 constexpr uint ENTRY = 5;
 
-// Parts of split keys are multiples of this. PART and ALONE as in tables.rs.
+// Parts of split keys are multiples of this. As in tables.rs.
 constexpr int PART = 64;
-// Up to this many keys there is one part: joining would take as long as reading them.
+// Up to this many keys there is one part: joining would take as long as reading them. As
+// MAX_UNSPLIT_KEYS in keys.rs.
 constexpr int ALONE = 128;
 
 struct Task {

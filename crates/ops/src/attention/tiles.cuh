@@ -89,7 +89,7 @@ __device__ __forceinline__ void stage(T *to, const T *k, const T *v, const Shape
 template <typename T, uint D, uint N, uint THREADS>
 __device__ __forceinline__ void stage_straight(T *to, const T *from, uint step, int left) {
     constexpr uint RUNS = D / 8, ROWS = THREADS / RUNS;
-    static_assert(THREADS % RUNS == 0 && N % ROWS == 0, "all threads have as many runs, of every so many rows");
+    static_assert(THREADS % RUNS == 0 && N % ROWS == 0, "every thread copies the same number of runs");
     const uint row = threadIdx.x / RUNS, c = threadIdx.x % RUNS * 8;
     to += row * (D + 8) + c, from += size_t(row) * step + c;
 #pragma unroll

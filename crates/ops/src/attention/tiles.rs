@@ -202,8 +202,8 @@ impl Row<'_> {
     }
 }
 
-/// Prefetches what follows a head's row: the next head's, most likely this thread's next task. The
-/// stride between rows is too large for the hardware prefetcher.
+/// Prefetches what follows a head's row: the row of the next head, which is most likely this
+/// thread's next task. The stride between rows is too large for the hardware prefetcher.
 #[inline(always)]
 fn fetch_next(row: &[bf16]) {
     // SAFETY: a prefetch is a hint and reads nothing.

@@ -44,7 +44,8 @@ template <int N> __device__ __forceinline__ Share share_of(const Heads &p) {
 }
 
 // Rotates the N elements in f32 and rounds to T. Other threads read their partners too, at the same
-// time: memory delivers them once. A half is whole runs, so that all of a run are in one half.
+// time: memory delivers them once. A half of the rotated part consists of whole runs, so that all
+// elements of a run are in one half.
 template <typename T, int N> __device__ __forceinline__ void take(float (&v)[N], Share s, const Given<T> &g, const Heads &p) {
     const uint token = blockIdx.x;
     const T *x = s.of == QUERIES ? g.q : s.of == KEYS ? g.k : g.v;

@@ -169,7 +169,7 @@ pub(crate) mod metal {
     }
     unavailable!(Metal, "this build has no Metal; it is built in on macOS");
 
-    /// As on the chips of the last years.
+    /// As for a GPU that is newer than the M2.
     pub(crate) fn has_fast_bf16(_: usize) -> bool {
         true
     }

@@ -60,7 +60,7 @@ template <typename T> struct Asked {
     T *y;
     uint rows, k;
     float eps;
-    uint from_end; // see `back_and_forth` in call.rs
+    uint from_end; // see `alternate_row_order` in call.rs
 };
 
 // BLOCKS: thread blocks per row.

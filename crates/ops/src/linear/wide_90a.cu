@@ -198,7 +198,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     }
 }
 
-// Parameters of every product, and whether rows are taken in reverse: see `back_and_forth` in
+// Parameters of every product, and whether rows are taken in reverse: see `alternate_row_order` in
 // call.rs.
 #define WIDE(NAME, T, KIND, THEN, WAY, KEPT, CLUSTER) \
     extern "C" __global__ void CLUSTER __launch_bounds__(Plan<KEPT>::THREADS, 1) linear_##WAY##_##KIND##_##NAME( \

@@ -141,8 +141,8 @@ impl Quant {
         TABLE[self as usize].2
     }
 
-    /// Whether this device's kernels multiply the format without dequantizing it; a weight in any
-    /// other format becomes floats at load.
+    /// Whether a weight in this format stays in its blocks on this device; in any other format it
+    /// becomes floats at load.
     pub(crate) fn stays(self, device: Device) -> bool {
         match device {
             Device::Cpu => self.packs(),
@@ -152,7 +152,7 @@ impl Quant {
 
     /// Whether a product on CUDA with this many rows of activations dequantizes the blocks, a part
     /// at a time, for cuBLASLt: many rows share the cost. bf16 rounds weights of 8 bits visibly,
-    /// but its rounding is small beside that of fewer bits.
+    /// but its rounding is small beside the error of formats with fewer bits.
     pub(crate) fn becomes_floats(self, activations: DType, rows: usize) -> bool {
         let has_few_bits = self.bytes(256).is_some_and(|bytes| bytes < 256 * 7 / 8);
         let is_close = activations == DType::F16 || activations == DType::BF16 && has_few_bits;

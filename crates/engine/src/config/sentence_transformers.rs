@@ -209,8 +209,8 @@ impl SentenceSpec {
         }
     }
 
-    /// The mean of the known words. The configuration takes precedence over sentence-transformers
-    /// files beside it.
+    /// Pools by the mean of the known words. The configuration takes precedence over
+    /// sentence-transformers files beside it.
     fn model2vec(&mut self, config: &Value) {
         let most = match config.get("max_length") {
             None => MODEL2VEC_TOKENS,

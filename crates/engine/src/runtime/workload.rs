@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RequestId(pub(crate) u64);
 
-/// Where a workload is loaded, and who hears of it.
+/// The place that a workload is loaded into, and the progress report of its layers.
 pub(crate) struct LoadContext {
     pub(crate) place: Place,
     pub(crate) layers: LayerProgress,
@@ -19,7 +19,7 @@ pub(crate) struct LoadContext {
 
 #[cfg(test)]
 impl LoadContext {
-    /// A place, and nobody who hears of the layers.
+    /// A place, with a progress report that nobody receives.
     pub(crate) fn unobserved(place: Place) -> LoadContext {
         LoadContext { place, layers: LayerProgress::new(std::sync::mpsc::channel().0) }
     }

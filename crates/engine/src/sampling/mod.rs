@@ -12,7 +12,7 @@
 //!    divided by the temperature.
 //! 5. `top_k` keeps the k largest logits.
 //! 6. `top_p` keeps the fewest of these whose probabilities sum to p of their total.
-//! 7. `min_p` keeps those of these with at least min_p times the highest probability.
+//! 7. `min_p` keeps the remaining tokens with at least min_p times the highest probability.
 //! 8. A token is drawn from the rest by its probability.
 //!
 //! Others differ as follows. Transformers keeps all tokens equal to the k-th, so `top_k = 1` may

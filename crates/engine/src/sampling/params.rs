@@ -27,7 +27,7 @@ pub struct GenerationParams {
     pub penalty_window: Option<usize>,
     /// Added to the logits of tokens.
     pub logit_bias: BTreeMap<u32, f32>,
-    /// The same seed gives the same answer.
+    /// Seed of the random numbers: the same seed and the same logits give the same tokens.
     pub seed: u64,
     /// Number of answers to one prompt.
     pub n: u32,

@@ -2,7 +2,7 @@
 //! Philox 4×32-10).
 //!
 //! The number for a position does not depend on how many were drawn before or for which sequence,
-//! so an answer is the same alone, in any batch, and after a preemption.
+//! so an answer gets the same numbers alone, in any batch, and after a preemption.
 
 /// A number in [0, 1) for a position of answer `index` under `seed`.
 pub(crate) fn uniform(seed: u64, index: u32, position: u64) -> f64 {

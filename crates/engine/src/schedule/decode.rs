@@ -86,9 +86,9 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Ends a sequence wherever it is, and frees its blocks. It is unknown what its chunk of the
-    /// step in flight wrote, so that never enters the prefix cache. The other chunks can be
-    /// committed.
+    /// Ends a sequence wherever it is, and frees its blocks. The keys and values that its chunk of
+    /// the step in flight wrote are unknown, so they never enter the prefix cache. The other chunks
+    /// can be committed.
     pub(crate) fn release(&mut self, blocks: &mut Blocks, sequence: SeqId) {
         self.in_flight.retain(|chunk| chunk.sequence != sequence);
         self.running.retain(|id| *id != sequence);

@@ -1,7 +1,7 @@
 //! The `sconce` command, one file per command. This file parses arguments, dispatches, and turns
 //! errors into exit codes.
 //!
-//! A library, because two programs have it: the binary of the crate `sconce`, and the script of the
+//! A library, because two programs call it: the binary of the crate `sconce`, and the script of the
 //! Python package, which calls its extension module.
 
 mod allocator;

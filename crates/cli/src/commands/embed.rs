@@ -329,8 +329,8 @@ fn read_ranges(path: &Path) -> Result<Ranges, Failure> {
     Ok(Ranges::new(file.low, file.high).map_err(|e| fail(&e))?)
 }
 
-/// Whether nothing was marked as `name` in this cache before; it is from now on. If the cache
-/// cannot be written, false.
+/// Whether this is the first call with `name` for this cache, which it marks for later calls. False
+/// if the cache cannot be written.
 fn is_first_time(name: &str, cache: &Path) -> bool {
     std::fs::create_dir_all(cache).is_ok() && File::create_new(cache.join(name)).is_ok()
 }

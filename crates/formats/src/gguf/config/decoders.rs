@@ -72,8 +72,9 @@ pub(super) fn qwen(keys: &Keys) -> Result<Config, FileError> {
         None => keys.need_float("attention.layer_norm_epsilon")?,
         Some(eps) => eps,
     };
-    // Not in the file. The 7B and the 14B were trained on sequences of a quarter of their context,
-    // and RoPE and attention are scaled beyond; the 72B, with a larger base, on all of it.
+    // `seq_length` is not in the file. The 7B and the 14B were trained on sequences of a quarter of
+    // their context and scale RoPE and attention beyond that length; the 72B, which has a larger
+    // base, was trained on its whole context.
     let trained = if rope.theta > 10_000.0 { context } else { context / 4 };
     with(
         keys.base("qwen", "QWenLMHeadModel")?,
@@ -123,7 +124,7 @@ pub(super) fn qwen2_moe(keys: &Keys) -> Result<Config, FileError> {
         qwen_moe(keys, "qwen2_moe", "Qwen2MoeForCausalLM")?,
         json!({
             "qkv_bias": keys.has("blk.0.attn_q.bias") || keys.has("blk.0.attn_qkv.bias"),
-            // Not in the file; Qwen2 keeps the weights of the selected experts.
+            // Not in the file; Qwen2 does not normalize the weights of the selected experts.
             "norm_topk_prob": false,
             "shared_expert_intermediate_size": shared,
         }),

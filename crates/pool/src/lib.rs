@@ -19,7 +19,7 @@ mod restore;
 mod serve;
 mod spawn;
 
-/// Re-exported for [`ManagerClient::ask`].
+/// Re-exported for [`ManagerClient::request`].
 pub use axum::http::Method;
 pub use client::ManagerClient;
 pub use config::{Config, ConfigError, Declared, PoolFile};

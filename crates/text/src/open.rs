@@ -196,7 +196,6 @@ fn text(path: &Path) -> Result<String, FileError> {
     Ok(if text.contains('\r') { text.replace("\r\n", "\n").replace('\r', "\n") } else { text })
 }
 
-/// A JSON object file; an empty object if the file does not exist.
 /// The JSON object in a file; an empty one if there is no file.
 pub(crate) fn object(path: &Path) -> Result<Value, FileError> {
     if !path.is_file() {

@@ -2,11 +2,11 @@
 // where results go.
 
 constant bool FOURS [[function_constant(0)]];
-// Of a product: whether it is the up projection, and then whether gates precede its rows.
+// For products: whether it is the up projection, and then whether gates precede its rows.
 constant bool UP [[function_constant(1)]];
 constant bool GATED [[function_constant(2)]];
 constant ushort ACTIVATION [[function_constant(3)]];
-// Of the sum.
+// For the sum over a token's pairs.
 constant bool HAS_BIAS [[function_constant(4)]];
 constant bool HAS_RESIDUAL [[function_constant(5)]];
 

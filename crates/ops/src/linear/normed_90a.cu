@@ -21,8 +21,8 @@ constexpr uint VECTORS = OUT + WARPS * 2 * PIECE_BYTES; // the product's bias, t
 constexpr uint HALF_ROWS = VECTORS + 3 * COLUMNS * 4; // [2][ROWS] of mean and squared deviations, from the other thread block
 constexpr uint BARRIERS = HALF_ROWS + 2 * ROWS * 8;
 constexpr uint BYTES = BARRIERS + (2 * STAGES + WARPS) * 8;
-static_assert(BYTES <= 232448, "what a block may have");
-static_assert(CHUNKS > FIRST_CHUNKS && CHUNKS <= 2 * FIRST_CHUNKS, "two stages have all of the residual");
+static_assert(BYTES <= 232448, "a block has no more shared memory");
+static_assert(CHUNKS > FIRST_CHUNKS && CHUNKS <= 2 * FIRST_CHUNKS, "the residual fits in two stages");
 
 // Sends two floats to the cluster's thread block of this rank, whose barrier counts the bytes.
 __device__ __forceinline__ void send(float2 *to, float2 v, uint64_t *barrier, uint rank) {

@@ -31,7 +31,7 @@ template <bool KEPT> struct Plan {
     static constexpr int BARRIERS = BIAS + CONSUMERS * 2 * TILE_COLUMNS * 4;
     static constexpr int BYTES = BARRIERS + (2 * STAGES + CONSUMERS + STEPS) * 8;
 };
-static_assert(Plan<true>::BYTES <= 232448 && Plan<false>::BYTES <= 232448, "what a block may have");
+static_assert(Plan<true>::BYTES <= 232448 && Plan<false>::BYTES <= 232448, "a block has no more shared memory");
 
 // Phase bits of the ring's stages. Every tile begins with the first stage.
 template <uint STAGES> struct Phases {

@@ -51,7 +51,7 @@ template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
     // Fetches x for step `step`; rows beyond the last repeat the last, inputs beyond the last are
     // zero.
     static __device__ __forceinline__ void fetch_x(Step &to, const Rounded &x, uint first_row, uint step, const Sizes &s) {
-        static_assert(ROWS * (DEEP / 16) % THREADS == 0 && COLUMNS * UNITS % THREADS == 0, "every thread has as much to fetch");
+        static_assert(ROWS * (DEEP / 16) % THREADS == 0 && COLUMNS * UNITS % THREADS == 0, "every thread fetches the same amount");
 #pragma unroll
         for (uint i = threadIdx.x; i < ROWS * (DEEP / 16); i += THREADS) {
             const uint row = i / (DEEP / 16), column = i % (DEEP / 16), at = step * (DEEP / 16) + column;

@@ -1,5 +1,5 @@
-//! Quantized weights: the block formats of GGUF files, and y = x · Wᵀ on them without dequantizing
-//! them first.
+//! Quantized weights: the block formats of GGUF files, and y = x · Wᵀ on them, mostly without
+//! dequantizing them first (see `Quant::becomes_floats`).
 //!
 //! A block is 32 or 256 consecutive elements of a row with their scales. [`dequantize`] supports
 //! every format; formats that [`Quant::packs`] stay quantized in memory, rearranged ([`Packed`])

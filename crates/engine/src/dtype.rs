@@ -70,8 +70,8 @@ impl Formats {
         Formats { dtype, weight_format, cache_format: KvCacheFormat::Float(dtype), why: why.into() }
     }
 
-    /// The same with a copy of quantized weights in half precision, which makes prompts faster, if
-    /// these formats leave the choice.
+    /// The same formats with a copy of quantized weights in half precision, which makes prompts
+    /// faster. `None` if the user chose another weight format, or the device is not CUDA.
     pub(crate) fn with_copies(&self, device: Device) -> Option<Formats> {
         let can_copy = matches!(device, Device::Cuda(_)) && self.weight_format == WeightFormat::File;
         let why = format!("{}, and a copy of the weights in {} for prompts: memory is ample", self.why, self.dtype);

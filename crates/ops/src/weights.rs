@@ -43,7 +43,7 @@ pub enum WeightFormat {
     /// The format in the file: floats if the activations are f32, blocks always.
     File,
     /// As `File`, and on CUDA a copy of blocks in the dtype of the activations, for products of many
-    /// rows: these then take no time to dequantize.
+    /// rows, which then need not dequantize the blocks.
     FileAndActivations,
     /// These blocks. Rows that are not a multiple of the block size become q8_0, or else the dtype
     /// of the activations.

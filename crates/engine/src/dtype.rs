@@ -71,7 +71,7 @@ impl Formats {
     }
 
     /// The same formats with a copy of quantized weights in half precision, which makes prompts
-    /// faster. `None` if the user chose another weight format, or the device is not CUDA.
+    /// faster. `None` if weights do not stay in the format of the files, or on another device.
     pub(crate) fn with_copies(&self, device: Device) -> Option<Formats> {
         let can_copy = matches!(device, Device::Cuda(_)) && self.weight_format == WeightFormat::File;
         let why = format!("{}, and a copy of the weights in {} for prompts: memory is ample", self.why, self.dtype);

@@ -1,7 +1,7 @@
 //! Weights by formula: a golden of a realistic hidden size commits names and shapes only.
 //!
 //! Element i of the tensor `name` is shift + scale · u, with u in [−1, 1) from the top 24 bits of a
-//! SplitMix64 stream seeded by the name and the golden's seed. `tools/goldens/synthetic.py`
+//! SplitMix64 stream seeded by the name and the golden's seed. `tools/goldens/formula.py`
 //! computes the same bits.
 
 use crate::Rng;

@@ -8,7 +8,7 @@
 //! `prefill2048`. Prints a line of JSON for each shape, with the median time of a pass.
 
 use sconce_formats::Model;
-use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Sequence, TokenChunk, encoder, lm_head};
+use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Sequence, TokenChunk, backbone, lm_head};
 use sconce_ops::replay::{self, BatchLayout, Fill, GraphCache, Pass};
 use sconce_ops::sample::sample;
 use sconce_ops::{
@@ -41,7 +41,7 @@ fn main() -> Result<(), Failure> {
     config[CONTEXT] = 4096.into();
     let format = if dir.ends_with(".gguf") { WeightFormat::File } else { WeightFormat::Activations };
     let weights = Weights::new(store, dtype, place.clone()).with_format(format);
-    let model = encoder(&config, &weights)?;
+    let model = backbone(&config, &weights)?;
     for shape in shapes {
         let (sequences, median) = if let Some(n) = shape.strip_prefix("decode") {
             let n: usize = n.parse()?;

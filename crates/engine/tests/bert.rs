@@ -1,7 +1,7 @@
 //! Tiny random BERTs against transformers, layer by layer.
 
 use sconce_engine::Checkpoint;
-use sconce_models::{Batch, Sequence, encoder};
+use sconce_models::{Batch, Sequence, backbone};
 use sconce_ops::{Activation, DType, Device, Ladder, Linear, Place, Policy, Rung, Tensor, Weights, Withdrawn};
 use sconce_testkit::{Arrays, cosine, golden, json, worst};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn layers(name: &str, dtype: DType, sequences: &[Sequence]) -> Vec<Vec<f32>> {
     let dir = golden(name);
     let place = Place::cpu();
     let weights = Weights::new(Arc::new(Checkpoint::open(&dir).unwrap()), dtype, place.clone());
-    let model = encoder(&json(&dir.join("config.json")), &weights).unwrap();
+    let model = backbone(&json(&dir.join("config.json")), &weights).unwrap();
     let batch = Batch::new(sequences, model.limits(), &place).unwrap();
     let mut seen = Vec::new();
     model.forward(&batch, &mut |_, x: &Tensor| seen.push(x.to_f32().unwrap())).unwrap();
@@ -118,7 +118,7 @@ fn forced_rung_with_withdrawn_kernel_is_refused() {
     let (_, steps) = ladder.trace(|| {
         let place = Place::phantom(Device::Cuda(0));
         let weights = Weights::new(Arc::new(Checkpoint::open(&dir).unwrap()), DType::F16, place.clone());
-        let model = encoder(&json(&dir.join("config.json")), &weights).unwrap();
+        let model = backbone(&json(&dir.join("config.json")), &weights).unwrap();
         let batch = Batch::new(&[Sequence { ids: vec![1, 2], ..Sequence::default() }], model.limits(), &place).unwrap();
         model.forward(&batch, &mut |_, _| {}).unwrap();
     });

@@ -1,7 +1,7 @@
 //! DeBERTa and DeBERTa v2/v3 against transformers, layer by layer, with their heads.
 
 use sconce_engine::Checkpoint;
-use sconce_models::{Batch, Encoder, Sequence, Task, encoder, head};
+use sconce_models::{Backbone, Batch, Sequence, Task, backbone, head};
 use sconce_ops::case::{devices, half_formats, places};
 use sconce_ops::{DType, Ladder, Place, Policy, Rung, Tensor, Weights};
 use sconce_testkit::{Arrays, Suite, golden, json, materialize, worst};
@@ -47,8 +47,8 @@ impl Files {
         Weights::new(Arc::new(Checkpoint::open(self.0.path()).unwrap()), dtype, place.clone())
     }
 
-    fn encoder(&self, dtype: DType, place: &Place) -> Box<dyn Encoder> {
-        encoder(&self.config(), &self.weights(dtype, place)).unwrap()
+    fn backbone(&self, dtype: DType, place: &Place) -> Box<dyn Backbone> {
+        backbone(&self.config(), &self.weights(dtype, place)).unwrap()
     }
 }
 
@@ -62,7 +62,7 @@ fn sequences(arrays: &Arrays) -> Vec<Sequence> {
 }
 
 /// Hidden states of every layer, the embeddings first, and the last as a tensor.
-fn layers(model: &dyn Encoder, sequences: &[Sequence], place: &Place) -> (Vec<Vec<f32>>, Tensor, Batch) {
+fn layers(model: &dyn Backbone, sequences: &[Sequence], place: &Place) -> (Vec<Vec<f32>>, Tensor, Batch) {
     let batch = Batch::new(sequences, model.limits(), place).unwrap();
     let mut seen = Vec::new();
     let last = model.forward(&batch, &mut |_, x: &Tensor| seen.push(x.to_f32().unwrap())).unwrap();
@@ -113,7 +113,7 @@ fn every_encoder_weight_is_read() {
     for name in MODELS {
         let files = Files::of(name);
         let weights = files.weights(DType::F32, &Place::cpu());
-        encoder(&files.config(), &weights).unwrap();
+        backbone(&files.config(), &weights).unwrap();
         let left: Vec<_> = weights.unused().into_iter().filter(|n| !sconce_models::is_ignorable(n)).collect();
         assert!(left.is_empty(), "{name}: {left:?}");
     }
@@ -164,7 +164,7 @@ fn unsupported_settings_are_refused() {
         let files = Files::of(name);
         let mut config = files.config();
         config[field] = value;
-        encoder(&config, &files.weights(DType::F32, &Place::cpu())).err().map(|e| e.to_string()).unwrap_or_default()
+        backbone(&config, &files.weights(DType::F32, &Place::cpu())).err().map(|e| e.to_string()).unwrap_or_default()
     };
     let assert_refused = |name: &str, field: &str, value: Value| {
         let error = error(name, field, value);

@@ -4,7 +4,7 @@ use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
     Checkpoint, Classifier, DeviceChoice, Embedder, LoadOptions, Prompt, RankOptions, Reranker, TextOrPair,
 };
-use sconce_models::{Batch, Encoder, Sequence, Task, encoder, head};
+use sconce_models::{Backbone, Batch, Sequence, Task, backbone, head};
 use sconce_ops::case::{devices, places};
 use sconce_ops::{DType, Device, Ladder, Place, Policy, Tensor, Weights};
 use sconce_testkit::{Arrays, Suite, golden, json, materialize, worst};
@@ -39,7 +39,7 @@ fn ids(value: &Value) -> Vec<u32> {
 
 /// A model with the settings of its files.
 struct Model {
-    encoder: Box<dyn Encoder>,
+    encoder: Box<dyn Backbone>,
     config: Value,
     weights: Weights,
     place: Place,
@@ -49,7 +49,7 @@ impl Model {
     fn load(dir: &Path, place: &Place) -> Model {
         let config = json(&dir.join("config.json"));
         let weights = Weights::new(Arc::new(Checkpoint::open(dir).unwrap()), DType::F32, place.clone());
-        Model { encoder: encoder(&config, &weights).unwrap(), config, weights, place: place.clone() }
+        Model { encoder: backbone(&config, &weights).unwrap(), config, weights, place: place.clone() }
     }
 
     fn batch(&self, sequences: &[Vec<u32>]) -> Batch {

@@ -3,7 +3,7 @@
 //! once.
 
 use sconce_engine::Checkpoint;
-use sconce_models::{Batch, CONTEXT, Encoder, KvView, LmHead, Sequence, TokenChunk, encoder, lm_head};
+use sconce_models::{Backbone, Batch, CONTEXT, KvView, LmHead, Sequence, TokenChunk, backbone, lm_head};
 use sconce_ops::case::{devices, half_formats, places};
 use sconce_ops::{
     DType, Device, KvCache, KvCacheFormat, KvCacheShape, Ladder, Place, Policy, Quant, Rung, WeightFormat, Weights,
@@ -44,7 +44,7 @@ const fn all(name: &'static str) -> Part {
 }
 
 struct Model {
-    encoder: Box<dyn Encoder>,
+    encoder: Box<dyn Backbone>,
     head: LmHead,
     place: Place,
     dtype: DType,
@@ -93,7 +93,7 @@ impl Model {
         }
         let store = Checkpoint::open(dir).expect("weights");
         let weights = Weights::new(Arc::new(store), dtype, place.clone()).with_format(weight_format);
-        let encoder = encoder(&config, &weights).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
+        let encoder = backbone(&config, &weights).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
         let head = lm_head(&config, &weights).expect("a head");
         let vocabulary = encoder.limits().vocabulary;
         Model { encoder, head, place: place.clone(), dtype, vocabulary }
@@ -327,7 +327,7 @@ fn qwen_ends_at_the_trained_length() {
     config["seq_length"] = Value::Null;
     let dir = materialize("qwen");
     let weights = Weights::new(Arc::new(Checkpoint::open(dir.path()).expect("weights")), DType::F32, Place::cpu());
-    let why = encoder(&config, &weights).err().expect("a refusal").to_string();
+    let why = backbone(&config, &weights).err().expect("a refusal").to_string();
     assert!(why.contains("need seq_length"), "{why}");
 }
 

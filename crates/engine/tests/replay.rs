@@ -3,7 +3,7 @@
 
 use sconce_engine::Checkpoint;
 use sconce_models::{
-    Batch, CONTEXT, Encoder, EncoderKv, LmHead, Result, Seq2Seq, Sequence, TokenChunk, encoder, lm_head, seq2seq,
+    Backbone, Batch, CONTEXT, EncoderKv, LmHead, Result, Seq2Seq, Sequence, TokenChunk, backbone, lm_head, seq2seq,
 };
 use sconce_ops::case::{devices, places};
 use sconce_ops::replay::{self, BatchLayout, Fill, GraphCache, Pass};
@@ -24,7 +24,7 @@ const DECODERS: [&str; 9] =
 
 /// Rows of every token, and an embedding of each sequence.
 struct Texts<'a> {
-    encoder: &'a dyn Encoder,
+    encoder: &'a dyn Backbone,
     sequences: Vec<Sequence>,
     place: &'a Place,
 }
@@ -57,12 +57,12 @@ fn requested_rows(texts: &Texts<'_>, results: &[Tensor]) -> Vec<f32> {
     results.iter().zip(rows).flat_map(own).collect()
 }
 
-fn load(name: &str, dtype: DType, place: &Place) -> (Box<dyn Encoder>, Option<LmHead>) {
+fn load(name: &str, dtype: DType, place: &Place) -> (Box<dyn Backbone>, Option<LmHead>) {
     let dir = materialize(name);
     let mut config = json(&dir.path().join("config.json"));
     config[CONTEXT] = 600.into();
     let weights = Weights::new(Arc::new(Checkpoint::open(dir.path()).unwrap()), dtype, place.clone());
-    (encoder(&config, &weights).unwrap_or_else(|e| panic!("{name}: {e}")), lm_head(&config, &weights).ok())
+    (backbone(&config, &weights).unwrap_or_else(|e| panic!("{name}: {e}")), lm_head(&config, &weights).ok())
 }
 
 fn encoder_graphs_equal_direct_passes(kind: &str) {
@@ -112,7 +112,7 @@ fn encoder_graphs_equal_direct_passes(kind: &str) {
 }
 
 struct DecodePass<'a> {
-    model: (&'a dyn Encoder, &'a LmHead),
+    model: (&'a dyn Backbone, &'a LmHead),
     chunks: Vec<TokenChunk>,
     cache: &'a KvCache,
     place: &'a Place,

@@ -1,7 +1,7 @@
 //! Static models against their formula.
 
 use sconce_engine::Checkpoint;
-use sconce_models::{Batch, Sequence, encoder};
+use sconce_models::{Batch, Sequence, backbone};
 use sconce_ops::{DType, Place, Weights};
 use serde_json::json;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ fn static_model_hidden_state_is_the_weighted_row() {
     let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
     let hidden = |files: &tempfile::TempDir| {
         let w = weights(files);
-        let model = encoder(&config, &w).unwrap();
+        let model = backbone(&config, &w).unwrap();
         assert_eq!((model.hidden_size(), model.limits().vocabulary, w.unused().len()), (3, 4, 0));
         let sequences = [vec![3, 1], vec![0]].map(|ids| Sequence { ids, ..Sequence::default() });
         let batch = Batch::new(&sequences, model.limits(), &Place::cpu()).unwrap();
@@ -42,7 +42,7 @@ fn static_model_hidden_state_is_the_weighted_row() {
     let weighted = write_model(f32s, &[("embeddings", &[4, 3], bytes(&rows)), ("weights", &[4], bytes(&factors))]);
     assert_eq!(hidden(&weighted), [-3.5, -4.5, -5.5, -5.0, -3.0, -1.0, -2.75, -2.25, -1.75]);
 
-    let refused = |files: &tempfile::TempDir| encoder(&config, &weights(files)).err().unwrap().to_string();
+    let refused = |files: &tempfile::TempDir| backbone(&config, &weights(files)).err().unwrap().to_string();
     let mapped = |last: i64| {
         let mapping = [0i64, 3, 1, last].iter().flat_map(|row| row.to_le_bytes()).collect();
         write_model(f32s, &[("embeddings", &[4, 3], bytes(&rows)), ("mapping", &[4], mapping)])

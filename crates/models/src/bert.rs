@@ -4,7 +4,7 @@
 use crate::block::{BERT, Embeddings, PostNorm, Shape, Stack};
 use crate::config::{activation, defaults, head_size, parse, refuse};
 use crate::head::{out, root, vocabulary};
-use crate::{Encoder, Head, Limits, Result, Task};
+use crate::{Backbone, Head, Limits, Result, Task};
 use sconce_ops::{Activation, LayerNorm, Linear, Weights};
 use serde_json::Value;
 
@@ -62,7 +62,7 @@ impl Config {
     }
 }
 
-pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     let c: Config = parse(config)?;
     c.check()?;
     Ok(Box::new(c.stack(&root(w, "bert", WORD_EMBEDDINGS)?, c.limits(), c.hidden_size)?))

@@ -3,7 +3,7 @@
 //! (BERT's; other families only name the tensors differently).
 
 use crate::mlp::Mlp;
-use crate::{Batch, Encoder, LayerHook, Limits, Result};
+use crate::{Backbone, Batch, LayerHook, Limits, Result};
 use sconce_ops::{
     Activation, Attention, Bias, LayerNorm, Linear, Mask, RmsNorm, Rotary, Tensor, Weights, at, attention, embed_normed,
 };
@@ -119,7 +119,7 @@ impl SelfAttention {
             }
             (qk.narrow(1, 0, heads)?, qk.narrow(1, heads, heads)?, qkv.narrow(1, 2 * heads, heads)?)
         }; // [tokens, heads, size]
-        let params = Attention { sees: self.mask, bias: self.bias.clone(), ..b.attention(self.scale) };
+        let params = Attention { mask: self.mask, bias: self.bias.clone(), ..b.attention(self.scale) };
         Ok(attention(&q, &k, &v, &params)?.reshape(&[tokens, heads * size])?)
     }
 }
@@ -257,7 +257,7 @@ impl<L> Stack<L> {
     }
 }
 
-impl<L: Layer> Encoder for Stack<L> {
+impl<L: Layer> Backbone for Stack<L> {
     fn forward(&self, batch: &Batch, hook: LayerHook<'_>) -> Result<Tensor> {
         let mut x = self.embeddings.forward(batch)?;
         if let Some(project) = &self.project {

@@ -130,7 +130,7 @@ impl Text {
 
 impl TextTower for Text {
     fn forward(&self, b: &Batch, hook: LayerHook<'_>) -> Result<Tensor> {
-        let params = Attention { sees: Mask::Causal, ..b.attention(self.heads.scale()) };
+        let params = Attention { mask: Mask::Causal, ..b.attention(self.heads.scale()) };
         let x = self.transformer.forward(self.embeddings.forward(b)?, &params, hook)?;
         let x = self.norm.forward(&x)?;
         hook(self.transformer.len(), &x);

@@ -7,7 +7,7 @@ use crate::block::{BERT, Layer, PostNorm, SelfAttention, Shape, run_layers};
 use crate::config::{activation, default_true, default_usize, head_size, parse, refuse, ten_to_minus};
 use crate::deberta_v2::Convolution;
 use crate::head::{out, root, vocabulary};
-use crate::{Batch, Encoder, Error, Head, LayerHook, Limits, Result, Task};
+use crate::{Backbone, Batch, Error, Head, LayerHook, Limits, Result, Task};
 use sconce_ops::{Bias, Disentangled, LayerNorm, Linear, Tensor, Weights, embed};
 use serde::Deserialize;
 use serde_json::Value;
@@ -111,7 +111,7 @@ impl Config {
     }
 }
 
-pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     let c: Config = parse(config)?;
     refuse(c.talking_head, || "talking_head is not supported".into())?;
     let (w, shape) = (root(w, "deberta", WORD_EMBEDDINGS)?, c.shape()?);
@@ -167,7 +167,7 @@ pub(crate) struct Deberta {
     pub(crate) limits: Limits,
 }
 
-impl Encoder for Deberta {
+impl Backbone for Deberta {
     fn forward(&self, batch: &Batch, hook: LayerHook<'_>) -> Result<Tensor> {
         run_layers(self.embeddings.forward(batch)?, &self.layers, hook, |i, layer, x| {
             let y = layer.forward(x, batch)?;

@@ -7,7 +7,7 @@ use crate::block::{BERT, Names, PostNorm};
 use crate::config::{activation, parse, refuse};
 use crate::deberta::{Config, Deberta, Embeddings, Relative};
 use crate::head::root;
-use crate::{Batch, Encoder, Error, Result};
+use crate::{Backbone, Batch, Error, Result};
 use sconce_ops::{Bias, LayerNorm, Linear, Tensor, Weights, unfold};
 use serde::Deserialize;
 use serde_json::Value;
@@ -28,7 +28,7 @@ struct V2Config {
 
 pub(crate) use crate::deberta::head;
 
-pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     let (c, v2): (Config, V2Config) = (parse(config)?, parse(config)?);
     let shape = c.shape()?;
     refuse(v2.attention_head_size.is_some_and(|size| size != shape.size), || {

@@ -3,7 +3,7 @@
 
 use crate::block::{Layer, Norm, run_layers, skip_last};
 use crate::mlp::Mlp;
-use crate::{Batch, Encoder, Error, LayerHook, Limits, Result};
+use crate::{Backbone, Batch, Error, LayerHook, Limits, Result};
 use sconce_ops::{Attention, Bias, Keys, KvCacheShape, Linear, Mask, Projected, Rotary, Tensor, Weights, attention};
 
 /// The heads of an attention layer.
@@ -140,7 +140,7 @@ impl GroupedQueryAttention {
         let mask = self.window.map_or(Mask::Causal, Mask::CausalWindow);
         let bias = self.bias.clone();
         let params =
-            Attention { queries: b.segments.clone(), keys, scale: self.scale, cap: self.cap, sees: mask, bias };
+            Attention { queries: b.segments.clone(), keys, scale: self.scale, cap: self.cap, mask: mask, bias };
         Ok(attention(&q, &k, &v, &params)?.reshape(&[tokens, count * size])?)
     }
 }
@@ -194,7 +194,7 @@ pub(crate) fn embed_tokens(w: &Weights, vocabulary: usize, hidden: usize) -> Res
     Ok(Linear::load(&w.of_head(), hidden, vocabulary, false)?)
 }
 
-impl<L: Layer> Encoder for Decoder<L> {
+impl<L: Layer> Backbone for Decoder<L> {
     fn forward(&self, b: &Batch, hook: LayerHook<'_>) -> Result<Tensor> {
         let positions = self.positions.as_ref().map(|table| (table, &b.positions));
         let x = self.embed_tokens.embed(&b.ids, self.scale, positions)?;

@@ -5,7 +5,7 @@ use crate::bert::WORD_EMBEDDINGS;
 use crate::block::{Embeddings, Names, PostNorm, Shape, Stack};
 use crate::config::{activation, defaults, head_size, parse};
 use crate::head::{out, root, vocabulary};
-use crate::{Encoder, Head, Limits, Result, Task};
+use crate::{Backbone, Head, Limits, Result, Task};
 use sconce_ops::{Activation, LayerNorm, Linear, Weights};
 use serde_json::Value;
 
@@ -33,7 +33,7 @@ const NAMES: Names = Names {
     norm: "output_layer_norm",
 };
 
-pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     let c: Config = parse(config)?;
     let shape = Shape {
         hidden: c.dim,

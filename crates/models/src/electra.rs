@@ -5,7 +5,7 @@ use crate::bert::{Config, WORD_EMBEDDINGS};
 use crate::block::Stack;
 use crate::config::{defaults, parse};
 use crate::head::{out, root, vocabulary};
-use crate::{Encoder, Head, Result, Task};
+use crate::{Backbone, Head, Result, Task};
 use sconce_ops::{Activation, LayerNorm, Linear, Weights};
 use serde_json::Value;
 
@@ -31,7 +31,7 @@ fn read(config: &Value) -> Result<(Config, usize)> {
     Ok((c, parse::<EmbeddingConfig>(config)?.embedding_size))
 }
 
-pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     let (c, width) = read(config)?;
     c.check()?;
     let w = root(w, "electra", WORD_EMBEDDINGS)?;

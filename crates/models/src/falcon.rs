@@ -8,7 +8,7 @@ use crate::decoder::{Block, Decoder, GroupedQueryAttention, Heads, Layout, embed
 use crate::head::{self, last_token, root};
 use crate::mlp::Mlp;
 use crate::rope::{Rope, Scaling};
-use crate::{Encoder, Head, Limits, LmHead, Result, Task};
+use crate::{Backbone, Head, Limits, LmHead, Result, Task};
 use sconce_ops::{Bias, Linear, Rotary, Weights};
 use serde::Deserialize;
 use serde_json::Value;
@@ -58,7 +58,7 @@ impl Config {
 
 const WORD_EMBEDDINGS: &str = "word_embeddings.weight";
 
-pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     let c: Config = parse(config)?;
     let (heads, n) = (c.heads()?, c.hidden_size);
     let w = root(w, "transformer", WORD_EMBEDDINGS)?;

@@ -9,7 +9,7 @@ use crate::decoder::{Decoder, GroupedQueryAttention, Heads, embed_tokens};
 use crate::head::{self, last_token, root};
 use crate::mlp::Mlp;
 use crate::rope::{Rope, Scaling};
-use crate::{Batch, Encoder, Head, Limits, LmHead, Result, Task};
+use crate::{Backbone, Batch, Head, Limits, LmHead, Result, Task};
 use sconce_ops::{Linear, RmsNorm, Rotary, Tensor, Weights};
 use serde::Deserialize;
 use serde_json::Value;
@@ -126,7 +126,7 @@ fn text_root(w: &Weights) -> Result<Weights> {
 
 const EMBED_TOKENS: &str = "embed_tokens.weight";
 
-pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     let config = &text_config(config);
     let c: Config = parse(config)?;
     let (heads, n) = (c.heads()?, c.hidden_size);

@@ -6,7 +6,7 @@ use crate::config::{activation, context, defaults, head_size, parse, refuse};
 use crate::decoder::{Block, Decoder, GroupedQueryAttention, Heads, Layout, embed_tokens};
 use crate::head::{self, last_token, root};
 use crate::mlp::Mlp;
-use crate::{Encoder, Head, Limits, LmHead, Result, Task};
+use crate::{Backbone, Head, Limits, LmHead, Result, Task};
 use sconce_ops::{Linear, Weights};
 use serde_json::Value;
 
@@ -38,7 +38,7 @@ impl Config {
 
 const TOKEN_EMBEDDINGS: &str = "wte.weight";
 
-pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     let c: Config = parse(config)?;
     refuse(c.add_cross_attention, || "cross-attention is not supported here".into())?;
     let n = c.n_embd;

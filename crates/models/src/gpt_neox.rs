@@ -8,7 +8,7 @@ use crate::decoder::{Block, Decoder, GroupedQueryAttention, Heads, Layout, embed
 use crate::head::{last_token, root, vocabulary};
 use crate::mlp::Mlp;
 use crate::rope::{Rope, Scaling, rotary_dims};
-use crate::{Encoder, Head, Limits, LmHead, Result, Task};
+use crate::{Backbone, Head, Limits, LmHead, Result, Task};
 use sconce_ops::{Linear, Rotary, Weights};
 use serde_json::Value;
 
@@ -56,7 +56,7 @@ impl Config {
 
 const EMBED_IN: &str = "embed_in.weight";
 
-pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     let c: Config = parse(config)?;
     let heads = c.heads()?;
     let w = root(w, "gpt_neox", EMBED_IN)?;

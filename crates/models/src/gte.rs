@@ -6,7 +6,7 @@ use crate::block::{Embeddings, PostNorm, SelfAttention, Shape, Stack};
 use crate::config::{RopeConfig, activation, defaults, head_size, parse, refuse, table_rows};
 use crate::head::{out, root, vocabulary};
 use crate::mlp::Mlp;
-use crate::{Encoder, Error, Head, Limits, Result, Task};
+use crate::{Backbone, Error, Head, Limits, Result, Task};
 use sconce_ops::{Activation, Gate, LayerNorm, Linear, Rotary, Weights};
 use serde_json::Value;
 
@@ -76,7 +76,7 @@ impl Config {
     }
 }
 
-pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     let c: Config = parse(config)?;
     c.check()?;
     let size = head_size(c.hidden_size, c.num_attention_heads)?;

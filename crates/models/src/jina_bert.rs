@@ -8,7 +8,7 @@ use crate::block::{Embeddings, Layer, Shape, Stack, alibi_slopes};
 use crate::config::{parse, refuse};
 use crate::head::root;
 use crate::mlp::Mlp;
-use crate::{Batch, Encoder, Error, Result};
+use crate::{Backbone, Batch, Error, Result};
 use sconce_ops::{Activation, Attention, Bias, Gate, LayerNorm, Linear, Tensor, Weights, attention};
 use serde::Deserialize;
 use serde_json::Value;
@@ -22,7 +22,7 @@ struct JinaConfig {
     is_decoder: bool,
 }
 
-pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     let c: Config = parse(config)?;
     let jina: JinaConfig = parse(config)?;
     refuse(jina.position_embedding_type != "alibi", || {

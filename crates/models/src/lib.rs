@@ -41,7 +41,7 @@ pub use batch::{Batch, KvView, Limits, Positions, Sequence, TokenChunk};
 pub use config::CONTEXT;
 pub use dual::{Dual, Image, Images, Kind as DualKind, TextTower, VisionTower, dual};
 pub use head::{Head, LmHead, Task};
-pub use registry::{binary_head, encoder, head, is_ignorable, lm_head, overflows_f16, seq2seq};
+pub use registry::{backbone, binary_head, head, is_ignorable, lm_head, overflows_f16, seq2seq};
 pub use seq2seq::{EncoderKv, Seq2Seq};
 
 use sconce_ops::{KvCacheShape, Tensor};
@@ -68,7 +68,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub type LayerHook<'a> = &'a mut dyn FnMut(usize, &Tensor);
 
 /// A model that maps each token to a hidden state.
-pub trait Encoder: Send {
+pub trait Backbone: Send {
     /// Hidden states of the last layer, `[tokens, hidden]`, after the final norm if the model has
     /// one.
     fn forward(&self, batch: &Batch, hook: LayerHook<'_>) -> Result<Tensor>;

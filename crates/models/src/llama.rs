@@ -10,7 +10,7 @@ use crate::decoder::{Block, Decoder, GroupedQueryAttention, Heads, Layout, embed
 use crate::head::{self, last_token, root};
 use crate::mlp::{Mlp, SharedExpert};
 use crate::rope::{Rope, Scaling, rotary_dims};
-use crate::{Encoder, Head, Limits, LmHead, Result, Task};
+use crate::{Backbone, Head, Limits, LmHead, Result, Task};
 use sconce_ops::{Activation, ExpertParts, Experts, Linear, Pooling, Rotary, Weights};
 use serde::Deserialize;
 use serde_json::Value;
@@ -144,7 +144,7 @@ impl Config {
     }
 }
 
-pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     let c: Config = parse(config)?;
     c.check_window()?;
     let heads = c.heads()?;

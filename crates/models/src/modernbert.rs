@@ -6,7 +6,7 @@ use crate::block::{Embeddings, Norm, PreNorm, SelfAttention, Stack};
 use crate::config::{RopeConfig, activation, defaults, head_size, parse, refuse, table_rows};
 use crate::head::{out, root, vocabulary};
 use crate::mlp::Mlp;
-use crate::{Encoder, Error, Head, Limits, Result, Task};
+use crate::{Backbone, Error, Head, Limits, Result, Task};
 use sconce_ops::{LayerNorm, Linear, Mask, Pooling, Rotary, Weights};
 use serde::Deserialize;
 use serde_json::Value;
@@ -77,7 +77,7 @@ impl Config {
     }
 }
 
-pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     let c: Config = parse(config)?;
     let size = head_size(c.hidden_size, c.num_attention_heads)?;
     refuse(size % 2 != 0, || format!("RoPE needs heads of an even size, not {size}"))?;

@@ -6,7 +6,7 @@ use crate::block::{Embeddings, Names, PostNorm, Stack};
 use crate::config::{defaults, parse, refuse};
 use crate::head::root;
 use crate::roberta::fairseq;
-use crate::{Encoder, Head, Limits, Positions, Result, Task, bert};
+use crate::{Backbone, Head, Limits, Positions, Result, Task, bert};
 use sconce_ops::{Bias, Weights};
 use serde_json::Value;
 
@@ -41,7 +41,7 @@ fn read(config: &Value) -> Result<bert::Config> {
     Ok(c)
 }
 
-pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     let c = read(config)?;
     c.check()?;
     let shape = c.shape()?;

@@ -6,7 +6,7 @@ use crate::block::{Embeddings, PostNorm, SelfAttention, Stack};
 use crate::config::{RopeConfig, defaults, head_size, parse, refuse, table_rows};
 use crate::head::{out, root, vocabulary};
 use crate::mlp::Mlp;
-use crate::{Encoder, Error, Head, Limits, Result, Task};
+use crate::{Backbone, Error, Head, Limits, Result, Task};
 use sconce_ops::{Activation, DType, ExpertParts, ExpertShape, Experts, Gate, LayerNorm, Linear, Rotary, Weights};
 use serde::Deserialize;
 use serde_json::Value;
@@ -165,7 +165,7 @@ impl Config {
     }
 }
 
-pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     let c = read(config)?;
     c.check()?;
     let dims = c.rotary_dims()?;

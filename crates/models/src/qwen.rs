@@ -7,7 +7,7 @@ use crate::decoder::{Block, Decoder, GroupedQueryAttention, Heads, Layout, embed
 use crate::head::{self, last_token, root};
 use crate::mlp::Mlp;
 use crate::rope::{Rope, rotary_dims};
-use crate::{Encoder, Head, Limits, LmHead, Result, Task};
+use crate::{Backbone, Head, Limits, LmHead, Result, Task};
 use sconce_ops::{Activation, Linear, Rotary, Weights};
 use serde::Deserialize;
 use serde_json::Value;
@@ -74,7 +74,7 @@ impl Config {
 
 const TOKEN_EMBEDDINGS: &str = "wte.weight";
 
-pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     let c: Config = parse(config)?;
     refuse(c.visual.is_some(), || "Qwen-VL (`visual`) is not supported; Qwen is, for texts".into())?;
     let (heads, n) = (c.heads()?, c.hidden_size);

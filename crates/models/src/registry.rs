@@ -1,6 +1,6 @@
 //! Maps `model_type` in `config.json` to the file that implements the architecture.
 
-use crate::{Encoder, Error, Head, LmHead, Result, Seq2Seq, Task};
+use crate::{Backbone, Error, Head, LmHead, Result, Seq2Seq, Task};
 use crate::{
     bert, deberta, deberta_v2, distilbert, electra, falcon, gemma, gpt_neox, gpt2, gte, jina_bert, llama, modernbert,
     mpnet, nomic_bert, qwen, roberta, stablelm, static_model, t5, t5_decoder,
@@ -12,54 +12,54 @@ use serde_json::Value;
 struct Architecture {
     /// The `model_type`s that the file implements.
     types: &'static [&'static str],
-    encoder: fn(&Value, &Weights) -> Result<Box<dyn Encoder>>,
-    /// Builds a task head. Called after `encoder`, with the same configuration.
+    backbone: fn(&Value, &Weights) -> Result<Box<dyn Backbone>>,
+    /// Builds a task head. Called after `backbone`, with the same configuration.
     head: fn(Task, &Value, &Weights) -> Result<Head>,
     /// Builds the LM head; `None` if the architecture is not a language model.
     lm_head: Option<fn(&Value, &Weights) -> Result<LmHead>>,
 }
 
 const ARCHITECTURES: &[Architecture] = &[
-    Architecture { types: &["bert"], encoder: bert::encoder, head: bert::head, lm_head: None },
-    Architecture { types: &["distilbert"], encoder: distilbert::encoder, head: distilbert::head, lm_head: None },
-    Architecture { types: &["electra"], encoder: electra::encoder, head: electra::head, lm_head: None },
-    Architecture { types: &["new", "gte"], encoder: gte::encoder, head: gte::head, lm_head: None },
-    Architecture { types: &["jina_bert"], encoder: jina_bert::encoder, head: bert::head, lm_head: None },
-    Architecture { types: &["modernbert"], encoder: modernbert::encoder, head: modernbert::head, lm_head: None },
-    Architecture { types: &["mpnet"], encoder: mpnet::encoder, head: mpnet::head, lm_head: None },
-    Architecture { types: &["nomic_bert"], encoder: nomic_bert::encoder, head: nomic_bert::head, lm_head: None },
+    Architecture { types: &["bert"], backbone: bert::backbone, head: bert::head, lm_head: None },
+    Architecture { types: &["distilbert"], backbone: distilbert::backbone, head: distilbert::head, lm_head: None },
+    Architecture { types: &["electra"], backbone: electra::backbone, head: electra::head, lm_head: None },
+    Architecture { types: &["new", "gte"], backbone: gte::backbone, head: gte::head, lm_head: None },
+    Architecture { types: &["jina_bert"], backbone: jina_bert::backbone, head: bert::head, lm_head: None },
+    Architecture { types: &["modernbert"], backbone: modernbert::backbone, head: modernbert::head, lm_head: None },
+    Architecture { types: &["mpnet"], backbone: mpnet::backbone, head: mpnet::head, lm_head: None },
+    Architecture { types: &["nomic_bert"], backbone: nomic_bert::backbone, head: nomic_bert::head, lm_head: None },
     Architecture {
         types: &["roberta", "xlm-roberta", "camembert"],
-        encoder: roberta::encoder,
+        backbone: roberta::backbone,
         head: roberta::head,
         lm_head: None,
     },
-    Architecture { types: &["t5", "mt5", "umt5"], encoder: t5::encoder, head: t5::head, lm_head: None },
-    Architecture { types: &["deberta"], encoder: deberta::encoder, head: deberta::head, lm_head: None },
-    Architecture { types: &["deberta-v2"], encoder: deberta_v2::encoder, head: deberta_v2::head, lm_head: None },
-    Architecture { types: LLAMA, encoder: llama::encoder, head: llama::head, lm_head: Some(llama::lm_head) },
+    Architecture { types: &["t5", "mt5", "umt5"], backbone: t5::backbone, head: t5::head, lm_head: None },
+    Architecture { types: &["deberta"], backbone: deberta::backbone, head: deberta::head, lm_head: None },
+    Architecture { types: &["deberta-v2"], backbone: deberta_v2::backbone, head: deberta_v2::head, lm_head: None },
+    Architecture { types: LLAMA, backbone: llama::backbone, head: llama::head, lm_head: Some(llama::lm_head) },
     Architecture {
         types: &["falcon", "RefinedWeb", "RefinedWebModel"],
-        encoder: falcon::encoder,
+        backbone: falcon::backbone,
         head: falcon::head,
         lm_head: Some(falcon::lm_head),
     },
-    Architecture { types: GEMMA, encoder: gemma::encoder, head: gemma::head, lm_head: Some(gemma::lm_head) },
-    Architecture { types: &["gpt2"], encoder: gpt2::encoder, head: gpt2::head, lm_head: Some(gpt2::lm_head) },
+    Architecture { types: GEMMA, backbone: gemma::backbone, head: gemma::head, lm_head: Some(gemma::lm_head) },
+    Architecture { types: &["gpt2"], backbone: gpt2::backbone, head: gpt2::head, lm_head: Some(gpt2::lm_head) },
     Architecture {
         types: &["gpt_neox"],
-        encoder: gpt_neox::encoder,
+        backbone: gpt_neox::backbone,
         head: gpt_neox::head,
         lm_head: Some(gpt_neox::lm_head),
     },
-    Architecture { types: &["qwen"], encoder: qwen::encoder, head: qwen::head, lm_head: Some(qwen::lm_head) },
+    Architecture { types: &["qwen"], backbone: qwen::backbone, head: qwen::head, lm_head: Some(qwen::lm_head) },
     Architecture {
         types: &["phi", "stablelm", "stablelm_epoch"],
-        encoder: stablelm::encoder,
+        backbone: stablelm::backbone,
         head: stablelm::head,
         lm_head: Some(stablelm::lm_head),
     },
-    Architecture { types: &["model2vec"], encoder: static_model::encoder, head: static_model::head, lm_head: None },
+    Architecture { types: &["model2vec"], backbone: static_model::backbone, head: static_model::head, lm_head: None },
 ];
 
 /// The model types with Llama's block, and the generations of Gemma.
@@ -70,13 +70,13 @@ const GEMMA: &[&str] = &["gemma", "gemma2", "gemma3", "gemma3_text"];
 const SEQ2SEQ: &[(&[&str], LoadSeq2Seq)] = &[(&["t5", "mt5", "umt5"], t5_decoder::seq2seq)];
 type LoadSeq2Seq = fn(&Value, &Weights) -> Result<Box<dyn Seq2Seq>>;
 
-/// Builds the encoder that `config` describes. `config.json` selects the architecture, never the
+/// Builds the model that `config` describes. `config.json` selects the architecture, never the
 /// model's name.
-pub fn encoder(config: &Value, weights: &Weights) -> Result<Box<dyn Encoder>> {
-    (architecture(config)?.encoder)(config, weights)
+pub fn backbone(config: &Value, weights: &Weights) -> Result<Box<dyn Backbone>> {
+    (architecture(config)?.backbone)(config, weights)
 }
 
-/// Builds the head for `task` from the files of the encoder.
+/// Builds the head for `task` from the files of the model.
 pub fn head(task: Task, config: &Value, weights: &Weights) -> Result<Head> {
     (architecture(config)?.head)(task, config, &weights.of_head())
 }

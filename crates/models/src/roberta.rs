@@ -4,7 +4,7 @@
 use crate::bert::{Config, WORD_EMBEDDINGS};
 use crate::config::{defaults, parse, refuse};
 use crate::head::{out, root, vocabulary};
-use crate::{Encoder, Head, Limits, Positions, Result, Task};
+use crate::{Backbone, Head, Limits, Positions, Result, Task};
 use sconce_ops::{Activation, LayerNorm, Linear, Weights};
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ fn read(config: &Value) -> Result<Config> {
     Ok(c)
 }
 
-pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     let c = read(config)?;
     c.check()?;
     let Padding { pad_token_id: padding } = parse(config)?;

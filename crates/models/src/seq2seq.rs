@@ -1,6 +1,6 @@
 //! Sequence-to-sequence models.
 
-use crate::{Batch, Encoder, Error, LayerHook, Limits, LmHead, Result};
+use crate::{Backbone, Batch, Error, LayerHook, Limits, LmHead, Result};
 use sconce_ops::replay::BatchLayout;
 use sconce_ops::{Keys, KvCache, KvCacheShape, Pages, Place, Tensor};
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use std::sync::Arc;
 /// A sequence-to-sequence model: an encoder, and a decoder with cross-attention over the encoder's
 /// hidden states.
 ///
-/// To encode, run [`Seq2Seq::encoder`], then [`Seq2Seq::remember`], which writes the keys and
+/// To encode, run [`Seq2Seq::backbone`], then [`Seq2Seq::remember`], which writes the keys and
 /// values of cross-attention into the KV cache, at the rows of [`EncoderKv::rows`]. To decode, run
 /// [`Seq2Seq::forward`], as with a language model, and then [`Seq2Seq::head`].
 pub trait Seq2Seq: Send {
     /// The encoder.
-    fn encoder(&self) -> &dyn Encoder;
+    fn backbone(&self) -> &dyn Backbone;
     /// Computes the cross-attention keys and values of the encoder's `states` `[tokens, hidden]`
     /// and writes them to `rows` `[tokens]` of the KV cache.
     fn remember(&self, states: &Tensor, cache: &KvCache, rows: &Tensor) -> Result<()>;

@@ -9,7 +9,7 @@ use crate::decoder::{Block, Decoder, GroupedQueryAttention, Heads, Layout, embed
 use crate::head::{self, last_token, root};
 use crate::mlp::Mlp;
 use crate::rope::{Rope, Scaling, rotary_dims};
-use crate::{Encoder, Error, Head, Limits, LmHead, Result, Task};
+use crate::{Backbone, Error, Head, Limits, LmHead, Result, Task};
 use sconce_ops::{LayerNorm, Linear, Rotary, Weights};
 use serde::Deserialize;
 use serde_json::Value;
@@ -53,7 +53,7 @@ impl Config {
 
 const EMBED_TOKENS: &str = "embed_tokens.weight";
 
-pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     let c: Config = parse(config)?;
     let (count, n) = (c.num_attention_heads, c.hidden_size);
     let heads = Heads::checked(count, c.num_key_value_heads.unwrap_or(count), head_size(n, count)?)?;

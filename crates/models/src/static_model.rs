@@ -2,11 +2,11 @@
 //! its row of a table and does not depend on its context.
 
 use crate::head::no_head;
-use crate::{Batch, Encoder, Error, Head, LayerHook, Limits, Result, Task};
+use crate::{Backbone, Batch, Error, Head, LayerHook, Limits, Result, Task};
 use sconce_ops::{Tensor, Weights, embed};
 use serde_json::Value;
 
-pub(crate) fn encoder(_: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(_: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     Ok(Box::new(Static::load(w)?))
 }
 
@@ -72,7 +72,7 @@ impl Static {
     }
 }
 
-impl Encoder for Static {
+impl Backbone for Static {
     fn forward(&self, batch: &Batch, hook: LayerHook<'_>) -> Result<Tensor> {
         let x = embed(&[(&self.rows, &batch.ids)])?;
         hook(0, &x);

@@ -7,7 +7,7 @@ use crate::config::{activation, defaults, parse, refuse};
 use crate::decoder;
 use crate::head::{no_head, out, root};
 use crate::mlp::Mlp;
-use crate::{Batch, Encoder, Error, Head, LayerHook, Limits, Result, Task};
+use crate::{Backbone, Batch, Error, Head, LayerHook, Limits, Result, Task};
 use sconce_ops::{Activation, Bias, Linear, Pooling, RmsNorm, Tensor, Weights};
 use serde_json::Value;
 
@@ -112,7 +112,7 @@ impl Config {
     }
 }
 
-pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     Ok(Box::new(T5::load(config, w)?))
 }
 
@@ -168,7 +168,7 @@ impl T5 {
     }
 }
 
-impl Encoder for T5 {
+impl Backbone for T5 {
     fn forward(&self, batch: &Batch, hook: LayerHook<'_>) -> Result<Tensor> {
         let x = self.embed_tokens.embed(&batch.ids, 1.0, None)?;
         let last = self.layers.len();

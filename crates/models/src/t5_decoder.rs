@@ -11,7 +11,7 @@ use crate::config::{parse, refuse};
 use crate::decoder::{GroupedQueryAttention, Heads};
 use crate::mlp::Mlp;
 use crate::t5::{Config, Sizes, T5, model_root};
-use crate::{Batch, Encoder, EncoderKv, LayerHook, Limits, LmHead, Result, Seq2Seq};
+use crate::{Backbone, Batch, EncoderKv, LayerHook, Limits, LmHead, Result, Seq2Seq};
 use sconce_ops::{Attention, Bias, Keys, KvCache, KvCacheShape, Linear, Mask, RmsNorm, Tensor, Weights, attention};
 use serde_json::Value;
 
@@ -53,7 +53,7 @@ pub(crate) fn seq2seq(config: &Value, w: &Weights) -> Result<Box<dyn Seq2Seq>> {
 }
 
 impl Seq2Seq for T5Model {
-    fn encoder(&self) -> &dyn Encoder {
+    fn backbone(&self) -> &dyn Backbone {
         &self.encoder
     }
 
@@ -156,7 +156,7 @@ impl CrossAttention {
             keys: Keys::Paged(encoder_kv.pages.clone()),
             scale: 1.0,
             cap: None,
-            sees: Mask::All,
+            mask: Mask::All,
             bias: Bias::None,
         };
         let attended = attention(&q, k, v, &params)?.reshape(&[tokens, count * size])?;

@@ -16,7 +16,7 @@ struct Shape {
     heads: usize,
     kv_heads: usize,
     size: usize,
-    sees: Mask,
+    mask: Mask,
     /// Whether keys are in pages of a KV cache instead of contiguous.
     is_paged: bool,
 }
@@ -35,7 +35,7 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
 }
 
 fn check_rows(shape: &Shape, dtype: DType, place: &Place) {
-    let Shape { heads, kv_heads, size, sees, .. } = *shape;
+    let Shape { heads, kv_heads, size, mask, .. } = *shape;
     let queries = Segments::new(&shape.lengths).unwrap();
     let pages: usize = shape.lengths.iter().map(|n| n.div_ceil(PAGE)).sum();
     // Pages in reverse order.
@@ -52,7 +52,7 @@ fn check_rows(shape: &Shape, dtype: DType, place: &Place) {
     let (v, vs) = numbers(3, &[rows, kv_heads, size], dtype, place);
     let keys = if shape.is_paged { Keys::Paged(paged.clone()) } else { queries.clone().into() };
     let scale = 1.0 / (size as f32).sqrt();
-    let options = Attention { queries: queries.clone(), keys, scale, cap: None, sees, bias: Bias::None };
+    let options = Attention { queries: queries.clone(), keys, scale, cap: None, mask, bias: Bias::None };
     let y = attention(&q, k, v, &options).unwrap().to_f32().unwrap();
 
     for (i, range) in queries.observe().iter().enumerate().step_by(shape.lengths.len().div_ceil(5)) {
@@ -60,7 +60,7 @@ fn check_rows(shape: &Shape, dtype: DType, place: &Place) {
             for head in [0, heads / 2, heads - 1] {
                 let at = ((range.start + place) * heads + head) * size;
                 let of = |j: usize| (row(i, j) * kv_heads + head / (heads / kv_heads)) * size;
-                let visible = if sees == Mask::Causal { place + 1 } else { range.len() };
+                let visible = if mask == Mask::Causal { place + 1 } else { range.len() };
                 let score = |j: usize| dot(&qs[at..][..size], &ks[of(j)..][..size]) * f64::from(scale);
                 let scores: Vec<f64> = (0..visible).map(score).collect();
                 let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -81,12 +81,12 @@ fn check_rows(shape: &Shape, dtype: DType, place: &Place) {
 }
 
 fn attention_over_many_rows_equals_f64(kind: &str) {
-    let shape = |lengths: &[usize], heads, kv_heads, size, sees, is_paged| Shape {
+    let shape = |lengths: &[usize], heads, kv_heads, size, mask, is_paged| Shape {
         lengths: lengths.to_vec(),
         heads,
         kv_heads,
         size,
-        sees,
+        mask,
         is_paged,
     };
     let shapes = [

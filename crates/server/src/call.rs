@@ -9,8 +9,8 @@
 use crate::answer::{Answer, Compute};
 use crate::app::App;
 use crate::error::{Fault, FaultKind};
+use crate::http_context::HttpContext;
 use crate::model_manager::Lease;
-use crate::request_context::HttpContext;
 use crate::served_model::ServedModel;
 use sconce_engine::RequestContext;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -2,7 +2,7 @@
 
 use crate::app::App;
 use crate::error::{Fault, FaultKind};
-use crate::request_context::HttpContext;
+use crate::http_context::HttpContext;
 use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequest, Request};
 use axum::http::header::CONTENT_TYPE;

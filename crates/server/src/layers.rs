@@ -3,7 +3,7 @@
 
 use crate::app::App;
 use crate::error::{Dialect, Fault, FaultKind};
-use crate::request_context::HttpContext;
+use crate::http_context::HttpContext;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{AUTHORIZATION, HOST};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};

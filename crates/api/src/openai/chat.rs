@@ -35,7 +35,7 @@ pub struct ChatRequest {
     pub frequency_penalty: Option<f32>,
     /// Added to the logits of tokens, by token id.
     pub logit_bias: Option<BTreeMap<String, f32>>,
-    /// The same seed gives the same answer.
+    /// Seed of the random numbers for sampling.
     pub seed: Option<i64>,
     /// Number of answers.
     pub n: Option<u32>,
@@ -128,7 +128,7 @@ pub struct ChatCompletion {
     pub choices: Vec<ChatChoice>,
     /// Token usage.
     pub usage: Usage,
-    /// Version, device and format. The same seed gives the same answer while this stays the same.
+    /// Version, device and format. When it changes, the same seed may give another answer.
     pub system_fingerprint: String,
 }
 

@@ -30,7 +30,7 @@ pub struct CompletionRequest {
     pub frequency_penalty: Option<f32>,
     /// Added to the logits of tokens, by token id.
     pub logit_bias: Option<BTreeMap<String, f32>>,
-    /// The same seed gives the same answer.
+    /// Seed of the random numbers for sampling.
     pub seed: Option<i64>,
     /// Answers per prompt.
     pub n: Option<u32>,
@@ -85,7 +85,7 @@ pub struct Completion {
     pub model: String,
     /// The answers, or the new text of one.
     pub choices: Vec<CompletionChoice>,
-    /// Version, device and format. The same seed gives the same answer while this stays the same.
+    /// Version, device and format. When it changes, the same seed may give another answer.
     pub system_fingerprint: String,
     /// Token usage. In a stream, if requested: in the last chunk, null before.
     #[serde(default, skip_serializing_if = "Option::is_none")]

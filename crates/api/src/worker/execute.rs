@@ -44,7 +44,7 @@ pub struct Execute {
     /// Up to 4 stop strings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stop: Vec<String>,
-    /// Seed; the same seed gives the same answer.
+    /// Seed of the random numbers for sampling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
 }

@@ -14,13 +14,13 @@ pub(crate) struct InputSpec {
     /// The longest sequence, special tokens included, if a file other than the encoder's limits it.
     pub(crate) max_tokens: Option<usize>,
     /// Other preprocessing of texts.
-    pub(crate) manner: TokenizerOptions,
+    pub(crate) tokenizer_options: TokenizerOptions,
 }
 
 /// The tokenization settings of a plain transformers model.
 pub(crate) fn plain_input_spec(dir: &Path) -> Result<InputSpec> {
     let max_tokens = model_max_length(&dir.join("tokenizer_config.json"))?;
-    Ok(InputSpec { root: dir.to_path_buf(), max_tokens, manner: TokenizerOptions::default() })
+    Ok(InputSpec { root: dir.to_path_buf(), max_tokens, tokenizer_options: TokenizerOptions::default() })
 }
 
 /// The tokenizer's own limit. Models without one have a huge number (1e30).

@@ -217,7 +217,7 @@ impl SentenceSpec {
             Some(n) => n.as_u64().map_or(STATIC_TOKENS, |n| (n as usize).min(STATIC_TOKENS)),
         };
         self.input_spec.max_tokens = Some(most);
-        self.input_spec.manner.table = Some(StaticTokenization::Model2vec);
+        self.input_spec.tokenizer_options.table = Some(StaticTokenization::Model2vec);
         self.poolings = vec![Pooling::Mean];
         if config.get("normalize").and_then(Value::as_bool).unwrap_or(false) {
             self.tail.push(Module::Normalize);
@@ -234,8 +234,9 @@ impl SentenceSpec {
                 }
                 "Transformer" if i == 0 => self.input_spec = input_spec(&folder, dir)?,
                 "StaticEmbedding" if i == 0 => {
-                    let manner = TokenizerOptions { lower_case: false, table: Some(StaticTokenization::Plain) };
-                    self.input_spec = InputSpec { root: folder, max_tokens: Some(STATIC_TOKENS), manner };
+                    let tokenizer_options =
+                        TokenizerOptions { lower_case: false, table: Some(StaticTokenization::Plain) };
+                    self.input_spec = InputSpec { root: folder, max_tokens: Some(STATIC_TOKENS), tokenizer_options };
                     self.poolings = vec![Pooling::Mean];
                 }
                 "Pooling" if i == 1 => self.pooling(&folder.join("config.json"))?,
@@ -337,7 +338,7 @@ pub(crate) fn input_spec(root: &Path, dir: &Path) -> Result<InputSpec> {
     let plain = plain_input_spec(root)?;
     Ok(InputSpec {
         max_tokens: config.max_seq_length.or(plain.max_tokens),
-        manner: TokenizerOptions { lower_case: config.do_lower_case.unwrap_or(false), table: None },
+        tokenizer_options: TokenizerOptions { lower_case: config.do_lower_case.unwrap_or(false), table: None },
         ..plain
     })
 }

@@ -9,7 +9,7 @@ use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, OutputKind, Outputs, Parts, Pipeline, Session, Texts};
 use sconce_formats::{Model, is_gguf, json};
 use sconce_hub::{Files, Progress, Reference};
-use sconce_models::{Batch, Encoder, Head, Limits, Task as HeadTask, binary_head, head};
+use sconce_models::{Backbone, Batch, Head, Limits, Task as HeadTask, binary_head, head};
 use sconce_ops::{DType, Device, Pooling, Tensor, pool};
 use sconce_text::TextOrPair;
 use serde_json::Value;
@@ -172,7 +172,7 @@ pub(crate) fn labels(config: &Value) -> Result<Vec<String>, String> {
 
 /// An encoder with a classification head.
 pub(crate) struct ClassifierPipeline {
-    encoder: Box<dyn Encoder>,
+    encoder: Box<dyn Backbone>,
     head: Head,
 }
 

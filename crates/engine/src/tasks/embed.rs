@@ -10,7 +10,7 @@ use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, EncodeItem, OutputKind, Outputs, Parts, Pipeline, Session, Texts};
 use derive_setters::Setters;
 use sconce_hub::{Files, Progress, Reference};
-use sconce_models::{Batch, Encoder, Limits};
+use sconce_models::{Backbone, Batch, Limits};
 use sconce_ops::{DType, Device, Linear, Pooling, Tensor, l2_norm, pool};
 use sconce_text::{TextOrTokens, Truncate};
 
@@ -240,7 +240,7 @@ impl Embedder {
 
 /// Encoder, pooling and the modules after it.
 pub(crate) struct SentencePipeline {
-    encoder: Box<dyn Encoder>,
+    encoder: Box<dyn Backbone>,
     poolings: Vec<Pooling>,
     tail: Vec<Stage>,
     dimension: usize,

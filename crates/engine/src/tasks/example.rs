@@ -8,7 +8,7 @@ use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, OutputKind, Parts, Pipeline, Session, Texts};
 use sconce_hub::{Files, Progress};
-use sconce_models::{Batch, Encoder, Limits};
+use sconce_models::{Backbone, Batch, Limits};
 use sconce_ops::{Device, Pooling, Tensor, pool};
 use std::path::Path;
 
@@ -59,7 +59,7 @@ fn spec(dir: &Path) -> Result<InputSpec> {
 
 /// What runs on the device: an encoder and mean pooling.
 struct Mean {
-    encoder: Box<dyn Encoder>,
+    encoder: Box<dyn Backbone>,
 }
 
 impl Pipeline for Mean {

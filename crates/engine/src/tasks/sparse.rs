@@ -10,7 +10,7 @@ use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{OutputKind, Outputs, Parts, Pipeline, Texts};
 use sconce_formats::{json, optional_json};
 use sconce_hub::{Files, Progress, Reference};
-use sconce_models::{Batch, Encoder, Head, Limits, Task as HeadTask, encoder, head};
+use sconce_models::{Backbone, Batch, Head, Limits, Task as HeadTask, backbone, head};
 use sconce_ops::{Device, Splade as How, Tensor, splade};
 use sconce_text::TextOrTokens;
 use serde::Deserialize;
@@ -166,7 +166,7 @@ impl SpladeSpec {
 
 /// An encoder with a masked language model's head, pooled over each sequence.
 pub(crate) struct Splade {
-    encoder: Box<dyn Encoder>,
+    encoder: Box<dyn Backbone>,
     head: Head,
     how: How,
 }
@@ -179,7 +179,7 @@ impl Pipeline for Splade {
     }
 
     fn load(parts: &Parts, spec: &SpladeSpec) -> Result<Splade> {
-        let encoder = encoder(&parts.config, &parts.weights)?;
+        let encoder = backbone(&parts.config, &parts.weights)?;
         let head = head(HeadTask::Vocabulary, &parts.config, &parts.weights)?;
         Ok(Splade { encoder, head, how: spec.how })
     }

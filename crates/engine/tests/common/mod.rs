@@ -2,7 +2,7 @@
 //! calls [`family`].
 
 use sconce_engine::Checkpoint;
-use sconce_models::{Batch, Encoder, Sequence, Task, encoder, head};
+use sconce_models::{Backbone, Batch, Sequence, Task, backbone, head};
 use sconce_ops::case::{half_formats, places};
 use sconce_ops::{DType, Ladder, Place, Policy, Rung, Tensor, Weights};
 use sconce_testkit::{Arrays, Half, golden, json, materialize, relative_distance, worst};
@@ -35,7 +35,7 @@ pub(crate) struct Golden {
 
 /// An encoder with its weights.
 struct Loaded {
-    encoder: Box<dyn Encoder>,
+    encoder: Box<dyn Backbone>,
     weights: Weights,
     place: Place,
 }
@@ -63,7 +63,7 @@ impl Golden {
     fn try_load(&self, dtype: DType, place: &Place) -> sconce_models::Result<Loaded> {
         let store = Checkpoint::open(&self.dir).unwrap_or_else(|e| panic!("{}: {e}", self.name));
         let weights = Weights::new(Arc::new(store), dtype, place.clone());
-        Ok(Loaded { encoder: encoder(&self.config, &weights)?, weights, place: place.clone() })
+        Ok(Loaded { encoder: backbone(&self.config, &weights)?, weights, place: place.clone() })
     }
 
     /// The error of loading with `field` changed.

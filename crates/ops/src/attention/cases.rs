@@ -118,7 +118,7 @@ impl Inputs {
         (1..=self.heads).map(|h| 0.5f32.powf(h as f32 / 2.0)).collect()
     }
 
-    fn sees(&self) -> Mask {
+    fn mask(&self) -> Mask {
         match self.kind {
             Kind::Window(reach) => Mask::Window(reach),
             Kind::ContentToPosition => Mask::Window(9),
@@ -159,7 +159,7 @@ impl Inputs {
             }
             _ => Bias::None,
         };
-        Ok(Attention { queries, keys: keys.into(), scale: self.scale(), cap: self.cap(), sees: self.sees(), bias })
+        Ok(Attention { queries, keys: keys.into(), scale: self.scale(), cap: self.cap(), mask: self.mask(), bias })
     }
 
     fn cap(&self) -> Option<f32> {
@@ -203,7 +203,7 @@ impl Inputs {
             keys: &keys,
             scale: self.scale(),
             cap: self.cap(),
-            sees: self.sees(),
+            mask: self.mask(),
             added: &added,
         }))
     }

@@ -17,17 +17,17 @@ pub(super) fn run(op: &AttentionOp) -> Result<Tensor> {
     let q = op.q.candle()?;
     let mut parts = Vec::with_capacity(op.options.queries.count());
     for (sequence, queries) in op.options.queries.lengths(op.scope).iter().enumerate() {
-        let reachable = op.options.sees.reachable_keys(queries.len(), op.options.keys.len(op.scope, sequence));
+        let reachable = op.options.mask.reachable_keys(queries.len(), op.options.keys.len(op.scope, sequence));
         let offset =
-            op.options.sees.query_offset(queries.len(), op.options.keys.len(op.scope, sequence)) - reachable.start;
+            op.options.mask.query_offset(queries.len(), op.options.keys.len(op.scope, sequence)) - reachable.start;
         let keys = op.options.keys.runs(op.scope, sequence, reachable);
         let q = heads_first(&q.narrow(0, queries.start, queries.len())?)?; // [heads, t, size]
         let (k, v) = (gather_kv(&op.k, &keys, q.dim(0)?)?, gather_kv(&op.v, &keys, q.dim(0)?)?);
         let keys = k.dim(1)?;
         for first in (0..queries.len()).step_by(QUERIES) {
             let block = first..(first + QUERIES).min(queries.len());
-            let sees = |i| op.options.sees.range(offset + i, keys);
-            let visible = sees(block.start).start..sees(block.end - 1).end;
+            let visible_keys = |i| op.options.mask.range(offset + i, keys);
+            let visible = visible_keys(block.start).start..visible_keys(block.end - 1).end;
             let q = q.narrow(1, block.start, block.len())?.contiguous()?;
             if visible.is_empty() {
                 parts.push(q.zeros_like()?.transpose(0, 1)?.contiguous()?);
@@ -67,7 +67,7 @@ impl QueryBlock<'_> {
         let e = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?)?.exp()?;
         let p = e.broadcast_div(&e.sum_keepdim(D::Minus1)?)?;
         let y = p.matmul(v)?;
-        let has_keys: Vec<f32> = self.queries.clone().map(|i| f32::from(!self.sees(i).is_empty())).collect();
+        let has_keys: Vec<f32> = self.queries.clone().map(|i| f32::from(!self.visible_keys(i).is_empty())).collect();
         if has_keys.iter().all(|has_key| *has_key == 1.0) {
             return Ok(y);
         }
@@ -75,8 +75,8 @@ impl QueryBlock<'_> {
         Ok(y.broadcast_mul(&Tensor::from_vec(has_keys, (1, self.queries.len(), 1), q.device())?)?)
     }
 
-    fn sees(&self, query: usize) -> Range<usize> {
-        let all = self.op.options.sees.range(query, usize::MAX);
+    fn visible_keys(&self, query: usize) -> Range<usize> {
+        let all = self.op.options.mask.range(query, usize::MAX);
         all.start.max(self.keys.start)..all.end.min(self.keys.end)
     }
 
@@ -117,9 +117,9 @@ impl QueryBlock<'_> {
             let table = Tensor::from_vec(by_distance, (heads, distances), device)?;
             bias = Some(table.index_select(&Tensor::new(index, device)?, 1)?.reshape((heads, tq, tk))?);
         }
-        if self.op.options.sees != Mask::All {
+        if self.op.options.mask != Mask::All {
             let mask_row = |i: usize| {
-                let visible = self.sees(i);
+                let visible = self.visible_keys(i);
                 self.keys.clone().map(move |j| if visible.contains(&j) { 0.0 } else { MASKED })
             };
             let mask: Vec<f32> = self.queries.clone().flat_map(mask_row).collect();

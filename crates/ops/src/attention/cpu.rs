@@ -30,7 +30,7 @@ const QUERIES: usize = 24;
 pub(super) fn scratch(options: &Attention, [tq, tk]: [usize; 2], heads: usize, size: usize) -> usize {
     let padded = tk.next_multiple_of(PANEL);
     let values = tk * size.next_multiple_of(PANEL);
-    let scores = match options.sees {
+    let scores = match options.mask {
         Mask::Window(reach) => padded.min(reach.saturating_mul(2).saturating_add(QUERIES + 2 * PANEL)),
         Mask::CausalWindow(most) => padded.min(most.saturating_add(QUERIES + 2 * PANEL)),
         Mask::All | Mask::Causal => padded,
@@ -83,12 +83,12 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
     let group = heads / op.k.dims()[1];
     let sequences = options.queries.count();
     let (all, tk) = (options.queries.lengths(op.scope), options.keys.longest(op.scope));
-    let offset = |i: usize| options.sees.query_offset(all.range(i).len(), options.keys.len(op.scope, i));
+    let offset = |i: usize| options.mask.query_offset(all.range(i).len(), options.keys.len(op.scope, i));
     let query_positions = (0..sequences).map(|i| offset(i) + all.range(i).len()).max().unwrap_or(1);
     let distances = query_positions + tk - 1;
     let by_distance = options.bias.by_distance(heads, query_positions, tk);
     let reachable: Vec<Range<usize>> = (0..sequences)
-        .map(|i| options.sees.reachable_keys(all.range(i).len(), options.keys.len(op.scope, i)))
+        .map(|i| options.mask.reachable_keys(all.range(i).len(), options.keys.len(op.scope, i)))
         .collect();
     let runs: Vec<Vec<Range<usize>>> =
         reachable.iter().enumerate().map(|(i, keys)| options.keys.runs(op.scope, i, keys.clone())).collect();
@@ -264,8 +264,8 @@ impl<T: Elem> Kernel for Task<'_, T> {
             let block = first..(first + QUERIES).min(self.q.rows);
             // The panels of keys that some query of the block attends to. The tile writes whole
             // panels.
-            let sees = |query: usize| self.options.sees.range(self.offset + query, length);
-            let block_keys = sees(block.start).start..sees(block.end - 1).end;
+            let visible_keys = |query: usize| self.options.mask.range(self.offset + query, length);
+            let block_keys = visible_keys(block.start).start..visible_keys(block.end - 1).end;
             let panels = block_keys.start / PANEL..block_keys.end.div_ceil(PANEL);
             let (base, stride) = (panels.start * PANEL, panels.len() * PANEL);
             scores.resize(QUERIES * stride, 0.0);
@@ -279,7 +279,7 @@ impl<T: Elem> Kernel for Task<'_, T> {
             }
             for (r, sum) in sums[..block.len()].iter_mut().enumerate() {
                 let query = first + r;
-                let visible = sees(query);
+                let visible = visible_keys(query);
                 let scores = &mut scores[r * stride..][..block_keys.end - base];
                 if positions > 0 {
                     let row = self.index[0];

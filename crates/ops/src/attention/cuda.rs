@@ -68,7 +68,7 @@ impl DynamicTables<'_> {
             Bias::Disentangled(d) => format!("{} {:?}", d.span, d.far),
         };
         let key = |given: &BatchLayout| {
-            format!("attention {kernel_kind:?} {heads:?} {:?} {:?} {}", keys_index(given), options.sees, bias())
+            format!("attention {kernel_kind:?} {heads:?} {:?} {:?} {}", keys_index(given), options.mask, bias())
         };
         call.dynamic_array(&tables.words, is_current, key, |given| {
             let (options, scope, tables, keys_index) = (options.clone(), *scope, tables.clone(), keys_index(given));
@@ -145,7 +145,7 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
         let call = call.numbers(&params![size, heads, kv_heads]);
         let call = args.into_iter().fold(call, steps);
         call.numbers(&params![is_aligned, usize::from(format_number(op.k.format())), page])
-            .numbers(&params![back, ahead, matches!(options.sees, Mask::Causal | Mask::CausalWindow(_))])
+            .numbers(&params![back, ahead, matches!(options.mask, Mask::Causal | Mask::CausalWindow(_))])
             .numbers(&params![options.scale, options.cap.unwrap_or(0.0), bias_kind])
             .numbers(&params![tables.bias, tables.reach as i32, tables.distances])
             .numbers(&params![tables.distance_count, tables.origin as i32])
@@ -155,7 +155,7 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
     let is_plain = is_aligned
         && heads == kv_heads
         && page == 0
-        && options.sees == Mask::All
+        && options.mask == Mask::All
         && bias_kind == 0
         && options.cap.is_none();
     let y = Call::alloc(&q.view, op.q.dims().iter().product(), dtype)?;

@@ -107,7 +107,7 @@ impl<R: RowRun> Kernel for DecodeKernel<'_, '_, R> {
         let count = self.task.queries.len();
         for (r, scores) in scores[..rows * keys].chunks_exact_mut(keys).enumerate() {
             let offset = offset + r % count;
-            let visible = options.sees.range(offset, keys);
+            let visible = options.mask.range(offset, keys);
             let head = self.task.heads.start + r / count;
             let at = head * self.task.distances + origin + visible.start - offset;
             let bias = self.task.bias.map(|b| &b[at..][..visible.len()]);

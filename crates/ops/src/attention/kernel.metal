@@ -41,8 +41,8 @@ template <typename S, typename E, uint D, uint N>
     threadgroup S *staged = (threadgroup S *)staging;
     threadgroup float *tile = tiles + simd * OWN * TILE;
 
-    device const uint *told = items + group.x * ITEM;
-    Item item = {told[0], told[1], told[2], int(told[3]), int(told[4]), int(told[5]), told[6], told[7]};
+    device const uint *item_words = items + group.x * ITEM;
+    Item item = {item_words[0], item_words[1], item_words[2], int(item_words[3]), int(item_words[4]), int(item_words[5]), item_words[6], item_words[7]};
     Task t = {item, group.y, pages, rows};
     // This SIMD-group's first row, and the first staged key that it takes.
     uint own = TOGETHER ? simd * OWN : 0;
@@ -279,27 +279,27 @@ constant uint JOIN = 5;
     constant Shape &p [[buffer(2)]], device const uint *joins [[buffer(3)]],
     uint2 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]) {
-    device const uint *told = joins + group.x * JOIN;
-    uint rows = told[2];
+    device const uint *join_words = joins + group.x * JOIN;
+    uint rows = join_words[2];
     ulong step = ulong(p.shared * rows) * ulong(p.size + 2);
     for (uint r = simd; r < rows; r += simds) {
-        device const float *first = parts + (ulong(told[3]) + ulong(group.y * rows + r)) * ulong(p.size + 2);
+        device const float *first = parts + (ulong(join_words[3]) + ulong(group.y * rows + r)) * ulong(p.size + 2);
         float top = -INFINITY;
-        for (uint i = 0; i < told[4]; i++) {
+        for (uint i = 0; i < join_words[4]; i++) {
             top = max(top, first[ulong(i) * step + ulong(p.size)]);
         }
         float total = 0.0f;
-        for (uint i = 0; i < told[4]; i++) {
+        for (uint i = 0; i < join_words[4]; i++) {
             device const float *part = first + ulong(i) * step + ulong(p.size);
             total += part[1] * exp_below(part[0], top);
         }
         for (uint c = lane; c < p.size; c += LANES) {
             float value = 0.0f;
-            for (uint i = 0; i < told[4]; i++) {
+            for (uint i = 0; i < join_words[4]; i++) {
                 device const float *part = first + ulong(i) * step;
                 value += part[c] * exp_below(part[p.size], top);
             }
-            put(y, p, told[0], told[1] + r, group.y, c, value / total);
+            put(y, p, join_words[0], join_words[1] + r, group.y, c, value / total);
         }
     }
 }

@@ -53,7 +53,7 @@ pub struct Attention {
     /// Soft cap: replaces a score by cap · tanh(score / cap).
     pub cap: Option<f32>,
     /// The attention mask: which keys of its sequence a query attends to.
-    pub sees: Mask,
+    pub mask: Mask,
     /// Added to the scores.
     pub bias: Bias,
 }
@@ -62,7 +62,7 @@ impl Attention {
     /// Full self-attention of each sequence, without a bias.
     pub fn full(segments: &Segments, scale: f32) -> Attention {
         let (queries, keys) = (segments.clone(), segments.clone().into());
-        Attention { queries, keys, scale, cap: None, sees: Mask::All, bias: Bias::None }
+        Attention { queries, keys, scale, cap: None, mask: Mask::All, bias: Bias::None }
     }
 }
 
@@ -170,14 +170,14 @@ impl AttentionOp {
     fn reach(&self) -> [i32; 2] {
         /// Larger than any distance between a query and a key.
         const FAR: usize = 1 << 30;
-        let (back, ahead) = match self.options.sees {
+        let (back, ahead) = match self.options.mask {
             Mask::All => (FAR, FAR),
             Mask::Window(reach) => (reach, reach),
             Mask::Causal => (FAR, 0),
             Mask::CausalWindow(most) => (most, 0),
         };
         // A causal window counts the query's own position.
-        let itself = i32::from(matches!(self.options.sees, Mask::CausalWindow(_)));
+        let itself = i32::from(matches!(self.options.mask, Mask::CausalWindow(_)));
         [back.min(FAR) as i32 - itself, ahead.min(FAR) as i32]
     }
 }
@@ -209,7 +209,7 @@ impl Op for AttentionOp {
             Keys::Packed(_) => "packed".into(),
         };
         let cap = self.options.cap.map_or_else(String::new, |cap| format!(", capped at {cap}"));
-        format!("{heads} heads{over} of {}, {keys}{}{cap}{}", self.q.dims()[2], self.options.sees, self.options.bias)
+        format!("{heads} heads{over} of {}, {keys}{}{cap}{}", self.q.dims()[2], self.options.mask, self.options.bias)
     }
 
     fn fused(&self, device: Device) -> Can {
@@ -242,7 +242,7 @@ impl Op for AttentionOp {
             // twice, v and the product; for a block of its queries four stages of the scores, eight
             // with a mask or bias, and the terms of disentangled positions.
             _ => {
-                let plain = matches!((&self.options.sees, &self.options.bias), (Mask::All, Bias::None));
+                let plain = matches!((&self.options.mask, &self.options.bias), (Mask::All, Bias::None));
                 let stages = if plain { 4 } else { 8 } + 3 * usize::from(self.options.cap.is_some());
                 // Rows of a KV cache are gathered first, then repeated for the heads that share
                 // them. Q8 adds three stages of the codes.
@@ -256,7 +256,7 @@ impl Op for AttentionOp {
                     _ => 0,
                 };
                 let block = tq.min(composed::QUERIES);
-                let visible = match self.options.sees {
+                let visible = match self.options.mask {
                     Mask::Window(reach) => tk.min(reach.saturating_mul(2).saturating_add(block)),
                     Mask::CausalWindow(most) => tk.min(most.saturating_add(block)),
                     Mask::All | Mask::Causal => tk,

@@ -105,7 +105,7 @@ impl Inputs {
             keys: Keys::Paged(Pages::new(sequences, PAGE)?),
             scale: 1.0 / (size as f32).sqrt(),
             cap: (kind == Kind::Capped).then_some(2.0),
-            sees: match kind {
+            mask: match kind {
                 Kind::CausalWindow(most) => Mask::CausalWindow(most),
                 Kind::Cross => Mask::All,
                 _ => Mask::Causal,
@@ -143,7 +143,7 @@ impl Inputs {
             keys: &keys,
             scale: options.scale,
             cap: options.cap,
-            sees: options.sees,
+            mask: options.mask,
             added: &added,
         }))
     }

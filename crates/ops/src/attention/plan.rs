@@ -60,7 +60,7 @@ impl Plan {
         let mut blocks = Vec::new();
         for (sequence, queries) in options.queries.lengths(scope).iter().enumerate() {
             let (rows, keys) = (queries.len() * group, options.keys.len(scope, sequence));
-            let offset = options.sees.query_offset(queries.len(), keys);
+            let offset = options.mask.query_offset(queries.len(), keys);
             plan.positions = plan.positions.max(offset + queries.len());
             tables.push(plan.pages.len());
             if let Keys::Paged(pages) = &options.keys {
@@ -72,15 +72,15 @@ impl Plan {
             let step = if small { SMALL_ROWS } else { LARGE_ROWS };
             blocks.extend((0..rows).step_by(step).map(|first| {
                 let rows = first..(first + step).min(rows);
-                let sees = |row: usize| options.sees.range(offset + row / group, keys);
-                let keys = sees(rows.start).start..sees(rows.end - 1).end;
+                let visible_keys = |row: usize| options.mask.range(offset + row / group, keys);
+                let keys = visible_keys(rows.start).start..visible_keys(rows.end - 1).end;
                 Block { sequence, small, rows, keys }
             }));
         }
         let splits = BUSY_GROUPS.div_ceil((blocks.len() * kv_heads).max(1));
         for Block { sequence, small, rows, keys } in blocks {
             let queries = options.queries.lengths(scope).range(sequence);
-            let offset = options.sees.query_offset(queries.len(), options.keys.len(scope, sequence));
+            let offset = options.mask.query_offset(queries.len(), options.keys.len(scope, sequence));
             let step =
                 keys.len().div_ceil(keys.len().div_ceil(SPLIT_FROM).clamp(1, splits)).next_multiple_of(KEYS).max(KEYS);
             let parts = keys.len().div_ceil(step).max(1);
@@ -135,8 +135,8 @@ mod tests {
     fn items_cover_every_key_once() {
         let lengths = [300, 1, 40, 5];
         let segments = Segments::new(&lengths).unwrap();
-        for sees in [Mask::All, Mask::Causal, Mask::CausalWindow(200), Mask::Window(20)] {
-            let options = Attention { sees, ..Attention::full(&segments, 1.0) };
+        for mask in [Mask::All, Mask::Causal, Mask::CausalWindow(200), Mask::Window(20)] {
+            let options = Attention { mask, ..Attention::full(&segments, 1.0) };
             for group in [1, 3] {
                 let plan = Plan::of(&options, op_scope(), 1, group);
                 let items: Vec<&[u32]> = plan.small.chunks(ITEM).chain(plan.large.chunks(ITEM)).collect();
@@ -146,19 +146,19 @@ mod tests {
                         let covering =
                             covering.clone().filter(|item| (item[1]..item[1] + item[2]).contains(&(row as u32)));
                         let keys: Vec<u32> = covering.flat_map(|item| item[4]..item[5]).collect();
-                        let visible = options.sees.range(row / group, lengths[sequence]);
-                        assert!(keys.windows(2).all(|w| w[1] == w[0] + 1), "{sees:?}: {keys:?}");
+                        let visible = options.mask.range(row / group, lengths[sequence]);
+                        assert!(keys.windows(2).all(|w| w[1] == w[0] + 1), "{mask:?}: {keys:?}");
                         let covered = keys[0] as usize..keys[keys.len() - 1] as usize + 1;
                         assert!(
                             covered.start <= visible.start && covered.end >= visible.end,
-                            "{sees:?}: {visible:?} of {covered:?}"
+                            "{mask:?}: {visible:?} of {covered:?}"
                         );
                     }
                 }
                 let split = items.iter().filter(|item| item[7] != NO_SLOT);
-                assert_eq!(split.clone().map(|item| item[2] as usize).sum::<usize>(), plan.slots, "{sees:?}");
+                assert_eq!(split.clone().map(|item| item[2] as usize).sum::<usize>(), plan.slots, "{mask:?}");
                 let joined = plan.joins.chunks(JOIN).map(|join| join[4] as usize).sum::<usize>();
-                assert_eq!(split.count(), joined, "{sees:?}");
+                assert_eq!(split.count(), joined, "{mask:?}");
             }
         }
     }

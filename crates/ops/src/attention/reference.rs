@@ -15,7 +15,7 @@ pub(super) struct Problem<'a> {
     pub(super) keys: &'a Segments,
     pub(super) scale: f32,
     pub(super) cap: Option<f32>,
-    pub(super) sees: Mask,
+    pub(super) mask: Mask,
     /// Terms added before and after the scale, from the query's and key's positions in their
     /// sequence, the head, and both vectors.
     pub(super) added: &'a Added<'a>,
@@ -38,13 +38,13 @@ pub(super) fn attention(p: &Problem<'_>) -> Vec<f64> {
             let q = of(p.q, queries.start + i, head);
             // With a causal mask, the last query is at the last key.
             let position = i + keys.len().saturating_sub(queries.len());
-            let visible = |j: &usize| match p.sees {
+            let visible = |j: &usize| match p.mask {
                 Mask::All => true,
                 Mask::Window(reach) => j.abs_diff(i) <= reach,
                 Mask::Causal => *j <= position,
                 Mask::CausalWindow(most) => *j <= position && *j + most > position,
             };
-            let i = if matches!(p.sees, Mask::Causal | Mask::CausalWindow(_)) { position } else { i };
+            let i = if matches!(p.mask, Mask::Causal | Mask::CausalWindow(_)) { position } else { i };
             let visible: Vec<usize> = (0..keys.len()).filter(visible).collect();
             let score = |j: &usize| {
                 let k = of(p.k, keys.start + j, head);

@@ -131,7 +131,7 @@ impl Tables {
         let sequences: Vec<Sequence> =
             queries.map(|(i, queries)| Sequence { queries, keys: options.keys.len(scope, i), base: base(i) }).collect();
         tables.add_launches(options, kernel_kind, &sequences, (heads / kv_heads, kv_heads));
-        let end_position = |s: &Sequence| options.sees.query_offset(s.queries.len(), s.keys) + s.queries.len();
+        let end_position = |s: &Sequence| options.mask.query_offset(s.queries.len(), s.keys) + s.queries.len();
         let positions = sequences.iter().map(end_position).max().unwrap_or(0);
         tables.add_bias(options, heads, positions, options.keys.bound(scope));
         tables
@@ -175,7 +175,7 @@ impl Tables {
                 return;
             }
             let longest = options.keys.allowed(longest);
-            let visible = match options.sees {
+            let visible = match options.mask {
                 Mask::All | Mask::Causal => longest,
                 Mask::Window(reach) => longest.min(reach.saturating_mul(2).saturating_add(block)),
                 Mask::CausalWindow(most) => longest.min(most.saturating_add(block)),
@@ -256,7 +256,7 @@ mod tests {
             keys: Keys::Paged(Pages::new(sequences, 16).unwrap()),
             scale: 1.0,
             cap: None,
-            sees: Mask::Causal,
+            mask: Mask::Causal,
             bias: Bias::Buckets { table: vec![1.0; 32 * 8].into(), far: 128, both: false },
         };
         let t = Tables::of(&options, op_scope(), KernelKind::TensorCores { four_warps: false }, [8, 2]);
@@ -276,31 +276,31 @@ mod tests {
     /// Decode steps have tables of the same size, and the same launches.
     #[test]
     fn table_layout_is_shared_by_other_lengths() {
-        let decoding = |lengths: &[usize], sees: Mask, bias: &Bias| {
+        let decoding = |lengths: &[usize], mask: Mask, bias: &Bias| {
             let tables = |keys: usize| (0..keys.div_ceil(16) as u32).collect::<Vec<u32>>();
             let sequences = lengths.iter().map(|keys| (tables(*keys).into(), *keys)).collect();
             let options = Attention {
                 queries: Segments::new(&vec![1; lengths.len()]).unwrap(),
                 keys: Keys::Paged(Pages::new(sequences, 16).unwrap()),
-                sees,
+                mask,
                 bias: bias.clone(),
                 ..Attention::full(&Segments::new(&[1]).unwrap(), 1.0)
             };
             Tables::of(&options, op_scope(), KernelKind::TensorCores { four_warps: true }, [8, 2])
         };
         let buckets = Bias::Buckets { table: vec![1.0; 32 * 8].into(), far: 128, both: false };
-        for (sees, bias) in [
+        for (mask, bias) in [
             (Mask::Causal, Bias::None),
             (Mask::CausalWindow(300), Bias::None),
             (Mask::Causal, buckets),
             (Mask::All, Bias::None),
         ] {
-            let of = |lengths: &[usize]| decoding(lengths, sees, &bias);
+            let of = |lengths: &[usize]| decoding(lengths, mask, &bias);
             let t = of(&[600, 20, 1]);
-            assert!(t.same_layout(&of(&[1, 1000, 30])), "{sees:?} {bias:?}");
-            assert!(!t.same_layout(&of(&[1, 1100, 30])) && !t.same_layout(&of(&[600, 20])), "{sees:?} {bias:?}");
-            assert!(of(&[1, 1]).same_layout(&of(&[128, 17])), "{sees:?} {bias:?}");
-            assert!(!of(&[1, 1]).same_layout(&of(&[129, 17])), "{sees:?} {bias:?}");
+            assert!(t.same_layout(&of(&[1, 1000, 30])), "{mask:?} {bias:?}");
+            assert!(!t.same_layout(&of(&[1, 1100, 30])) && !t.same_layout(&of(&[600, 20])), "{mask:?} {bias:?}");
+            assert!(of(&[1, 1]).same_layout(&of(&[128, 17])), "{mask:?} {bias:?}");
+            assert!(!of(&[1, 1]).same_layout(&of(&[129, 17])), "{mask:?} {bias:?}");
         }
         let encoding = |lengths: &[usize], bias: &Bias, kernel_kind: KernelKind| {
             let queries = Segments::filled(lengths, Fill { tokens: 160, sequences: 5 }).unwrap();

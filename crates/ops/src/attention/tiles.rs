@@ -87,8 +87,8 @@ impl Kernel for Task<'_> {
         for first in (0..q.rows).step_by(QUERIES) {
             let block = first..(first + QUERIES).min(q.rows);
             // The panels of keys that some query of the block attends to.
-            let sees = |query: usize| options.sees.range(head.offset + query, length);
-            let block_keys = sees(block.start).start..sees(block.end - 1).end;
+            let visible_keys = |query: usize| options.mask.range(head.offset + query, length);
+            let block_keys = visible_keys(block.start).start..visible_keys(block.end - 1).end;
             let panels = block_keys.start / PANEL..block_keys.end.div_ceil(PANEL);
             let (base, columns) = (panels.start * PANEL, panels.len() * PANEL);
             // [queries, keys]
@@ -99,7 +99,7 @@ impl Kernel for Task<'_> {
             amx::into(&mut tiles, product, (scores, across), base);
             let mut sums = [0f32; QUERIES];
             for (r, sum) in sums[..block.len()].iter_mut().enumerate() {
-                let visible = sees(first + r);
+                let visible = visible_keys(first + r);
                 let bias = bias.map(|b| &b[head.origin + visible.start - head.offset - first - r..][..visible.len()]);
                 let row = Row {
                     scores: &mut scores[r * across..][..columns],

@@ -34,11 +34,11 @@ __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint phase) {
 #define FETCH(INTO) "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes" INTO " [%0], [%1, {%3, %4}], [%2]"
 template <bool LAST = false>
 __device__ __forceinline__ void fetch(void *to, const CUtensorMap *map, uint64_t *barrier, uint column, uint row) {
-    const uint at = shared_address(to), told = shared_address(barrier);
+    const uint at = shared_address(to), barrier_at = shared_address(barrier);
     if constexpr (LAST) {
-        asm volatile(FETCH(".L2::cache_hint") ", %5;" ::"r"(at), "l"(map), "r"(told), "r"(column), "r"(row), "l"(read_last()) : "memory");
+        asm volatile(FETCH(".L2::cache_hint") ", %5;" ::"r"(at), "l"(map), "r"(barrier_at), "r"(column), "r"(row), "l"(read_last()) : "memory");
     } else {
-        asm volatile(FETCH("") ";" ::"r"(at), "l"(map), "r"(told), "r"(column), "r"(row) : "memory");
+        asm volatile(FETCH("") ";" ::"r"(at), "l"(map), "r"(barrier_at), "r"(column), "r"(row) : "memory");
     }
 }
 // Matrix descriptor: rows of 128 bytes, swizzled, groups of eight rows 1024 bytes apart.

@@ -28,10 +28,10 @@ static_assert(CHUNKS > FIRST_CHUNKS && CHUNKS <= 2 * FIRST_CHUNKS, "the residual
 __device__ __forceinline__ void send(float2 *to, float2 v, uint64_t *barrier, uint rank) {
     asm volatile(
         "{\n"
-        ".reg .b32 there, told;\n"
+        ".reg .b32 there, barrier;\n"
         "mapa.shared::cluster.u32 there, %0, %4;\n"
-        "mapa.shared::cluster.u32 told, %1, %4;\n"
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [there], {%2, %3}, [told];\n"
+        "mapa.shared::cluster.u32 barrier, %1, %4;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [there], {%2, %3}, [barrier];\n"
         "}\n" ::"r"(shared_address(to)), "r"(shared_address(barrier)), "f"(v.x), "f"(v.y), "r"(rank) : "memory");
 }
 
@@ -55,7 +55,7 @@ __device__ __forceinline__ float row_sum(float v) {
 }
 
 // Arguments besides the matrices.
-template <typename T> struct Asked {
+template <typename T> struct Arguments {
     const T *bias, *norm_weight, *norm_bias;
     T *y;
     uint rows, k;
@@ -65,26 +65,26 @@ template <typename T> struct Asked {
 
 // BLOCKS: thread blocks per row.
 template <typename T, uint BLOCKS>
-__device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUtensorMap *residuals, Asked<T> asked) {
+__device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUtensorMap *residuals, Arguments<T> args) {
     constexpr bool IS_WHOLE = BLOCKS == 1;
     extern __shared__ __align__(1024) unsigned char shared[];
-    uint64_t *full = reinterpret_cast<uint64_t *>(shared + BARRIERS), *empty = full + STAGES, *told = empty + STAGES;
+    uint64_t *full = reinterpret_cast<uint64_t *>(shared + BARRIERS), *empty = full + STAGES, *received = empty + STAGES;
     if (threadIdx.x == 0) {
         for (uint i = 0; i < STAGES; i++) barrier_make(full + i, 1), barrier_make(empty + i, CLUSTER * WARPS);
-        for (uint i = 0; i < WARPS; i++) barrier_make(told + i, 1);
+        for (uint i = 0; i < WARPS; i++) barrier_make(received + i, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     cluster_sync();
     wait_for_earlier();
     let_next_begin();
     const uint rank = cluster_rank(), group = group_of_warp();
-    const uint steps = (asked.k + DEPTH - 1) / DEPTH;
+    const uint steps = (args.k + DEPTH - 1) / DEPTH;
     // The tiles of a cluster are above each other, or side by side.
     constexpr uint TILES_DOWN = IS_WHOLE ? CLUSTER : 1;
-    const uint tiles = (asked.rows + TILES_DOWN * ROWS - 1) / (TILES_DOWN * ROWS);
+    const uint tiles = (args.rows + TILES_DOWN * ROWS - 1) / (TILES_DOWN * ROWS);
     const uint column0 = IS_WHOLE ? 0 : rank * COLUMNS;
     auto first_row = [&](uint tile) {
-        const uint i = asked.from_end ? tiles - 1 - tile : tile;
+        const uint i = args.from_end ? tiles - 1 - tile : tile;
         return IS_WHOLE ? (i * CLUSTER + rank) * ROWS : i * ROWS;
     };
 
@@ -135,9 +135,9 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
         // [bias, weight, bias][COLUMNS], for all tiles.
         float *vectors = reinterpret_cast<float *>(shared + VECTORS);
         for (uint i = threadIdx.x; i < COLUMNS; i += GROUPS * GROUP) {
-            vectors[i] = asked.bias ? wide(asked.bias[column0 + i]) : 0.0f;
-            vectors[COLUMNS + i] = wide(asked.norm_weight[column0 + i]);
-            vectors[2 * COLUMNS + i] = asked.norm_bias ? wide(asked.norm_bias[column0 + i]) : 0.0f;
+            vectors[i] = args.bias ? wide(args.bias[column0 + i]) : 0.0f;
+            vectors[COLUMNS + i] = wide(args.norm_weight[column0 + i]);
+            vectors[2 * COLUMNS + i] = args.norm_bias ? wide(args.norm_bias[column0 + i]) : 0.0f;
         }
         asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * GROUP) : "memory");
         // The columns of a lane: two adjacent ones in every eight.
@@ -213,7 +213,7 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
                 // Double-buffered: a thread block that is a tile ahead has already received the
                 // values of this one.
                 float2 *room = reinterpret_cast<float2 *>(shared + HALF_ROWS) + number % 2 * ROWS + group * HALF;
-                uint64_t *barrier = told + warp;
+                uint64_t *barrier = received + warp;
                 if (lane == 0) barrier_expect(barrier, PIECE_ROWS * sizeof(float2));
                 __syncwarp();
                 const float2 mine = lane % 4 == 0 ? make_float2(mean[0], squares[0]) : make_float2(mean[1], squares[1]);
@@ -230,14 +230,14 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
             float scale[2], shift[2];
 #pragma unroll
             for (uint i = 0; i < 2; i++) {
-                scale[i] = rsqrtf(fmaf(squares[i], 1.0f / (BLOCKS * COLUMNS), asked.eps));
+                scale[i] = rsqrtf(fmaf(squares[i], 1.0f / (BLOCKS * COLUMNS), args.eps));
                 shift[i] = -mean[i] * scale[i];
             }
 
             const uint row = first_row(tile) + group * HALF + own;
-            const bool first = row < asked.rows, second = row + 8 < asked.rows;
+            const bool first = row < args.rows, second = row + 8 < args.rows;
             constexpr uint WIDTH = BLOCKS * COLUMNS, PIECES = COLUMNS / PIECE_COLUMNS;
-            T *to = asked.y + size_t(row) * WIDTH + column0 + lane % 4 * 8;
+            T *to = args.y + size_t(row) * WIDTH + column0 + lane % 4 * 8;
             // The norm's weight and bias for a piece are loaded one piece ahead, too.
             float2 weight[4], bias[4];
             auto read = [&](uint piece) {
@@ -273,7 +273,7 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
         const __grid_constant__ CUtensorMap xs, const __grid_constant__ CUtensorMap ws, const __grid_constant__ CUtensorMap residuals, \
         const T *bias, const T *norm_weight, const T *norm_bias, T *y, uint rows, uint k, float eps, \
         uint from_end) { \
-        normed<T, BLOCKS>(&xs, &ws, &residuals, Asked<T>{bias, norm_weight, norm_bias, y, rows, k, eps, from_end}); \
+        normed<T, BLOCKS>(&xs, &ws, &residuals, Arguments<T>{bias, norm_weight, norm_bias, y, rows, k, eps, from_end}); \
     }
 #define WIDTHS(NAME, T) \
     NORMED(NAME, T, 1, 384) \

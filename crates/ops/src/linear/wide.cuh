@@ -34,14 +34,14 @@ __device__ __forceinline__ uint cluster_rank() {
 // same barrier of each.
 template <bool LAST = false>
 __device__ __forceinline__ void fetch_for_both(void *to, const CUtensorMap *map, uint64_t *barrier, uint column, uint row) {
-    const uint at = shared_address(to), told = shared_address(barrier);
+    const uint at = shared_address(to), barrier_at = shared_address(barrier);
     const uint16_t both = 3;
     if constexpr (LAST) {
-        asm volatile(FETCH(".multicast::cluster.L2::cache_hint") ", %5, %6;" ::"r"(at), "l"(map), "r"(told), "r"(column), "r"(row), "h"(both),
+        asm volatile(FETCH(".multicast::cluster.L2::cache_hint") ", %5, %6;" ::"r"(at), "l"(map), "r"(barrier_at), "r"(column), "r"(row), "h"(both),
             "l"(read_last())
             : "memory");
     } else {
-        asm volatile(FETCH(".multicast::cluster") ", %5;" ::"r"(at), "l"(map), "r"(told), "r"(column), "r"(row), "h"(both) : "memory");
+        asm volatile(FETCH(".multicast::cluster") ", %5;" ::"r"(at), "l"(map), "r"(barrier_at), "r"(column), "r"(row), "h"(both) : "memory");
     }
 }
 // d += 64 rows of x · 192 rows of Wᵀ over a depth of 16; without `more`, d = ….

@@ -5,8 +5,8 @@ use crate::app::App;
 use crate::call::Usage;
 use crate::dialect::tei::rank_pooling;
 use crate::error::Fault;
+use crate::http_context::{HttpContext, fresh_id};
 use crate::json_body::JsonBody;
-use crate::request_context::{HttpContext, fresh_id};
 use crate::served_model::RequestKind;
 use axum::extract::State;
 use sconce_api::cohere::{

@@ -105,7 +105,6 @@ pub enum TokenBytes {
 /// The bytes that every token adds in the middle of a text, by id.
 ///
 /// Fails if the decoder does not work token by token.
-#[allow(dead_code, reason = "structured output will ask for them")]
 pub fn token_bytes(tokenizer: &Tokenizer) -> Result<Vec<TokenBytes>, String> {
     let whole =
         || "this tokenizer's decoder does not work token by token, so that its tokens have no bytes".to_string();

@@ -8,7 +8,7 @@ use crate::plan::{PlanDetails, Planned, Trace};
 use crate::schedule::Step;
 use crate::workloads::encode::{sanity_tokens, varied_ids};
 use sconce_formats::Model;
-use sconce_models::{Batch, CONTEXT, Encoder, LmHead, TokenChunk, encoder, lm_head};
+use sconce_models::{Backbone, Batch, CONTEXT, LmHead, TokenChunk, backbone, lm_head};
 use sconce_ops::replay::{self, BatchLayout, Fill, GraphCache, Pass};
 use sconce_ops::sample::{can_sample, sample, sample_row};
 use sconce_ops::{
@@ -88,7 +88,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
         }
     }
     let (formats, mut trace, (loaded, unread)) = chosen;
-    let (shape, limits, place) = (loaded.shape(root)?, loaded.encoder.limits(), trace.place.clone());
+    let (shape, limits, place) = (loaded.shape(root)?, loaded.backbone.limits(), trace.place.clone());
     // The model may support less than its configuration says (Qwen 1).
     let context = context.min(limits.positions);
     if let Some(wanted) = wanted.filter(|wanted| *wanted > context) {
@@ -146,7 +146,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
         cache_tokens: pages * PAGE,
         batch_tokens: step_tokens,
         max_tokens: context,
-        dimension: loaded.encoder.hidden_size(),
+        dimension: loaded.backbone.hidden_size(),
         vocabulary: limits.vocabulary,
         most_sequences: sequences,
         root: root.to_path_buf(),
@@ -175,7 +175,7 @@ pub(crate) enum StepResult {
 
 /// A loaded decoder with its head.
 pub(crate) struct LmModel {
-    pub(crate) encoder: Box<dyn Encoder>,
+    pub(crate) backbone: Box<dyn Backbone>,
     pub(super) head: LmHead,
 }
 
@@ -190,15 +190,15 @@ impl LmModel {
         let mut config = model.config.clone();
         config[CONTEXT] = context.into();
         let weights = Weights::new(model.store.clone(), dtype, place.clone()).with_format(weight_format);
-        let encoder = encoder(&config, &weights).map_err(|e| Error::from(e).with_root(&model.root))?;
+        let backbone = backbone(&config, &weights).map_err(|e| Error::from(e).with_root(&model.root))?;
         let head = lm_head(&config, &weights.of_head()).map_err(|e| Error::from(e).with_root(&model.root))?;
-        Ok((LmModel { encoder, head }, weights.unused()))
+        Ok((LmModel { backbone, head }, weights.unused()))
     }
 
     /// What the KV cache stores per token.
     pub(super) fn shape(&self, root: &Path) -> Result<KvCacheShape> {
         let cannot = || Error::file(root, "is an encoder, which has no KV cache: it cannot continue a text");
-        self.encoder.cache().ok_or_else(cannot)
+        self.backbone.cache().ok_or_else(cannot)
     }
 
     /// Logits of the rows that the chunks want.
@@ -292,7 +292,7 @@ impl LmModel {
         (cache_format, dtype): (KvCacheFormat, DType),
         place: &Place,
     ) -> Result<()> {
-        let limits = self.encoder.limits();
+        let limits = self.backbone.limits();
         let ids = varied_ids(sanity_tokens(place.device()).min(limits.positions), limits.vocabulary);
         let pages = ids.len().div_ceil(PAGE);
         let cache = KvCache::new(shape, pages * PAGE, cache_format, place)?;
@@ -331,7 +331,7 @@ impl Pass for DecodePass<'_> {
     type Error = Error;
 
     fn batch(&self, _: Option<Fill>) -> Result<Batch> {
-        Ok(Batch::decode(self.chunks, PAGE, self.cache, self.model.encoder.limits(), self.place)?)
+        Ok(Batch::decode(self.chunks, PAGE, self.cache, self.model.backbone.limits(), self.place)?)
     }
 
     fn given(&self, batch: &Batch) -> BatchLayout {
@@ -339,7 +339,7 @@ impl Pass for DecodePass<'_> {
     }
 
     fn forward(&self, batch: &Batch) -> Result<Vec<Tensor>> {
-        let hidden = self.model.encoder.forward(batch, &mut |_, _| ())?;
+        let hidden = self.model.backbone.forward(batch, &mut |_, _| ())?;
         Ok(vec![self.model.head.forward(&hidden)?])
     }
 }

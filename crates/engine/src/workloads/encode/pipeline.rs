@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::{Plan, PlanDetails, Trace};
 use sconce_formats::{Checkpoint, Model};
-use sconce_models::{Batch, Encoder, Limits, Sequence, encoder};
+use sconce_models::{Backbone, Batch, Limits, Sequence, backbone};
 use sconce_ops::{DType, Device, Place, Pooling, Tensor, WeightFormat, Weights, replay};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -36,8 +36,8 @@ impl Parts {
     }
 
     /// The encoder. Fails if the files declare an attention direction that we do not support.
-    pub(crate) fn encoder(&self) -> Result<Box<dyn Encoder>> {
-        let encoder = encoder(&self.config, &self.weights)?;
+    pub(crate) fn backbone(&self) -> Result<Box<dyn Backbone>> {
+        let encoder = backbone(&self.config, &self.weights)?;
         let says = |key: &str, value: bool| self.config.get(key).and_then(Value::as_bool) == Some(value);
         if encoder.cache().is_some() && (says("is_causal", false) || says("use_bidirectional_attention", true)) {
             let what = "is a language model with bidirectional attention (is_causal, use_bidirectional_attention), which is \

@@ -108,7 +108,7 @@ impl<P: Pipeline> Session<P> {
         let spec = read(root::<P>(files)?)?;
         let input_spec = P::input_spec(&spec);
         let model = runtime::load(files, &spec, options, progress, |plan| {
-            let tokenizer = ModelTokenizer::load(&input_spec.root, plan.max_tokens, input_spec.manner)?;
+            let tokenizer = ModelTokenizer::load(&input_spec.root, plan.max_tokens, input_spec.tokenizer_options)?;
             if let Some(note) = tokenizer.check(&input_spec.root, plan.vocabulary)? {
                 progress.note(&note);
             }

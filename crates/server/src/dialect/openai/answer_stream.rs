@@ -11,7 +11,7 @@ use super::seq2seq::Seq2SeqRequest;
 use crate::app::App;
 use crate::call::{Call, Usage};
 use crate::error::{Fault, FaultKind};
-use crate::request_context::HttpContext;
+use crate::http_context::HttpContext;
 use crate::served_model::{RequestKind, ServedModel};
 use sconce_engine::RequestContext;
 use sconce_engine::TaskModel;

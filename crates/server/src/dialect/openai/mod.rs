@@ -12,7 +12,7 @@ mod params;
 mod seq2seq;
 
 use crate::app::App;
-use crate::request_context::fresh_id;
+use crate::http_context::fresh_id;
 use std::sync::Arc;
 use std::time::SystemTime;
 use utoipa_axum::router::OpenApiRouter;

@@ -8,7 +8,7 @@
 //! `prefill2048`. Prints a line of JSON for each shape, with the median time of a pass.
 
 use sconce_formats::Model;
-use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Sequence, TokenChunk, backbone, lm_head};
+use sconce_models::{Backbone, Batch, CONTEXT, LmHead, Sequence, TokenChunk, backbone, lm_head};
 use sconce_ops::replay::{self, BatchLayout, Fill, GraphCache, Pass};
 use sconce_ops::sample::sample;
 use sconce_ops::{
@@ -65,7 +65,7 @@ fn main() -> Result<(), Failure> {
 
 /// Mean-pooled, L2-normalized embeddings of sequences.
 struct EmbedPass<'a> {
-    model: &'a dyn Encoder,
+    model: &'a dyn Backbone,
     sequences: Vec<Sequence>,
     place: &'a Place,
 }
@@ -89,7 +89,7 @@ impl Pass for EmbedPass<'_> {
     }
 }
 
-fn embeddings(model: &dyn Encoder, lengths: &[usize], place: &Place) -> Result<Duration, Failure> {
+fn embeddings(model: &dyn Backbone, lengths: &[usize], place: &Place) -> Result<Duration, Failure> {
     let sequence =
         |n: &usize| Sequence { ids: (0..*n as u32).map(|i| 1000 + i).collect(), types: Vec::new(), keys: None };
     let pass = EmbedPass { model, sequences: lengths.iter().map(sequence).collect(), place };
@@ -104,7 +104,7 @@ fn embeddings(model: &dyn Encoder, lengths: &[usize], place: &Place) -> Result<D
 
 /// Logits of the last token of each chunk.
 struct DecodePass<'a> {
-    model: (&'a dyn Encoder, &'a LmHead),
+    model: (&'a dyn Backbone, &'a LmHead),
     chunks: Vec<TokenChunk>,
     cache: &'a KvCache,
     place: &'a Place,
@@ -130,7 +130,7 @@ impl Pass for DecodePass<'_> {
 
 /// Greedy next tokens of sequences, each with (tokens in the KV cache, new tokens).
 fn next_tokens(
-    model: (&dyn Encoder, &LmHead),
+    model: (&dyn Backbone, &LmHead),
     sequences: &[(usize, usize)],
     at: (DType, &Place),
 ) -> Result<Duration, Failure> {

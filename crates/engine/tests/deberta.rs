@@ -47,7 +47,7 @@ impl Files {
         Weights::new(Arc::new(Checkpoint::open(self.0.path()).unwrap()), dtype, place.clone())
     }
 
-    fn backbone(&self, dtype: DType, place: &Place) -> Box<dyn Backbone> {
+    fn encoder(&self, dtype: DType, place: &Place) -> Box<dyn Backbone> {
         backbone(&self.config(), &self.weights(dtype, place)).unwrap()
     }
 }

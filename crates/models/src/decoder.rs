@@ -139,8 +139,7 @@ impl GroupedQueryAttention {
         };
         let mask = self.window.map_or(Mask::Causal, Mask::CausalWindow);
         let bias = self.bias.clone();
-        let params =
-            Attention { queries: b.segments.clone(), keys, scale: self.scale, cap: self.cap, mask: mask, bias };
+        let params = Attention { queries: b.segments.clone(), keys, scale: self.scale, cap: self.cap, mask, bias };
         Ok(attention(&q, &k, &v, &params)?.reshape(&[tokens, count * size])?)
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// [`Seq2Seq::forward`], as with a language model, and then [`Seq2Seq::head`].
 pub trait Seq2Seq: Send {
     /// The encoder.
-    fn backbone(&self) -> &dyn Backbone;
+    fn encoder(&self) -> &dyn Backbone;
     /// Computes the cross-attention keys and values of the encoder's `states` `[tokens, hidden]`
     /// and writes them to `rows` `[tokens]` of the KV cache.
     fn remember(&self, states: &Tensor, cache: &KvCache, rows: &Tensor) -> Result<()>;

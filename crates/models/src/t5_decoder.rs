@@ -53,7 +53,7 @@ pub(crate) fn seq2seq(config: &Value, w: &Weights) -> Result<Box<dyn Seq2Seq>> {
 }
 
 impl Seq2Seq for T5Model {
-    fn backbone(&self) -> &dyn Backbone {
+    fn encoder(&self) -> &dyn Backbone {
         &self.encoder
     }
 

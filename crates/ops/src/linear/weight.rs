@@ -29,7 +29,7 @@ pub(crate) struct Weight {
     /// activations take dtype and device from it.
     pub(super) like: Tensor,
     /// A copy of parts in blocks, dequantized to the dtype of the activations, `[n, k]`.
-    pub(super) floats: Option<Tensor>,
+    pub(super) floats: Option<Arc<Tensor>>,
 }
 
 /// Rows of W in one format.
@@ -235,7 +235,7 @@ impl Weight {
             #[cfg(not(cuda))]
             false => return Err(Error::call("linear", "this build has no CUDA")),
         };
-        Ok(Weight { floats: Some(floats), ..self })
+        Ok(Weight { floats: Some(Arc::new(floats)), ..self })
     }
 
     /// Without a copy in floats, for ops that read the blocks only.
@@ -246,7 +246,7 @@ impl Weight {
     /// The copy in floats, if there is one and a product with this many rows of activations reads
     /// it.
     pub(super) fn floats(&self, rows: usize) -> Option<&Tensor> {
-        self.floats.as_ref().filter(|_| self.becomes_floats(&self.parts[0], rows))
+        self.floats.as_deref().filter(|_| self.becomes_floats(&self.parts[0], rows))
     }
 
     /// Scratch memory of a product with `rows` rows of activations; `has_epilogue`: with more than

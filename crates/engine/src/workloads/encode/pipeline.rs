@@ -36,7 +36,7 @@ impl Parts {
     }
 
     /// The encoder. Fails if the files declare an attention direction that we do not support.
-    pub(crate) fn backbone(&self) -> Result<Box<dyn Backbone>> {
+    pub(crate) fn encoder(&self) -> Result<Box<dyn Backbone>> {
         let encoder = backbone(&self.config, &self.weights)?;
         let says = |key: &str, value: bool| self.config.get(key).and_then(Value::as_bool) == Some(value);
         if encoder.cache().is_some() && (says("is_causal", false) || says("use_bidirectional_attention", true)) {

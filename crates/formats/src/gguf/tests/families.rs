@@ -2,7 +2,7 @@
 
 use super::super::family::NAMES;
 use super::open;
-use sconce_models::encoder;
+use sconce_models::backbone;
 use sconce_ops::{DType, Device, Place, Weights};
 use sconce_testkit::GgufWriter as Writer;
 use std::collections::BTreeSet;
@@ -54,7 +54,7 @@ fn every_gguf_family_is_in_the_model_registry() {
         kinds.insert(config["model_type"].to_string());
         let weights = Weights::new(gguf, DType::F32, Place::phantom(Device::Cpu));
         // The tensors are missing, so other errors are expected.
-        if let Err(error) = encoder(&config, &weights) {
+        if let Err(error) = backbone(&config, &weights) {
             assert!(!error.to_string().contains("is not supported; these are"), "{error}");
         }
     }

@@ -67,6 +67,9 @@ pub struct LoadOptions {
     pub policy: Policy,
     /// The most tokens in a batch; `None`: what suits the device.
     pub batch_tokens: Option<usize>,
+    /// The most bytes that defaults may fill, the size of the KV cache for example; `None`: what is
+    /// free on the device.
+    pub memory: Option<u64>,
     /// Where model files come from.
     pub hub: hub::Options,
     /// The result of the last `sconce doctor` on this machine.
@@ -140,6 +143,7 @@ impl LoadOptions {
             dtype: DTypeChoice::Default,
             policy: Policy::default(),
             batch_tokens: None,
+            memory: None,
             hub,
             verdict: None,
             llm: LlmOptions::default(),
@@ -185,6 +189,12 @@ impl LoadOptions {
             options.policy.withdrawn.extend(withdrawn);
         }
         options
+    }
+
+    /// Bytes that defaults may fill on `device`; 0 if it is not in this machine.
+    pub(crate) fn free_bytes(&self, device: Device) -> u64 {
+        let free = device.info().map_or(0, |info| info.free_bytes);
+        free.min(self.memory.unwrap_or(u64::MAX))
     }
 
     /// Tokens per batch on `device`: enough to keep a GPU's multiprocessors busy, few enough to

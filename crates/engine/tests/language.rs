@@ -18,11 +18,17 @@ fn folder() -> TempDir {
     dir
 }
 
-fn load(dir: &Path, llm: &LlmOptions) -> sconce_engine::Result<Llm> {
+fn options() -> LoadOptions {
     let source = Options::from_env().expect("a home for caches");
-    let options = LoadOptions::new(source).with_device(DeviceChoice::Only(Device::Cpu));
-    let reference: Reference = dir.to_str().expect("a path").parse().expect("a reference");
-    Llm::load(&reference, &options.with_llm(*llm), &())
+    LoadOptions::new(source).with_device(DeviceChoice::Only(Device::Cpu))
+}
+
+fn reference(dir: &Path) -> Reference {
+    dir.to_str().expect("a path").parse().expect("a reference")
+}
+
+fn load(dir: &Path, llm: &LlmOptions) -> sconce_engine::Result<Llm> {
+    Llm::load(&reference(dir), &options().with_llm(*llm), &())
 }
 
 /// A request that is answered by `id` again and again.
@@ -66,6 +72,12 @@ fn kv_cache_size_follows_context_and_sequences() {
     assert_eq!(tokens(with(Some(200), 64)).expect("a model"), 208, "whole pages");
     let small = tokens(with(Some(127), 64)).unwrap_err().to_string();
     assert!(small.contains("127 tokens") && small.contains("128"), "{small}");
+    // At most a quarter of the memory that the weights leave of the limit.
+    let whole = load(dir.path(), &LlmOptions::default()).expect("a model");
+    let (weights, row) = (whole.plan().weights, whole.plan().cache / (64 * 128));
+    let limited = options().with_memory(Some(weights + 4 * 1000 * row));
+    let limited = Llm::load(&reference(dir.path()), &limited, &()).expect("a model");
+    assert_eq!(limited.plan().cache_tokens, 1008, "whole pages");
 }
 
 #[test]

@@ -168,10 +168,11 @@ impl ModelManager {
         let task = spec.task.map_or_else(|| Task::detect(files.root()), Ok).map_err(|e| other(&e))?;
         let (devices, _) = spec.load.device.candidates(spec.load.fallback);
         let device = *devices.first().ok_or_else(|| other(&"no device is available"))?;
-        let plan = task.plan(&files, device, &spec.load).map_err(|e| other(&e))?;
+        let load = spec.load.clone().with_memory(self.max_bytes);
+        let plan = task.plan(&files, device, &load).map_err(|e| other(&e))?;
         let reservation = self.reserve(plan.bytes())?;
         progress.stage("loading");
-        let model = task.load(&files, &spec.load, progress).map_err(|e| other(&e))?;
+        let model = task.load(&files, &load, progress).map_err(|e| other(&e))?;
         let layers = progress.snapshot().layers_total;
         Ok(ServedModel { id: spec.id.clone(), task, model, layers, created: SystemTime::now(), reservation })
     }

@@ -73,7 +73,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
     let model = Model::open(root)?;
     let formats = options.dtype.of_decoder(&model, device)?;
     let context = wanted.unwrap_or(DEFAULT_CONTEXT).min(trained_length(&model.config)?);
-    let free = device.info().map_or(0, |info| info.free_bytes);
+    let free = options.free_bytes(device);
     let load = |formats: Formats| -> Result<_> {
         let mut trace = Trace::new(device, &options.policy);
         let loaded =

@@ -189,8 +189,12 @@ fn as_text(task: Task, plan: &Planned, verdict: &Result<String, String>) -> Stri
         Task::Generate | Task::Seq2Seq => format!("{} ({})", plan.format(), plan.dtype_reason),
         _ => precision(plan),
     };
+    let copies = match plan.weight_copies {
+        0 => String::new(),
+        n => format!(" ({} of them a copy in {} for prompts)", bytes(n), plan.dtype),
+    };
     format!(
-        "{}\n\ntask        {task}\ndevice      {}\nformat      {format}\nweights     {}{cache}\nworkspace   {} (batches of {} tokens)\n{reach}{unread}\n\n{}",
+        "{}\n\ntask        {task}\ndevice      {}\nformat      {format}\nweights     {}{copies}{cache}\nworkspace   {} (batches of {} tokens)\n{reach}{unread}\n\n{}",
         table(&rows),
         plan.device,
         bytes(plan.weights),
@@ -226,6 +230,7 @@ fn as_json(task: Task, plan: &Planned, verdict: &Result<String, String>) -> Valu
         "dtype_reason": plan.dtype_reason,
         "least_cosine": if matches!(task, Task::Generate | Task::Seq2Seq) { None } else { plan.bound() },
         "weights_bytes": plan.weights,
+        "weight_copies_bytes": plan.weight_copies,
         "cache_bytes": plan.cache,
         "cache_format": plan.cache_format.map(|format| format.to_string()),
         "cache_tokens": plan.cache_tokens,

@@ -48,6 +48,9 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Bytes of weights, as packed for the device.
     pub weights: u64,
+    /// The part of `weights` that is a copy of quantized weights in half precision, for prompts on
+    /// CUDA.
+    pub weight_copies: u64,
     /// Bytes of the KV cache, of language models.
     pub cache: u64,
     /// The format of the KV cache.

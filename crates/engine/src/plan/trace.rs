@@ -16,6 +16,8 @@ pub(crate) struct Trace {
     steps: Vec<Step>,
     /// Bytes that are live after loading.
     pub(crate) weights: u64,
+    /// The part of `weights` that is a copy in half precision.
+    pub(crate) weight_copies: u64,
     /// Bytes of the KV cache, which outlives a pass.
     cache: u64,
     /// The most bytes that a pass held besides weights and KV cache.
@@ -42,7 +44,8 @@ impl Trace {
     /// A trace on a device that need not be in this machine.
     pub(crate) fn new(device: Device, policy: &Policy) -> Trace {
         let (ladder, place) = (Ladder::new(policy.clone()), Place::phantom(device));
-        Trace { ladder, place, device, steps: Vec::new(), weights: 0, cache: 0, workspace: 0, graph_bytes: 0 }
+        let steps = Vec::new();
+        Trace { ladder, place, device, steps, weights: 0, weight_copies: 0, cache: 0, workspace: 0, graph_bytes: 0 }
     }
 
     /// Loads the model. The bytes that stay live are its weights.
@@ -103,6 +106,7 @@ impl Trace {
             dtype_reason: why,
             steps,
             weights,
+            weight_copies: self.weight_copies,
             cache,
             cache_format,
             cache_tokens,

@@ -10,9 +10,12 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+/// Layers of the model.
+const LAYERS: usize = 40;
+
 /// A Llama with a context for long answers, and slow enough that they do not end too soon.
 fn model() -> (ModelSpec, tempfile::TempDir) {
-    let dir = materialize_slow_llama(4096, 40);
+    let dir = materialize_slow_llama(4096, LAYERS);
     let mut spec = ModelSpec::new(dir.path().to_str().unwrap(), options(dir.path()));
     spec.id = "llama".into();
     (spec, dir)
@@ -184,7 +187,7 @@ fn worker_reports_health_progress_and_capabilities() {
     assert_eq!(stages.last().unwrap()["stage"], "ready", "{progress:?}");
     let last = stages.last().unwrap();
     assert!(last["vram_mb"].is_u64());
-    assert_eq!((&last["layers_loaded"], &last["layers_total"]), (&json!(2), &json!(2)));
+    assert_eq!((&last["layers_loaded"], &last["layers_total"]), (&json!(LAYERS), &json!(LAYERS)));
     wait_until("the worker is healthy", || running.get("/health").status == 200);
     let health = running.get("/health").ok();
     for (key, want) in [

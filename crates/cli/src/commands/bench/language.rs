@@ -70,7 +70,8 @@ impl Bench {
             rates.remove(0);
             let rate = mean(&rates);
             // A decode step reads the weights once, for any number of answers.
-            let step_bytes = llm.plan().weights as f64 * size.active as f64 / size.parameters.max(1) as f64;
+            let weights = llm.plan().weights - llm.plan().weight_copies;
+            let step_bytes = weights as f64 * size.active as f64 / size.parameters.max(1) as f64;
             let gigabytes = (test.name == "tg").then(|| step_bytes * rate / self.parallel as f64 / 1e9);
             let gigaflops = (test.name == "pp").then(|| 2.0 * size.active as f64 * rate / 1e9);
             lines.push(Line { name, rates, gigabytes, gigaflops });
@@ -151,7 +152,7 @@ fn as_markdown(llm: &Llm, name: &str, size: Size, threads: Option<usize>, lines:
     rows.extend(lines.iter().map(|line| {
         vec![
             name.replace('|', "\\|"),
-            bytes(llm.plan().weights),
+            bytes(llm.plan().weights - llm.plan().weight_copies),
             count(size.parameters),
             llm.plan().device.to_string(),
             threads.map_or_else(String::new, |n| n.to_string()),

@@ -82,8 +82,9 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
     };
     let mut chosen = load(formats)?;
     if let Some(formats) = chosen.0.with_copies(device) {
-        let copied = load(formats)?;
+        let mut copied = load(formats)?;
         if copies_fit(chosen.1.weights, copied.1.weights, free) {
+            copied.1.weight_copies = copied.1.weights - chosen.1.weights;
             chosen = copied;
         }
     }

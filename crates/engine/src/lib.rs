@@ -53,6 +53,8 @@ pub use sconce_hub as hub;
 
 // Types of other crates that this crate's public API uses.
 pub use sconce_formats::{Checkpoint, FileError};
+// Process-wide settings of CPU threads.
+pub use sconce_ops::threads::{after_fork, set as set_threads};
 pub use sconce_ops::{
     Counted, DType, Device, DeviceInfo, Isa, KvCacheFormat, Policy, Pooling, Quant, Rung, Step, WeightFormat, Withdrawn,
 };

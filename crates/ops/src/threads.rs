@@ -3,12 +3,15 @@
 //! One thread team per process (`cpu/team.rs`) runs ops, and between them the loops [`for_each`],
 //! [`map`] and [`for_each_chunk_mut`] of any caller. Only Candle and tokenizers use rayon, whose
 //! pools have the same number of threads. The number of threads is fixed at its first use, because
-//! a team cannot grow; call [`set`] before that to choose another number.
+//! a team cannot grow; call [`set`] before that to choose another number. A process that was forked
+//! calls [`after_fork`].
+#![allow(unsafe_code, reason = "pools are static, and a forked process must replace them without a lock")]
 
 use crate::cpu::team;
 use crate::{Device, Error, Result};
+use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
 /// The thread settings, fixed at first use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,17 +78,47 @@ pub fn for_each_chunk_mut<T: Send>(values: &mut [T], chunk: usize, f: impl Fn(us
     team::in_chunks(values, chunk, f, team::job);
 }
 
+/// The rayon pool for Candle's ops; null before the first of them, and again after a fork.
+static CANDLE_POOL: AtomicPtr<rayon::ThreadPool> = AtomicPtr::new(ptr::null_mut());
+
+/// Whether a thread that leads the team is pinned.
+static HAS_LEAD: AtomicBool = AtomicBool::new(false);
+
 /// Runs `f`, which computes with Candle on the CPU, in a separate rayon pool. Rayon runs work in
 /// the pool of the calling thread, and would deadlock if all threads of that pool waited for this
 /// call.
 pub(crate) fn with_candle<R: Send>(f: impl FnOnce() -> R + Send) -> Result<R> {
-    static POOL: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
-    let build = || {
-        let name = |i| format!("sconce-candle-{i}");
-        rayon::ThreadPoolBuilder::new().thread_name(name).num_threads(count()).build().ok()
-    };
-    let refused = || Error::Device { device: Device::Cpu, why: "cannot start the threads for Candle's ops".into() };
-    Ok(POOL.get_or_init(build).as_ref().ok_or_else(refused)?.install(f))
+    // SAFETY: the pointer is null or that of a pool that is never freed.
+    match unsafe { CANDLE_POOL.load(Acquire).as_ref() } {
+        Some(pool) => Ok(pool.install(f)),
+        None => Ok(start_candle_pool()?.install(f)),
+    }
+}
+
+#[cold]
+fn start_candle_pool() -> Result<&'static rayon::ThreadPool> {
+    let name = |i| format!("sconce-candle-{i}");
+    let pool = rayon::ThreadPoolBuilder::new().thread_name(name).num_threads(count()).build();
+    let why = |e| format!("cannot start the threads for Candle's ops: {e}");
+    let pool = Box::into_raw(Box::new(pool.map_err(|e| Error::Device { device: Device::Cpu, why: why(e) })?));
+    match CANDLE_POOL.compare_exchange(ptr::null_mut(), pool, AcqRel, Acquire) {
+        // SAFETY: the pool is never freed.
+        Ok(_) => Ok(unsafe { &*pool }),
+        // SAFETY: another thread was first; nobody has seen this pool, and the first is never freed.
+        Err(first) => unsafe {
+            drop(Box::from_raw(pool));
+            Ok(&*first)
+        },
+    }
+}
+
+/// Call this in the child after a `fork`, which copies the memory of a process but none of its
+/// threads: the next op starts new ones. Loaded models stay unusable in the child, because the
+/// threads that owned their devices are gone, and must not be dropped there.
+pub fn after_fork() {
+    team::after_fork();
+    CANDLE_POOL.store(ptr::null_mut(), Relaxed);
+    HAS_LEAD.store(false, Relaxed);
 }
 
 fn config() -> &'static ThreadConfig {
@@ -104,8 +137,7 @@ pub(crate) fn keep_to(i: usize) {
 /// caller gets the first core. Callers of further models are not pinned: a caller that finds the
 /// team busy works alone, and the system should run it where a core is idle.
 pub fn lead() {
-    static TAKEN: AtomicBool = AtomicBool::new(false);
-    if config().cores.is_some() && !TAKEN.swap(true, Relaxed) {
+    if config().cores.is_some() && !HAS_LEAD.swap(true, Relaxed) {
         keep_to(0);
     }
 }

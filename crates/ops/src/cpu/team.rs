@@ -19,9 +19,10 @@ use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
+use std::{iter, ptr};
 
 /// How often a worker checks for work before it sleeps: some tens of microseconds.
 const SPINS: usize = 1000;
@@ -61,31 +62,55 @@ unsafe impl Sync for Team {}
 // SAFETY: the pointer is to a closure that is Sync.
 unsafe impl Send for Team {}
 
+/// The team of this process; null before the first op, and again after a fork. No lock guards it,
+/// because a lock that another thread holds during a fork stays locked in the child.
+static TEAM: AtomicPtr<Team> = AtomicPtr::new(ptr::null_mut());
+
 /// The team, with the number of threads of [`threads::count`].
 fn team() -> &'static Team {
-    static TEAM: OnceLock<&'static Team> = OnceLock::new();
-    TEAM.get_or_init(|| {
-        let team: &'static Team = Box::leak(Box::new(Team {
-            owner: Mutex::new(()),
-            turn: AtomicUsize::new(0),
-            gate: AtomicUsize::new(0),
-            job: UnsafeCell::new(None),
-            panic: Mutex::new(None),
-            workers: OnceLock::new(),
-            shares: (0..threads::count().max(1)).map(|_| Share(AtomicUsize::new(0))).collect(),
-            jobs: Jobs::default(),
-        }));
-        let spawn = |i: usize| {
-            let sleeps: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
-            let name = format!("sconce-cpu-{i}");
-            // If the system refuses more threads, those that started do the work.
-            let started = thread::Builder::new().name(name).spawn(move || team.begin(i, sleeps)).ok()?;
-            Some(Worker { thread: started.thread().clone(), sleeps })
-        };
-        let workers = (1..threads::count()).filter_map(spawn).collect();
-        let _ = team.workers.set(workers);
-        team
-    })
+    // SAFETY: the pointer is null or that of a team that is never freed.
+    unsafe { TEAM.load(Acquire).as_ref() }.unwrap_or_else(start)
+}
+
+/// Starts the team. Of several threads that call this at once, one starts it. Until its workers
+/// exist, callers run their tasks alone.
+#[cold]
+fn start() -> &'static Team {
+    let members = threads::count().max(1);
+    let new = Box::into_raw(Box::new(Team {
+        owner: Mutex::new(()),
+        turn: AtomicUsize::new(0),
+        gate: AtomicUsize::new(0),
+        job: UnsafeCell::new(None),
+        panic: Mutex::new(None),
+        workers: OnceLock::new(),
+        shares: iter::repeat_with(|| Share(AtomicUsize::new(0))).take(members).collect(),
+        jobs: Jobs::default(),
+    }));
+    if let Err(first) = TEAM.compare_exchange(ptr::null_mut(), new, AcqRel, Acquire) {
+        // SAFETY: no other thread has seen the new team; the first one is never freed.
+        unsafe {
+            drop(Box::from_raw(new));
+            return &*first;
+        }
+    }
+    // SAFETY: the team is never freed.
+    let team: &'static Team = unsafe { &*new };
+    let spawn = |i: usize| {
+        let sleeps: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+        let name = format!("sconce-cpu-{i}");
+        // If the system refuses more threads, those that started do the work.
+        let started = thread::Builder::new().name(name).spawn(move || team.begin(i, sleeps)).ok()?;
+        Some(Worker { thread: started.thread().clone(), sleeps })
+    };
+    let _ = team.workers.set((1..members).filter_map(spawn).collect());
+    team
+}
+
+/// Leaves the team behind, whose workers do not exist in a forked process. The next op starts
+/// another one.
+pub(crate) fn after_fork() {
+    TEAM.store(ptr::null_mut(), Release);
 }
 
 /// Runs tasks 0 to `tasks` − 1, on the team if it is free. Panics after all tasks have finished if
@@ -265,6 +290,22 @@ mod tests {
                 });
             }
         });
+    }
+
+    /// Here the old workers still exist; `bindings/python` tests a process that was really forked.
+    #[test]
+    fn a_new_team_starts_after_a_fork() {
+        let sum = |tasks: usize| {
+            let sum = AtomicU64::new(0);
+            each(tasks, |i| drop(sum.fetch_add(i as u64, Relaxed)));
+            sum.into_inner()
+        };
+        let before: *const Team = team();
+        assert_eq!(sum(100), 4950);
+        after_fork();
+        assert_eq!(sum(100), 4950);
+        assert!(!ptr::eq(before, team()), "the team of the parent is used");
+        assert_eq!(team().workers.get().map(Vec::len), Some(threads::count() - 1));
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
-    Classifier, Clip, DeviceChoice, Embedder, Embeddings, Image, LoadOptions, M3, MultiVectorEncoder, Precision,
-    Prompt, Ranges, RankOptions, RankPooling, Reranker, SparseEncoder, Strategy, Tagger, TextOrPair,
+    Classifier, Clip, DeviceChoice, Embedder, Embeddings, Image, LoadOptions, Loaded, M3, MultiVectorEncoder, Pooling,
+    Precision, Prompt, Ranges, RankOptions, RankPooling, Reranker, SparseEncoder, Strategy, Tagger, TextOrPair,
 };
 use sconce_ops::Device;
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
@@ -82,6 +82,12 @@ fn reranker_equals_the_cross_encoder() {
             assert_eq!(reranker.rerank(query, &documents, top).unwrap().ranked.len(), 2);
         }
         assert!(reranker.rerank::<&str>("nothing to rank", &[], RankOptions::default()).unwrap().ranked.is_empty());
+        // Pairs of several queries in one call, in their order.
+        let pairs: Vec<(&str, &str)> =
+            queries.iter().flat_map(|q| documents.iter().map(move |d| (q.as_str(), d.as_str()))).collect();
+        let got = reranker.logits(&pairs, RankPooling::Pooler).unwrap().results;
+        let off = worst(&got, &arrays.f32(poolings[0].1).values);
+        assert!(off <= F32, "{name}: pairs are off by {off:.1e}");
     }
 }
 
@@ -111,6 +117,9 @@ fn classifier_equals_the_transformers_pipeline() {
             }
         }
         let names = classifier.labels();
+        let in_order = classifier.logits(&inputs).unwrap().results.concat();
+        let off = worst(&in_order, &logits.values);
+        assert!(off <= tolerance, "{name}: logits are off by {off:.1e}");
         let scale = logits.values.iter().fold(1.0f32, |m, v| m.max(v.abs()));
         for (got, want) in
             classifier.classify(&inputs, true).unwrap().results.iter().zip(logits.values.chunks(names.len()))
@@ -214,6 +223,34 @@ fn late_interaction_equals_the_reference_in_every_layout() {
             assert!((d.max_sim(q) - scores[i]).abs() <= 1e-4, "{name}: pair {i}");
         }
     }
+}
+
+/// A limit of a request truncates like a model whose files have that limit.
+#[test]
+fn requests_may_have_their_own_token_limit() {
+    let dir = materialize("task-rerank");
+    let embedder = Embedder::load(&reference(dir.path()), &options(), &()).unwrap();
+    let long = "the cat sat on the mat and a man is eating food";
+    let whole = embedder.embed(&[long], &Prompt::Default).unwrap();
+    for limit in [4, 6, 9] {
+        let cut = embedder.with_max_tokens(Some(limit)).embed(&[long], &Prompt::Default).unwrap();
+        assert_eq!((cut.tokens[0], cut.truncated.as_slice()), (limit, &[0][..]));
+        let words: Vec<&str> = long.split(' ').take(limit - 2).collect();
+        let short = embedder.embed(&[words.join(" ")], &Prompt::Default).unwrap();
+        assert_eq!(short.tokens[0], limit, "every word is a token");
+        assert!(worst(&cut.values, &short.values) <= 1e-6);
+    }
+    let same = embedder.with_max_tokens(Some(100_000)).embed(&[long], &Prompt::Default).unwrap();
+    assert_eq!((same.values, same.tokens), (whole.values, whole.tokens));
+    assert!(embedder.with_max_tokens(Some(1)).embed(&[long], &Prompt::Default).is_err());
+}
+
+#[test]
+fn names_of_poolings_and_strategies_are_parsed() {
+    assert_eq!("weighted_mean".parse::<Pooling>().unwrap(), Pooling::WeightedMean);
+    assert!("best".parse::<Pooling>().unwrap_err().to_string().contains("last_token"));
+    assert_eq!("average".parse::<Strategy>().unwrap(), Strategy::Average);
+    assert!("sum".parse::<Strategy>().unwrap_err().to_string().contains("average"));
 }
 
 #[test]

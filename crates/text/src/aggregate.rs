@@ -1,5 +1,7 @@
 //! Groups token labels into entities, by the rules of transformers' token-classification pipeline.
 
+use std::str::FromStr;
+
 /// Aggregation strategy: how tokens become entities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
@@ -14,6 +16,25 @@ pub enum Strategy {
     Average,
     /// A word has the label of its token with the highest score.
     Max,
+}
+
+impl FromStr for Strategy {
+    type Err = crate::Error;
+
+    fn from_str(s: &str) -> crate::Result<Strategy> {
+        match s {
+            "none" => Ok(Strategy::None),
+            "simple" => Ok(Strategy::Simple),
+            "first" => Ok(Strategy::First),
+            "average" => Ok(Strategy::Average),
+            "max" => Ok(Strategy::Max),
+            other => {
+                let what =
+                    format!("unknown aggregation strategy `{other}`; use one of none, simple, first, average, max");
+                Err(crate::Error::Input(what))
+            }
+        }
+    }
 }
 
 /// A token with its scores.

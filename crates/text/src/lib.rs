@@ -38,6 +38,9 @@ use tokenizers::{Decoder, TruncationDirection, TruncationParams, TruncationStrat
 /// truncated. The result differs only if a longer word becomes one unknown token.
 pub const LONGEST_TOKEN: usize = 1024;
 
+/// The most truncation settings of a tokenizer that are kept: each is a copy of its vocabulary.
+const MOST_TRUNCATIONS: usize = 8;
+
 /// Options of tokenization that are not in the tokenizer's own files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenizerOptions {
@@ -132,7 +135,7 @@ impl ModelTokenizer {
 
     /// A reader with this truncation policy.
     pub fn reader(&self, truncate: Truncate) -> Reader<'_> {
-        Reader { tokenizer: self, truncate }
+        Reader { tokenizer: self, truncate, max_tokens: self.max_tokens }
     }
 
     /// The tokens of a text, without truncation.
@@ -158,6 +161,9 @@ impl ModelTokenizer {
         let mut by_truncation = self.by_truncation.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(other) = by_truncation.get(&cut) {
             return Ok(other.clone());
+        }
+        if by_truncation.len() >= MOST_TRUNCATIONS {
+            by_truncation.clear();
         }
         let mut other = (*self.inner).clone();
         let params = cut.map(|(most, left)| TruncationParams {

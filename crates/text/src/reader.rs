@@ -71,6 +71,8 @@ pub struct Encoded {
 pub struct Reader<'a> {
     pub(super) tokenizer: &'a ModelTokenizer,
     pub(super) truncate: Truncate,
+    /// The longest sequence; at most that of the model.
+    pub(super) max_tokens: usize,
 }
 
 /// Encodes texts for a reader, up to a token limit.
@@ -95,9 +97,19 @@ impl<'a> Reader<'a> {
         self.truncate
     }
 
+    /// The longest sequence, in tokens.
+    pub fn max_tokens(&self) -> usize {
+        self.max_tokens
+    }
+
+    /// A reader that truncates at `max` tokens, if that is less than the model can take.
+    pub fn with_max_tokens(self, max: usize) -> Reader<'a> {
+        Reader { max_tokens: self.max_tokens.min(max), ..self }
+    }
+
     /// Tokenizes every text, in order, with `prompt` before each.
     pub fn encode<T: AsRef<str> + Sync>(&self, texts: &[T], prompt: &str) -> Result<Vec<Encoded>> {
-        self.encode_to(texts, prompt, self.tokenizer.max_tokens)
+        self.encode_to(texts, prompt, self.max_tokens)
     }
 
     /// Like [`Reader::encode`], truncated at `max` tokens if that is less than the model can take.
@@ -108,7 +120,7 @@ impl<'a> Reader<'a> {
 
     /// Like [`Reader::encode`] for texts and token ids. Token ids get no prompt.
     pub fn encode_inputs(&self, inputs: &[TextOrTokens<'_>], prompt: &str) -> Result<Vec<Encoded>> {
-        let encoder = self.encoder(self.tokenizer.max_tokens)?;
+        let encoder = self.encoder(self.max_tokens)?;
         map_parallel(inputs, |input| match input {
             TextOrTokens::Text(text) => encoder.text(text, prompt),
             TextOrTokens::Tokens(ids) => encoder.tokens(ids),
@@ -117,7 +129,7 @@ impl<'a> Reader<'a> {
 
     /// Tokenizes texts and pairs, in order. The longer text of a pair is truncated first.
     pub fn encode_pairs(&self, texts: &[TextOrPair<'_>]) -> Result<Vec<Encoded>> {
-        let encoder = self.encoder(self.tokenizer.max_tokens)?;
+        let encoder = self.encoder(self.max_tokens)?;
         map_parallel(texts, |t| {
             let input = || match t.pair {
                 Some(pair) => EncodeInput::from((t.text, pair)),
@@ -131,7 +143,7 @@ impl<'a> Reader<'a> {
     pub fn encode_bare<T: AsRef<str> + Sync>(&self, texts: &[T], max: usize) -> Result<Vec<Encoded>> {
         // Truncates by hand, which is simple without special tokens: a second tokenizer with
         // another limit would copy the vocabulary.
-        let encoder = Encoder { max, special: false, ..self.encoder(self.tokenizer.max_tokens)? };
+        let encoder = Encoder { max, special: false, ..self.encoder(self.max_tokens)? };
         map_parallel(texts, |text| {
             let mut encoded = encoder.text(text.as_ref(), "")?;
             encoded.type_ids.clear();
@@ -141,7 +153,7 @@ impl<'a> Reader<'a> {
 
     /// Tokenizes every text, with the character offsets of its tokens.
     pub fn encode_placed<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Vec<(Encoded, Vec<Placed>)>> {
-        let encoder = Encoder { places: true, ..self.encoder(self.tokenizer.max_tokens)? };
+        let encoder = Encoder { places: true, ..self.encoder(self.max_tokens)? };
         map_parallel(texts, |text| {
             let text = text.as_ref();
             let (encoded, encoding) = encoder.input(|| EncodeInput::from(text), text.len(), false)?;
@@ -152,7 +164,7 @@ impl<'a> Reader<'a> {
     /// Number of leading tokens that belong to `prompt`: its own and the special tokens before
     /// them.
     pub fn prompt_tokens(&self, prompt: &str) -> Result<usize> {
-        let encoder = Reader { truncate: Truncate::Right, ..*self }.encoder(self.tokenizer.max_tokens)?;
+        let encoder = Reader { truncate: Truncate::Right, ..*self }.encoder(self.max_tokens)?;
         let encoded = encoder.text(prompt, "").map_err(|error| match error {
             EncodeError::TooLong(why) | EncodeError::Other(why) => Error::Input(format!("the prompt: {why}")),
         })?;
@@ -160,7 +172,7 @@ impl<'a> Reader<'a> {
     }
 
     fn encoder(&self, max: usize) -> Result<Encoder<'a>> {
-        let max = max.min(self.tokenizer.max_tokens);
+        let max = max.min(self.max_tokens);
         let inner = self.tokenizer.truncating(Some((max, self.truncate == Truncate::Left)))?;
         // Static embedding models have no special tokens.
         Ok(Encoder { reader: *self, inner, max, special: self.tokenizer.table.is_none(), places: false })
@@ -193,7 +205,7 @@ impl From<String> for EncodeError {
 impl Encoder<'_> {
     fn text(&self, text: &str, prompt: &str) -> Result<Encoded, EncodeError> {
         let joined = if prompt.is_empty() { text } else { &format!("{prompt}{text}") };
-        let Reader { tokenizer, truncate } = self.reader;
+        let Reader { tokenizer, truncate, .. } = self.reader;
         // Characters beyond the limit are not tokenized.
         let part = match truncate {
             Truncate::Left => {

@@ -42,6 +42,18 @@ pub trait Loaded {
         other
     }
 
+    /// A handle to the same model that truncates texts at `max` tokens, if that is less than the
+    /// model can take; `None`: at the model's own limit. Cheap. Ignored by language models and by
+    /// sequence-to-sequence models.
+    fn with_max_tokens(&self, max: Option<usize>) -> Self
+    where
+        Self: Clone,
+    {
+        let mut other = self.clone();
+        other.settings().max_tokens = max;
+        other
+    }
+
     /// The plan made before loading.
     fn plan(&self) -> &Plan {
         &self.model().plan
@@ -78,6 +90,8 @@ pub trait Loaded {
 pub struct RequestSettings {
     pub(crate) context: RequestContext,
     pub(crate) truncate: Truncate,
+    /// The longest text, in tokens; `None`: what the model can take.
+    pub(crate) max_tokens: Option<usize>,
 }
 
 /// Tokenizer and detokenizer.

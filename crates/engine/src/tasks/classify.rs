@@ -114,6 +114,17 @@ impl Classifier {
         })
     }
 
+    /// The logits of each text, in the order of [`Classifier::labels`].
+    pub fn logits(&self, texts: &[TextOrPair<'_>]) -> Result<Outputs<Vec<f32>>> {
+        let encoded = self.session.read(|reader| reader.encode_pairs(texts))?;
+        self.session.outputs(OutputKind::Task, Texts::of(encoded, 0), |_, results| Ok(results[0].to_vec()))
+    }
+
+    /// How the model's files turn logits into scores.
+    pub fn scores(&self) -> Scores {
+        self.session.spec.scores
+    }
+
     /// The labels, in the order of the model's outputs.
     pub fn labels(&self) -> &[String] {
         &self.session.spec.labels

@@ -232,6 +232,11 @@ impl Embedder {
         self.session.spec.prompt(prompt)
     }
 
+    /// The name of the model's default prompt, if it has one.
+    pub fn default_prompt(&self) -> Option<&str> {
+        self.session.spec.default_prompt.as_deref()
+    }
+
     /// Names of the model's prompts.
     pub fn prompts(&self) -> impl Iterator<Item = &str> {
         self.session.spec.prompts.keys().map(String::as_str)

@@ -21,6 +21,7 @@ use crate::ladder::{self, Op, Rung, own_kernels};
 use crate::replay::{OpScope, op_scope};
 use crate::{DType, Error, Result, Segments, Tensor};
 use std::ops::Range;
+use std::str::FromStr;
 
 /// How a sequence becomes a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,24 @@ pub enum Pooling {
     WeightedMean,
     /// The last token.
     LastToken,
+}
+
+impl FromStr for Pooling {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Pooling> {
+        match s {
+            "cls" => Ok(Pooling::Cls),
+            "mean" => Ok(Pooling::Mean),
+            "max" => Ok(Pooling::Max),
+            "mean_sqrt_len" => Ok(Pooling::MeanSqrtLen),
+            "weighted_mean" => Ok(Pooling::WeightedMean),
+            "last_token" => Ok(Pooling::LastToken),
+            other => Err(Error::Parse(format!(
+                "unknown pooling `{other}`; one of cls, mean, max, mean_sqrt_len, weighted_mean, last_token"
+            ))),
+        }
+    }
 }
 
 /// Pools `x` `[tokens, n]` to f32 `[sequences, modes · n]`; skips `skip[i]` tokens at the start of

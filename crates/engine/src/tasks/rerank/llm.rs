@@ -50,8 +50,6 @@ pub(super) fn spec(root: &Path) -> Result<ClassifierSpec> {
 pub(crate) struct YesNoPrompt {
     prefix: Vec<u32>,
     suffix: Vec<u32>,
-    /// Tokens left for query and document.
-    room: usize,
     pub(crate) instruction: String,
 }
 
@@ -65,21 +63,25 @@ impl YesNoPrompt {
             let what = format!("the reranking prompt alone takes {taken} tokens of the model's {most}");
             return Err(Error::file(root, what));
         }
-        Ok(YesNoPrompt { prefix, suffix, room: most - taken, instruction: INSTRUCTION.into() })
+        Ok(YesNoPrompt { prefix, suffix, instruction: INSTRUCTION.into() })
     }
 
-    /// The prompt for each document, truncated at the document's end if it is too long.
-    pub(crate) fn encode<T: AsRef<str>>(&self, t: Reader<'_>, query: &str, documents: &[T]) -> Result<Vec<Encoded>> {
+    /// The prompt for each query and document, truncated at the document's end if it is too long.
+    pub(crate) fn encode(&self, t: Reader<'_>, pairs: &[(&str, &str)]) -> Result<Vec<Encoded>> {
         if t.truncate() == Truncate::Left {
             let what =
                 "this reranker's prompt begins with its instruction, so documents can only be truncated on the right";
             return Err(Error::Input(what.into()));
         }
-        let prompts = |document: &T| {
-            format!("<Instruct>: {}\n<Query>: {query}\n<Document>: {}", self.instruction, document.as_ref())
+        let taken = self.prefix.len() + self.suffix.len();
+        let room = t.max_tokens().checked_sub(taken).filter(|room| *room > 0).ok_or_else(|| {
+            Error::Input(format!("the reranking prompt alone takes {taken} tokens; allow more than {}", t.max_tokens()))
+        })?;
+        let prompts = |(query, document): &(&str, &str)| {
+            format!("<Instruct>: {}\n<Query>: {query}\n<Document>: {document}", self.instruction)
         };
-        let prompts: Vec<String> = documents.iter().map(prompts).collect();
-        let mut encoded = t.encode_bare(&prompts, self.room)?;
+        let prompts: Vec<String> = pairs.iter().map(prompts).collect();
+        let mut encoded = t.encode_bare(&prompts, room)?;
         for e in &mut encoded {
             let ids = std::mem::take(&mut e.ids);
             e.ids = [&self.prefix[..], &ids, &self.suffix].concat();

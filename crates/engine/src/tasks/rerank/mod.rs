@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, OutputKind, Session, Texts};
+use crate::workloads::encode::{self, OutputKind, Outputs, Session, Texts};
 use derive_setters::Setters;
 use llm::YesNoPrompt;
 use sconce_hub::{Files, Progress, Reference};
@@ -162,27 +162,33 @@ impl Reranker {
         Ok(self)
     }
 
-    /// Ranks `documents` by their relevance to `query`.
-    pub fn rerank<T: AsRef<str> + Sync>(&self, query: &str, documents: &[T], options: RankOptions) -> Result<Ranking> {
-        if options.pooling != RankPooling::Pooler && !self.session.spec.has_pooler {
+    /// The logit of each pair of a query and a document, in the order of the pairs: its sigmoid is
+    /// the score.
+    pub fn logits(&self, pairs: &[(&str, &str)], pooling: RankPooling) -> Result<Outputs<f32>> {
+        if pooling != RankPooling::Pooler && !self.session.spec.has_pooler {
             let what = "the poolings `cls` and `mean` leave BERT's pooler out, and this model is no BERT: use `pooler`";
             return Err(Error::Input(what.into()));
         }
-        let pair = |document| TextOrPair { text: query, pair: Some(document) };
         let encoded = self.session.read(|reader| match &self.prompt {
-            Some(prompt) => prompt.encode(reader, query, documents),
-            None => Ok(reader.encode_pairs(&documents.iter().map(|d| pair(d.as_ref())).collect::<Vec<_>>())?),
+            Some(prompt) => prompt.encode(reader, pairs),
+            None => Ok(reader.encode_pairs(&pairs.iter().map(|pair| TextOrPair::from(*pair)).collect::<Vec<_>>())?),
         })?;
-        let Texts { items, tokens, truncated } = Texts::of(encoded, 0);
-        let mut ranked = Vec::with_capacity(documents.len());
-        self.session.run_for(options.pooling.output_kind(), items, |index, results| {
+        self.session.outputs(pooling.output_kind(), Texts::of(encoded, 0), |_, results| {
             // For a language model: the logit of "yes" minus that of "no". Its sigmoid is the
             // softmax of "yes" over the two.
-            let logit = results[0].iter().copied().reduce(|yes, no| yes - no).unwrap_or_default();
+            Ok(results[0].iter().copied().reduce(|yes, no| yes - no).unwrap_or_default())
+        })
+    }
+
+    /// Ranks `documents` by their relevance to `query`.
+    pub fn rerank<T: AsRef<str> + Sync>(&self, query: &str, documents: &[T], options: RankOptions) -> Result<Ranking> {
+        let pairs: Vec<_> = documents.iter().map(|document| (query, document.as_ref())).collect();
+        let Outputs { results, tokens, truncated } = self.logits(&pairs, options.pooling)?;
+        let ranked = |(index, logit): (usize, f32)| {
             let score = if options.raw { logit } else { sigmoid(logit) };
-            ranked.push((logit, Ranked { index, score, text: None }));
-            Ok(())
-        })?;
+            (logit, Ranked { index, score, text: None })
+        };
+        let mut ranked: Vec<_> = results.into_iter().enumerate().map(ranked).collect();
         // By logit, because far from zero many scores are the same f32. Equal documents keep the
         // order of the input.
         ranked.sort_by(|(a, x), (b, y)| b.total_cmp(a).then(x.index.cmp(&y.index)));

@@ -122,7 +122,9 @@ impl<P: Pipeline> Session<P> {
     where
         Error: From<E>,
     {
-        self.settings.context.tokenizing(|| Ok(read(self.text.reader(self.settings.truncate))?))
+        let RequestSettings { context, truncate, max_tokens } = &self.settings;
+        let reader = self.text.reader(*truncate).with_max_tokens(max_tokens.unwrap_or(usize::MAX));
+        context.tokenizing(|| Ok(read(reader)?))
     }
 
     /// Runs `f` on the device thread. Fails if the request was cancelled or missed its deadline.

@@ -13,6 +13,7 @@ mod output;
 mod output_constraint;
 mod output_file;
 mod parquet_file;
+mod program;
 mod report;
 mod row;
 mod runtime;
@@ -67,13 +68,13 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Runs the command of this process's arguments.
 pub fn main() -> ExitCode {
-    allocator::keep_freed();
     run(std::env::args_os().collect())
 }
 
 /// Runs the command of `arguments`, the first of which is the name of the program. A request for
 /// help and arguments that cannot be parsed end the process.
 pub fn run(arguments: Vec<std::ffi::OsString>) -> ExitCode {
+    allocator::keep_freed();
     if let Some(worker) = commands::worker_names::worker(&arguments) {
         let report = report::Report::new(false);
         return exit_code(worker.unwrap_or_else(|e| e.exit()).run(&report), &report);

@@ -2,6 +2,7 @@
 
 use super::examine::{Check, CheckMessage, CheckResult, FaultInjection};
 use crate::Failure;
+use crate::program::program;
 use sconce_ops::Device;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -92,7 +93,7 @@ pub(super) fn run_checks<K: PartialEq>(
 
 /// Starts a process that runs these checks; the receiver gets its messages.
 fn start(options: &CheckOptions<'_>, wanted: &[Check]) -> Result<(Child, Receiver<CheckMessage>), Failure> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new(program()?);
     command.args(["doctor", "--examine", "--device", &options.device.to_string()]);
     if let Some(op) = options.op {
         command.args(["--op", op]);

@@ -3,6 +3,7 @@
 mod status;
 
 use super::print;
+use crate::program::program;
 use crate::report::Report;
 use crate::{Failure, logs, runtime};
 use clap::{Args, Subcommand};
@@ -94,7 +95,7 @@ impl Serve {
         file.port = self.port.or(file.port);
         file.allowed_hosts.extend(self.allowed_hosts);
         file.state = self.state.or(file.state);
-        let mut config = Config::new(file, std::env::current_exe()?, default_state_dir)?;
+        let mut config = Config::new(file, program()?, default_state_dir)?;
         if self.api_key.as_deref().is_some_and(|key| key.trim().is_empty()) {
             return Err("--api-key is empty; give a key, or leave the option out".into());
         }

@@ -3,6 +3,7 @@
 use super::rows::Row;
 use crate::Failure;
 use crate::args::Model;
+use crate::program::program;
 use crate::report::Report;
 use sconce_engine::{EmbedOptions, Embedder, Loaded, TextOrTokens};
 use sconce_ops::Device;
@@ -67,7 +68,7 @@ impl OurEngine {
 
     /// Seconds that the command takes for a text, from start to exit.
     pub(super) fn start(&self, text: &str) -> Result<f64, Failure> {
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(program()?);
         command.args(&self.flags).arg(text);
         let started = Instant::now();
         let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;

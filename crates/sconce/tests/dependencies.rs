@@ -43,6 +43,7 @@ fn allowed_dependencies() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("sconce-pool", vec!["sconce-api"]),
         ("sconce-cli", vec!["sconce-api", "sconce-engine", "sconce-ops", "sconce-pool", "sconce-server"]),
         ("sconce", vec!["sconce-cli", "sconce-engine"]),
+        ("sconce-python", vec!["sconce-cli", "sconce-engine"]),
         ("sconce-testkit", vec![]),
     ])
 }
@@ -112,6 +113,8 @@ fn device_features_enable_all_lower_crates() {
     let chain = [
         ("sconce", "sconce-engine/"),
         ("sconce", "sconce-cli?/"),
+        ("sconce-python", "sconce-engine/"),
+        ("sconce-python", "sconce-cli/"),
         ("sconce-cli", "sconce-engine/"),
         ("sconce-cli", "sconce-server/"),
         ("sconce-server", "sconce-engine/"),

@@ -1,0 +1,46 @@
+"""Run transformer models on CPU, CUDA and Metal.
+
+The classes of sentence-transformers and fastembed, so that only the import changes; language
+models, T5, classification, token classification and CLIP; and what runs where (`plan`, `doctor`,
+`devices`, `counts`).
+"""
+
+import os as _os
+
+from . import _sconce
+from .classifier import Classifier
+from .clip import Clip
+from .cross_encoder import CrossEncoder
+from .errors import (
+    CancelledError,
+    ClosedError,
+    DeviceError,
+    FilesError,
+    InputError,
+    SconceError,
+    UnsoundError,
+)
+from .fastembed import (
+    LateInteractionTextEmbedding,
+    SparseEmbedding,
+    SparseTextEmbedding,
+    TextCrossEncoder,
+    TextEmbedding,
+)
+from .llm import Answer, Llm, Stream, ToolCall
+from .machine import counts, devices, doctor, plan, set_threads
+from .multi_vector_encoder import MultiVectorEncoder
+from .sentence_transformer import SentenceTransformer, quantize_embeddings
+from .seq2seq import Seq2Seq
+from .sparse import SparseMatrix
+from .sparse_encoder import SparseEncoder
+from .tagger import Tagger
+from .texts import to_arrow
+
+__version__ = _sconce.version()
+__all__ = [name for name in dir() if not name.startswith("_") and name[0].isupper()]
+__all__ += ["counts", "devices", "doctor", "plan", "quantize_embeddings", "set_threads", "to_arrow"]
+
+# Threads do not survive a fork: the child starts its own.
+if hasattr(_os, "register_at_fork"):
+    _os.register_at_fork(after_in_child=_sconce.after_fork)

@@ -1,0 +1,116 @@
+"""The base of every class that has a loaded model."""
+
+import json
+import os
+import threading
+import weakref
+
+from . import _sconce
+from .errors import DeviceError
+from .progress import LoadProgress
+
+# Every open model, for `counts()`.
+_open = weakref.WeakSet()
+
+
+def load_options(**options):
+    """Options for loading as the engine takes them; `None` is left out."""
+    device = options.get("device")
+    if device is not None:
+        device = str(device)  # torch.device
+        options["device"] = "metal" + device[3:] if device.startswith("mps") else device
+    if options.get("cache_folder") is not None:
+        options["cache_folder"] = os.fspath(options["cache_folder"])
+    if options.get("token") is False:
+        options["token"] = None
+    if options.get("token") is True:  # That of the environment, which is the default.
+        options["token"] = None
+    return {name: value for name, value in options.items() if value is not None}
+
+
+class Model:
+    """A loaded model. `close` unloads it; it is also a context manager.
+
+    Pickling keeps the name and the options, not the weights: the model is loaded again.
+    """
+
+    _task = None
+
+    def _load(self, name, **options):
+        self._name = os.fspath(name)
+        self._options = load_options(**options)
+        self._lock = threading.Lock()
+        self._open_model()
+
+    def _open_model(self):
+        options = json.dumps(self._options)
+        self._native = _sconce.load(self._task, self._name, options, LoadProgress())
+        self._forks = _sconce.fork_count()
+        self._info = json.loads(self._native.info())
+        _open.add(self)
+
+    @property
+    def _model(self):
+        """The native model; in a forked process, loaded again."""
+        native = getattr(self, "_native", None)
+        if native is None:
+            raise TypeError(f"{type(self).__name__} was not initialized")
+        if self._forks != _sconce.fork_count():
+            if self._info["is_gpu"]:
+                raise DeviceError(
+                    f"{self._name} runs on {self._info['device']}, which a forked process cannot use: start processes "
+                    'with the start method `spawn` (multiprocessing.set_start_method("spawn"))'
+                )
+            # Locks that another thread held during the fork stay locked, so take a new one.
+            self._lock = threading.Lock()
+            with self._lock:
+                if self._forks != _sconce.fork_count():
+                    self._open_model()
+        return self._native
+
+    @property
+    def device(self):
+        """The device that the model runs on: `cpu`, `cuda:0`, `metal:0`."""
+        return self._info["device"]
+
+    @property
+    def dtype(self):
+        """The format of weights and activations."""
+        return self._info["dtype"]
+
+    def counts(self):
+        """The op calls since loading: a list of op, device, dtype, rung and calls."""
+        return json.loads(self._model.counts())
+
+    def close(self):
+        """Unloads the model when the calls in progress have ended."""
+        native = getattr(self, "_native", None)
+        if native is not None:
+            native.close()
+        _open.discard(self)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __getstate__(self):
+        state = self.__dict__.copy()
+        for name in ("_native", "_forks", "_info", "_lock"):
+            state.pop(name, None)
+        return state
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+        self._open_model()
+
+    def __repr__(self):
+        info = getattr(self, "_info", {})
+        return f"{type(self).__name__}({getattr(self, '_name', None)!r}, device={info.get('device')!r})"
+
+
+def open_models():
+    """Every open model of this process."""
+    return list(_open)

@@ -1,0 +1,55 @@
+"""`Tagger`: token classification (NER)."""
+
+import json
+
+from . import _sconce
+from .models import Model
+from .texts import as_texts
+
+
+class Tagger(Model):
+    """A model that labels the tokens of a text: names, places, parts of speech."""
+
+    _task = "tag"
+
+    def __init__(
+        self,
+        model,
+        *,
+        device=None,
+        dtype=None,
+        cache_folder=None,
+        revision=None,
+        local_files_only=False,
+        token=None,
+        fallback=False,
+        batch_tokens=None,
+    ):
+        self._load(
+            model,
+            device=device,
+            dtype=dtype,
+            cache_folder=cache_folder,
+            revision=revision,
+            local_files_only=local_files_only,
+            token=token,
+            fallback=fallback,
+            batch_tokens=batch_tokens,
+        )
+
+    @property
+    def labels(self):
+        """The labels, in the order of the model's outputs."""
+        return list(self._info["labels"])
+
+    def tag(self, inputs, strategy="simple", threshold=0.0):
+        """The entities of each text: dicts of `label`, `score`, `word`, `start`, `end` and `index`.
+
+        `start` and `end` count characters. `strategy` is `none`, `simple`, `first`, `average` or
+        `max`, as in transformers' pipeline.
+        """
+        texts, is_single = as_texts(inputs)
+        rows = json.loads(_sconce.tag(self._model, texts, strategy, threshold, None))
+        return rows[0] if is_single else rows
+
+    __call__ = tag

@@ -1,0 +1,117 @@
+//! Calls into the engine: without the GIL, and interruptible.
+
+use crate::error::to_python;
+use pyo3::prelude::*;
+use sconce_engine::hub::Progress;
+use sconce_engine::{Error, RequestContext, Result};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// How often a waiting call looks for signals (Ctrl-C).
+pub(crate) const POLL: Duration = Duration::from_millis(50);
+
+/// Runs `f` on a thread of its own and waits for it without the GIL. A signal whose Python handler
+/// raises (Ctrl-C) ends the wait at once and cancels the request; a pass that is running finishes
+/// by itself.
+pub(crate) fn call<R: Send + 'static>(
+    py: Python<'_>,
+    f: impl FnOnce(&RequestContext) -> Result<R> + Send + 'static,
+) -> PyResult<R> {
+    call_with_progress(py, None, move |caller: &Caller| f(&caller.context))
+}
+
+/// Like [`call`], and passes the progress that `f` reports to `on_progress`, a Python function of
+/// the event's kind, a text and a number.
+pub(crate) fn call_with_progress<R: Send + 'static>(
+    py: Python<'_>,
+    on_progress: Option<&Bound<'_, PyAny>>,
+    f: impl FnOnce(&Caller) -> Result<R> + Send + 'static,
+) -> PyResult<R> {
+    let (messages, inbox) = channel();
+    // Locked by this thread alone; a receiver by itself cannot leave its thread.
+    let inbox = Mutex::new(inbox);
+    let context = RequestContext::default();
+    let caller = Caller { context: context.clone(), messages };
+    let slot = Arc::new(Mutex::new(None));
+    let result = slot.clone();
+    let body = move || {
+        let done = catch_unwind(AssertUnwindSafe(|| f(&caller))).map_err(|panic| panic_message(&*panic));
+        *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+        let _ = caller.messages.send(Message::Done);
+    };
+    thread::Builder::new().name("sconce call".into()).spawn(body)?;
+    loop {
+        let message = py.detach(|| inbox.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(POLL));
+        let outcome = match message {
+            Ok(Message::Done) => {
+                let result = result.lock().unwrap_or_else(PoisonError::into_inner).take();
+                return match result.unwrap_or_else(|| Err("no result".into())) {
+                    Ok(result) => result.map_err(|e| to_python(py, &e)),
+                    Err(why) => Err(bug(&why)),
+                };
+            }
+            Ok(Message::Progress(kind, text, number)) => match on_progress {
+                Some(function) => function.call1((kind, text, number)).map(drop),
+                None => Ok(()),
+            },
+            Err(RecvTimeoutError::Timeout) => py.check_signals(),
+            Err(RecvTimeoutError::Disconnected) => return Err(bug("the thread of the call has ended")),
+        };
+        if let Err(interrupted) = outcome {
+            context.cancel();
+            return Err(interrupted);
+        }
+    }
+}
+
+/// The error for a panic, which only a bug of ours can cause.
+fn bug(why: &str) -> PyErr {
+    pyo3::exceptions::PyRuntimeError::new_err(format!("internal error, please report it: {why}"))
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("no message").to_string()
+}
+
+/// Parses the options of a call.
+pub(crate) fn parse<T: serde::de::DeserializeOwned>(json: &str) -> Result<T> {
+    serde_json::from_str(json).map_err(|e| Error::Input(e.to_string()))
+}
+
+enum Message {
+    /// Kind, text and number of an event.
+    Progress(&'static str, String, u64),
+    Done,
+}
+
+/// A call as seen by the thread that works for it.
+pub(crate) struct Caller {
+    pub(crate) context: RequestContext,
+    messages: Sender<Message>,
+}
+
+impl Caller {
+    fn send(&self, kind: &'static str, text: &str, number: u64) {
+        // The receiver is gone if the call was interrupted.
+        let _ = self.messages.send(Message::Progress(kind, text.to_owned(), number));
+    }
+}
+
+impl Progress for Caller {
+    fn note(&self, line: &str) {
+        self.send("note", line, 0);
+    }
+    fn begin(&self, what: &str, bytes: u64) {
+        self.send("begin", what, bytes);
+    }
+    fn advance(&self, bytes: u64) {
+        self.send("advance", "", bytes);
+    }
+    fn end(&self) {
+        self.send("end", "", 0);
+    }
+}

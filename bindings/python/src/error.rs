@@ -1,0 +1,35 @@
+//! Errors of the engine as Python exceptions, which `sconce/errors.py` defines.
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use sconce_engine::{Error, ErrorClass};
+
+/// The exception for an error.
+pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
+    let class = match error.class() {
+        ErrorClass::Input => "InputError",
+        ErrorClass::Files => "FilesError",
+        ErrorClass::Unsound => "UnsoundError",
+        ErrorClass::Device => "DeviceError",
+        ErrorClass::Ended => "CancelledError",
+        _ => "SconceError",
+    };
+    exception(py, class, &error.to_string())
+}
+
+/// The exception of this name.
+pub(crate) fn exception(py: Python<'_>, class: &str, message: &str) -> PyErr {
+    let raised = py.import("sconce.errors").and_then(|module| module.getattr(class)?.call1((message,)));
+    raised.map_or_else(|_| PyRuntimeError::new_err(message.to_owned()), PyErr::from_value)
+}
+
+/// Passes an error of the engine on.
+pub(crate) trait OrRaise<T> {
+    fn or_raise(self, py: Python<'_>) -> PyResult<T>;
+}
+
+impl<T, E: Into<Error>> OrRaise<T> for Result<T, E> {
+    fn or_raise(self, py: Python<'_>) -> PyResult<T> {
+        self.map_err(|e| to_python(py, &e.into()))
+    }
+}

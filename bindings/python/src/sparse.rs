@@ -1,0 +1,40 @@
+//! Sparse embeddings.
+
+use crate::array::Array;
+use crate::call::call;
+use crate::error::OrRaise;
+use crate::model::{Model, wrong_task};
+use pyo3::prelude::*;
+use sconce_engine::{Loaded, TaskModel};
+
+/// Sparse embeddings as a CSR matrix: where each row ends, token ids, weights.
+#[pyfunction]
+pub(crate) fn embed_sparse(
+    py: Python<'_>,
+    model: &Bound<'_, Model>,
+    texts: Vec<String>,
+    max_tokens: Option<usize>,
+) -> PyResult<(Array, Array, Array)> {
+    let model = model.get().get(py)?;
+    call(py, move |context| {
+        let TaskModel::Sparse(encoder) = &*model else { return Err(wrong_task("sparse")) };
+        let rows = encoder.with_context(context).with_max_tokens(max_tokens).embed(&texts)?.results;
+        let mut starts = vec![0];
+        let (mut ids, mut weights) = (Vec::new(), Vec::new());
+        for row in rows {
+            ids.extend(row.ids.into_iter().map(i64::from));
+            weights.extend(row.weights);
+            starts.push(ids.len() as i64);
+        }
+        Ok((Array::indices(starts), Array::indices(ids), Array::list(weights)))
+    })
+}
+
+/// The tokens of ids; `None` for an id outside of the vocabulary.
+#[pyfunction]
+pub(crate) fn sparse_tokens(py: Python<'_>, model: &Bound<'_, Model>, ids: Vec<u32>) -> PyResult<Vec<Option<String>>> {
+    match &*model.get().get(py)? {
+        TaskModel::Sparse(encoder) => Ok(ids.into_iter().map(|id| encoder.token(id)).collect()),
+        _ => Err(wrong_task("sparse")).or_raise(py),
+    }
+}

@@ -24,18 +24,21 @@ pub(crate) fn clip_texts(py: Python<'_>, model: &Bound<'_, Model>, texts: Vec<St
     })
 }
 
+/// Width and height of an image whose bytes are pixels; `None` if the bytes are those of a file.
+type ImageSize = Option<(usize, usize)>;
+
 /// Embeddings of images, f32 `[images, dimension]`. An image is the bytes of a file, or width,
 /// height and the bytes of red, green and blue of every pixel.
 #[pyfunction]
 pub(crate) fn clip_images(
     py: Python<'_>,
     model: &Bound<'_, Model>,
-    images: Vec<(Option<(usize, usize)>, Bound<'_, PyBytes>)>,
+    images: Vec<(ImageSize, Bound<'_, PyBytes>)>,
 ) -> PyResult<Array> {
     let model = model.get().get(py)?;
     let images: Vec<_> = images.into_iter().map(|(size, bytes)| (size, bytes.as_bytes().to_vec())).collect();
     call(py, move |context| {
-        let image = |(i, (size, bytes)): (usize, (Option<(usize, usize)>, Vec<u8>))| {
+        let image = |(i, (size, bytes)): (usize, (ImageSize, Vec<u8>))| {
             let decoded = match size {
                 Some((width, height)) => Image::new(width, height, bytes),
                 None => Image::decode(&bytes).map_err(|e| e.to_string()),

@@ -17,6 +17,10 @@ pub enum DType {
     U32,
     /// Bytes of quantized blocks; their values depend on the blocks' scales.
     U8,
+    /// IEEE double, for [eager arrays](crate::eager) only.
+    F64,
+    /// Signed integers, for [eager arrays](crate::eager) only.
+    I64,
 }
 
 impl DType {
@@ -29,6 +33,7 @@ impl DType {
             DType::F32 | DType::U32 => 4,
             DType::BF16 | DType::F16 => 2,
             DType::U8 => 1,
+            DType::F64 | DType::I64 => 8,
         }
     }
 
@@ -38,7 +43,24 @@ impl DType {
             DType::F32 => 2f64.powi(-24),
             DType::BF16 => 2f64.powi(-8),
             DType::F16 => 2f64.powi(-11),
-            DType::U32 | DType::U8 => 0.0,
+            DType::F64 => 2f64.powi(-53),
+            DType::U32 | DType::U8 | DType::I64 => 0.0,
+        }
+    }
+
+    /// Whether elements have a fraction.
+    pub fn is_float(self) -> bool {
+        matches!(self, DType::F32 | DType::BF16 | DType::F16 | DType::F64)
+    }
+
+    /// Whether a number is within the range of the integers of this format; true for floats.
+    pub(crate) fn holds(self, number: f64) -> bool {
+        match self {
+            DType::U32 => (0.0..=f64::from(u32::MAX)).contains(&number),
+            DType::U8 => (0.0..=255.0).contains(&number),
+            // 2^63 itself is the first number outside.
+            DType::I64 => (-(2f64.powi(63))..2f64.powi(63)).contains(&number),
+            DType::F32 | DType::BF16 | DType::F16 | DType::F64 => true,
         }
     }
 
@@ -49,6 +71,8 @@ impl DType {
             DType::F16 => candle_core::DType::F16,
             DType::U32 => candle_core::DType::U32,
             DType::U8 => candle_core::DType::U8,
+            DType::F64 => candle_core::DType::F64,
+            DType::I64 => candle_core::DType::I64,
         }
     }
 }
@@ -61,6 +85,8 @@ impl fmt::Display for DType {
             DType::F16 => "f16",
             DType::U32 => "u32",
             DType::U8 => "u8",
+            DType::F64 => "f64",
+            DType::I64 => "i64",
         })
     }
 }

@@ -172,7 +172,7 @@ impl Ladder {
     }
 
     /// Whether the policy and doctor's verdict allow this rung of an op.
-    fn allows(&self, name: &str, device: Device, dtype: DType, rung: Rung) -> Can {
+    pub(crate) fn allows(&self, name: &str, device: Device, dtype: DType, rung: Rung) -> Can {
         if let Some(force) = self.policy.force
             && force != rung
         {
@@ -215,7 +215,7 @@ impl Ladder {
         counts.iter().for_each(|(counted, n)| *all.entry(*counted).or_default() += n);
     }
 
-    fn count(&self, counted: Counted) {
+    pub(crate) fn count(&self, counted: Counted) {
         *lock(&self.counts).entry(counted).or_default() += 1;
     }
 }

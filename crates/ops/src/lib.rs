@@ -13,6 +13,7 @@ pub mod case;
 mod cpu;
 mod device;
 mod dtype;
+pub mod eager;
 mod error;
 mod keys;
 mod ladder;

@@ -35,7 +35,9 @@ impl Tensor {
             DType::F32 => host(values.to_vec(), dims),
             DType::BF16 => host(values.iter().map(|v| bf16::from_f32(*v)).collect::<Vec<_>>(), dims),
             DType::F16 => host(values.iter().map(|v| f16::from_f32(*v)).collect::<Vec<_>>(), dims),
-            DType::U32 | DType::U8 => Err(Error::call("upload", format!("floats cannot become {dtype}"))),
+            DType::U32 | DType::U8 | DType::F64 | DType::I64 => {
+                Err(Error::call("upload", format!("floats cannot become {dtype}")))
+            }
         })
     }
 

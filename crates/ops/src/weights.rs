@@ -318,7 +318,7 @@ impl Raw<'_> {
             DType::F32 => each(bytes, out, |b: [u8; 4]| T::narrow(f32::from_le_bytes(b))),
             DType::BF16 => each(bytes, out, |b: [u8; 2]| T::narrow(bf16::from_le_bytes(b).to_f32())),
             DType::F16 => each(bytes, out, |b: [u8; 2]| T::narrow(f16::from_le_bytes(b).to_f32())),
-            DType::U32 | DType::U8 => unreachable!("refused by Weights::raw"),
+            DType::U32 | DType::U8 | DType::F64 | DType::I64 => unreachable!("refused by Weights::raw"),
         }
     }
 

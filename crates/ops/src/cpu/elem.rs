@@ -150,9 +150,7 @@ macro_rules! with_elem {
                 type $t = half::f16;
                 $body
             }
-            other @ ($crate::DType::U32 | $crate::DType::U8) => {
-                Err($crate::Error::call($op, format!("needs a float tensor, not {other}")))
-            }
+            other => Err($crate::Error::call($op, format!("needs a float tensor, not {other}"))),
         }
     };
 }

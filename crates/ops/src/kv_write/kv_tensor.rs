@@ -194,7 +194,7 @@ fn zeros(dims: [usize; 3], dtype: DType, place: &Place) -> Result<Tensor> {
         DType::BF16 => host(vec![0u16; n].reinterpret_into::<bf16>(), &dims),
         DType::F16 => host(vec![0u16; n].reinterpret_into::<f16>(), &dims),
         DType::U8 => host(vec![0u8; n], &dims),
-        DType::U32 => Err(Error::call("kv_write", "a KV cache cannot hold u32")),
+        DType::U32 | DType::F64 | DType::I64 => Err(Error::call("kv_write", format!("a KV cache cannot hold {dtype}"))),
     })
 }
 

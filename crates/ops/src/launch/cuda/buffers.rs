@@ -112,6 +112,8 @@ fn allocate(device: &CudaDevice, length: usize, dtype: DType) -> Result<CudaStor
         DType::BF16 => of::<bf16>(device, length),
         DType::U32 => of::<u32>(device, length),
         DType::U8 => of::<u8>(device, length),
+        DType::F64 => of::<f64>(device, length),
+        DType::I64 => of::<i64>(device, length),
     }
     .map_err(|e| super::no_memory(length * dtype.size(), &e))
 }

@@ -138,7 +138,7 @@ pub(crate) fn floats(t: &Tensor) -> Result<Option<Vec<f32>>> {
         DType::F32 => Some(bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect()),
         DType::F16 => Some(bytes.chunks_exact(2).map(|b| f16::from_ne_bytes([b[0], b[1]]).to_f32()).collect()),
         DType::BF16 => Some(bytes.chunks_exact(2).map(|b| bf16::from_ne_bytes([b[0], b[1]]).to_f32()).collect()),
-        DType::U32 | DType::U8 => None,
+        DType::U32 | DType::U8 | DType::F64 | DType::I64 => None,
     })
 }
 

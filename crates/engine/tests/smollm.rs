@@ -43,6 +43,12 @@ fn greedy() -> GenerationParams {
 }
 
 #[test]
+fn end_tokens_are_those_of_the_file() {
+    let names: Vec<String> = smollm().end_tokens().map(|id| smollm().token(id).expect("a token").text).collect();
+    assert_eq!(names, ["<|endoftext|>", "<|im_end|>"]);
+}
+
+#[test]
 fn greedy_answers_equal_llama_cpp() {
     let llm = smollm();
     let reference = sconce_testkit::json(&golden("smollm2-q4_1/reference.json"));

@@ -168,6 +168,25 @@ fn tagger_equals_the_transformers_pipeline() {
                 }
             }
         }
+        // The best label of each token that is not special, as the strategy "none" has it.
+        let scores = tagger.scores(&texts(&cases)).unwrap();
+        for (case, tokens) in cases.iter().zip(scores.results) {
+            let best = |scores: &[f32]| (0..scores.len()).max_by(|a, b| scores[*a].total_cmp(&scores[*b])).unwrap();
+            let labelled =
+                tokens.iter().enumerate().filter(|(_, t)| !t.special && tagger.labels()[best(&t.scores)] != "O");
+            let got: Vec<_> = labelled.map(|(i, t)| (i as u64, t.start as u64, t.scores[best(&t.scores)])).collect();
+            let want = case["none"].as_array().unwrap();
+            assert_eq!(want.len(), got.len(), "{name}: {case} {got:?}");
+            for (want, (index, start, score)) in want.iter().zip(got) {
+                assert_eq!(
+                    (want["index"].as_u64(), want["start"].as_u64()),
+                    (Some(index), Some(start)),
+                    "{name}: {want}"
+                );
+                assert!((want["score"].as_f64().unwrap() as f32 - score).abs() <= F32, "{name}: {want} {score}");
+            }
+            assert!(tokens.iter().all(|t| (t.scores.iter().sum::<f32>() - 1.0).abs() <= F32), "{name}");
+        }
         let confident = tagger.tag(&texts(&cases), Strategy::None, 0.9).unwrap();
         assert!(confident.results.iter().flatten().all(|e| e.score >= 0.9));
     }

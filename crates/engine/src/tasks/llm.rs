@@ -138,6 +138,11 @@ impl Llm {
         &self.model.text.params
     }
 
+    /// The tokens that end an answer, ascending.
+    pub fn end_tokens(&self) -> impl Iterator<Item = u32> {
+        self.model.text.ends.iter().copied()
+    }
+
     /// Detokenizes.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.model.text.tokenizer.decode(ids, false).map_err(|e| Error::Input(e.to_string()))

@@ -13,9 +13,24 @@ use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Backbone, Batch, Head, Limits, Task as HeadTask, backbone, head};
 use sconce_ops::{Device, Tensor};
 use sconce_text::aggregate::{Entity, Labels, Scored, Strategy, aggregate};
-use sconce_text::words::Continuation;
+use sconce_text::words::{Continuation, Placed};
 use serde_json::Value;
 use std::path::Path;
+
+/// A token with the probability of each label.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenScores {
+    /// The token's id.
+    pub id: u32,
+    /// Where it begins in the text, in characters.
+    pub start: usize,
+    /// Where it ends, exclusive.
+    pub end: usize,
+    /// Whether the tokenizer added it.
+    pub special: bool,
+    /// The probabilities, in the order of [`Tagger::labels`].
+    pub scores: Vec<f32>,
+}
 
 /// A model with a head for token classification, loaded and checked.
 ///
@@ -88,6 +103,24 @@ impl Tagger {
             let mut entities = aggregate(&scored.collect::<Vec<_>>(), strategy, &meaning);
             entities.retain(|e| e.score >= threshold);
             Ok(entities)
+        })
+    }
+
+    /// The probability of every label for each token of each text, special tokens included.
+    pub fn scores<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Outputs<Vec<TokenScores>>> {
+        let width = self.session.spec.labels.len();
+        let encoded = self.session.read(|reader| reader.encode_placed(texts))?;
+        let (encoded, places): (Vec<_>, Vec<_>) = encoded.into_iter().unzip();
+        self.session.outputs(OutputKind::Task, Texts::of(encoded, 0), |i, results| {
+            let rows = results[0].chunks_exact(width).map(|row| Scores::Softmax.apply(row));
+            let token = |(place, scores): (&Placed, Vec<f32>)| TokenScores {
+                id: place.id,
+                start: place.start,
+                end: place.end,
+                special: place.special,
+                scores,
+            };
+            Ok(places[i].iter().zip(rows).map(token).collect())
         })
     }
 

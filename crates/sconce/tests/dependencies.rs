@@ -45,6 +45,8 @@ fn allowed_dependencies() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("sconce", vec!["sconce-cli", "sconce-engine"]),
         ("sconce-python", vec!["sconce-cli", "sconce-engine"]),
         ("sconce-testkit", vec![]),
+        // `ops` for the arrays behind Ruby's tensors.
+        ("sconce-ruby", vec!["sconce-engine", "sconce-ops"]),
     ])
 }
 
@@ -106,6 +108,37 @@ fn only_ops_depends_on_candle_at_a_pinned_version() {
     }
 }
 
+/// The workspace must build on machines without Ruby and libclang.
+#[test]
+fn ruby_is_needed_for_the_extension_only() {
+    let packages = packages();
+    let gem = packages.iter().find(|p| name(p) == "sconce-ruby").expect("sconce-ruby");
+    for d in gem["dependencies"].as_array().expect("dependencies") {
+        let links_ruby = matches!(name(d), "magnus" | "rb-sys");
+        assert_eq!(links_ruby, d["optional"] == true, "{}", name(d));
+    }
+    assert!(gem["features"].get("default").is_none(), "the extension must not be a default feature");
+    for package in packages.iter().filter(|p| name(p) != "sconce-ruby") {
+        let used = dependencies(package);
+        assert!(!used.iter().any(|d| ["magnus", "rb-sys", "sconce-ruby"].contains(d)), "{}", name(package));
+    }
+}
+
+/// Eager arrays are for users' own arithmetic: a model that used them could not be planned.
+#[test]
+fn only_the_gem_uses_eager_arrays() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for package in std::fs::read_dir(&crates).expect("crates").map(|entry| entry.expect("an entry").path()) {
+        let mut files = Vec::new();
+        rust_files(&package.join("src"), &mut files);
+        for file in files.iter().filter(|file| !file.components().any(|part| part.as_os_str() == "eager")) {
+            let code = code(file);
+            let uses = code.contains("eager::") || code.contains("eager;") && !file.ends_with("ops/src/lib.rs");
+            assert!(!uses, "{} uses eager arrays", file.display());
+        }
+    }
+}
+
 /// A device's feature must reach every crate beneath the one it is set on; otherwise only half of
 /// the build supports the device.
 #[test]
@@ -118,6 +151,7 @@ fn device_features_enable_all_lower_crates() {
         ("sconce-cli", "sconce-engine/"),
         ("sconce-cli", "sconce-server/"),
         ("sconce-server", "sconce-engine/"),
+        ("sconce-ruby", "sconce-engine/"),
         ("sconce-engine", "sconce-models/"),
         ("sconce-models", "sconce-ops/"),
         ("sconce-ops", "candle-core/"),

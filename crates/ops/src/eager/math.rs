@@ -45,7 +45,7 @@ pub enum Reduction {
 }
 
 impl Unary {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Unary::Sin => "sin",
             Unary::Cos => "cos",
@@ -73,7 +73,7 @@ impl Unary {
 }
 
 impl Binary {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Binary::Add => "add",
             Binary::Sub => "sub",
@@ -84,7 +84,7 @@ impl Binary {
 }
 
 impl Reduction {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Reduction::Sum => "sum",
             Reduction::Mean => "mean",

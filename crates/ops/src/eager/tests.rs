@@ -2,6 +2,10 @@
 
 use super::*;
 
+/// References in f64, of one argument and of two.
+type Function = fn(f64) -> f64;
+type Function2 = fn(f64, f64) -> f64;
+
 const DIMS: [usize; 2] = [3, 4];
 
 fn cpu() -> Arc<EagerDevice> {
@@ -33,7 +37,7 @@ fn elementwise_functions_equal_their_formula() {
         let (x, y) = (array(&numbers(1), &DIMS, dtype, &on), array(&numbers(2), &DIMS, dtype, &on));
         // As rounded to the dtype.
         let (a, b) = (x.to_f64().unwrap(), y.to_f64().unwrap());
-        let unary: [(Unary, fn(f64) -> f64); 8] = [
+        let unary: [(Unary, Function); 8] = [
             (Unary::Sin, f64::sin),
             (Unary::Cos, f64::cos),
             (Unary::Log, f64::ln),
@@ -47,7 +51,7 @@ fn elementwise_functions_equal_their_formula() {
             let want: Vec<f64> = a.iter().map(|v| formula(*v)).collect();
             close(function.name(), &x.unary(function).unwrap(), &want, 4.0);
         }
-        let binary: [(Binary, fn(f64, f64) -> f64); 4] = [
+        let binary: [(Binary, Function2); 4] = [
             (Binary::Add, |v, w| v + w),
             (Binary::Sub, |v, w| v - w),
             (Binary::Mul, |v, w| v * w),

@@ -71,7 +71,7 @@ pub(crate) struct ResultNames {
     pub(crate) fields: &'static [&'static str],
     /// Numpy type and numbers per row.
     pub(crate) array: Option<(&'static str, usize)>,
-    /// Parquet column with one result, as in a message type; `None` if there is none.
+    /// Parquet columns with one result, as in a message type; `None` if there are none.
     pub(crate) column: Option<&'static str>,
 }
 
@@ -98,8 +98,8 @@ enum Destination {
 pub(crate) enum ResultsOf {
     /// Texts, with these columns of the input.
     Texts(Columns),
-    /// Images, which have no tokens.
-    Images(Columns),
+    /// Images or prompts, whose results have no columns for tokens.
+    Others(Columns),
 }
 
 impl Output {
@@ -117,7 +117,7 @@ impl Output {
                 let column = format!("{column} {TOKEN_COLUMNS}");
                 Destination::Parquet(Box::new(ParquetWriter::new(file, columns, &column)?))
             }
-            (Format::Parquet, Some(column), ResultsOf::Images(columns)) => {
+            (Format::Parquet, Some(column), ResultsOf::Others(columns)) => {
                 Destination::Parquet(Box::new(ParquetWriter::new(file, columns, column)?))
             }
             _ => Destination::File(file),
@@ -135,7 +135,9 @@ impl Output {
     /// Rejects a format that cannot hold the results, before a model is loaded.
     pub(crate) fn check(&self, is_array: bool, has_column: bool) -> Result<(), Failure> {
         if !has_column && self.format() == Format::Parquet {
-            return Err("--format parquet is for embed, classify, tag and clip; use text, json or jsonl".into());
+            return Err(
+                "--format parquet is for embed, classify, tag, clip and generate; use text, json or jsonl".into()
+            );
         }
         if !is_array && matches!(self.format(), Format::Npy | Format::Bin) {
             return Err("--format npy and bin need one vector per text; use text, json or jsonl".into());
@@ -153,9 +155,13 @@ impl Output {
         matches!(self.format(), Format::Jsonl | Format::Parquet)
     }
 
+    pub(crate) fn is_parquet(&self) -> bool {
+        self.format() == Format::Parquet
+    }
+
     /// The columns of the input that the output keeps.
     pub(crate) fn columns(&self, input: &Input) -> Result<Columns, Failure> {
-        if self.format() == Format::Parquet { input.columns() } else { Ok(Columns::default()) }
+        if self.is_parquet() { input.columns() } else { Ok(Columns::default()) }
     }
 
     /// Whether vectors could be written as base64 strings.
@@ -326,8 +332,16 @@ fn parquet_row(
     // Numbers of a vector are copied; JSON would be slower.
     let vector = array.filter(|(descr, _)| *descr == "<f4").map(|_| cell.bytes());
     let mut result = Map::new();
-    if let (Some(one), None) = (one, &vector) {
-        result.insert(one.into(), serde_json::to_value(cell)?);
+    match (one, &vector) {
+        (Some(one), None) => {
+            result.insert(one.into(), serde_json::to_value(cell)?);
+        }
+        (None, None) => {
+            if let Value::Object(fields) = serde_json::to_value(cell)? {
+                result = fields;
+            }
+        }
+        (_, Some(_)) => {}
     }
     if let Some(TokenInfo { tokens, truncated }) = info {
         result.insert("tokens".into(), tokens.into());

@@ -176,6 +176,10 @@ impl Fields {
 }
 
 impl Columns {
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Columns::Fields(fields) if fields.is_empty())
+    }
+
     /// Adds the columns of a Parquet file, which must be the same in all.
     pub(crate) fn add_parquet(&mut self, columns: Vec<TypePtr>, file: &str) -> Result<(), Failure> {
         match self {

@@ -231,3 +231,36 @@ fn without_nulls(value: &Value) -> Value {
         other => other.clone(),
     }
 }
+
+#[test]
+fn answers_follow_the_columns_of_the_input() {
+    let (model, dir) = (sconce_testkit::materialize_llama(128), tempfile::tempdir().unwrap());
+    let to = dir.path().join("out.parquet");
+    let generate = ["generate", "-q", "-m", model.path().to_str().unwrap(), "--max-tokens", "4", "--temperature", "0"];
+    let write = |args: &[&str]| {
+        out(&[&generate[..], args, &["-o", to.to_str().unwrap()]].concat(), b"");
+        rows(&to)
+    };
+    let answer = |row: &Row| {
+        let Field::ListInternal(answers) = column(row, "answers") else { panic!("{row}") };
+        let Field::Group(first) = &answers.elements()[0] else { panic!("{row}") };
+        let Field::Str(text) = column(first, "text") else { panic!("{row}") };
+        text.clone()
+    };
+    let from = table("types.parquet");
+    let (old, new, want) = (rows(&from), write(&["-f", from.to_str().unwrap()]), results(&generate));
+    assert_eq!((new.len(), want.len()), (old.len(), old.len()));
+    for ((old, new), want) in old.iter().zip(&new).zip(&want) {
+        for (name, value) in old.get_column_iter() {
+            assert_eq!(column(new, name), value, "{name}");
+        }
+        assert_eq!(answer(new), text(&want["answers"][0]["text"]));
+    }
+    // Prompts with options have an id instead of columns.
+    let prompts = dir.path().join("prompts.jsonl");
+    std::fs::write(&prompts, "{\"prompt\": \"the cat\", \"id\": 7}\n{\"prompt\": \"the dog\", \"logprobs\": 1}\n")
+        .unwrap();
+    let new = write(&["-f", prompts.to_str().unwrap()]);
+    assert_eq!((column(&new[0], "id"), column(&new[1], "id")), (&Field::Str("7".into()), &Field::Null));
+    assert!(answer(&new[0]).len() > 1 && answer(&new[1]).len() > 1);
+}

@@ -77,7 +77,7 @@ impl Clip {
         };
         let mut columns = Columns::default();
         columns.fields("image")?.add_field("image", Some(FieldType::String))?;
-        let mut writer = self.output.open(answers, ResultsOf::Images(columns))?;
+        let mut writer = self.output.open(answers, ResultsOf::Others(columns))?;
         let bar = report.bar("{msg} [{bar:30}] {pos}/{len} {eta}", Some(self.images.len() as u64));
         let start = Instant::now();
         while !window.is_empty() {

@@ -13,6 +13,7 @@ use crate::Failure;
 use crate::parquet_file::ParquetRows;
 use crate::row::{Columns, FieldType, Row};
 use clap::Args;
+use serde_json::{Map, Value};
 use std::iter::Peekable;
 use std::path::{Path, PathBuf};
 
@@ -134,35 +135,10 @@ impl Input {
     /// The columns that Parquet output keeps. They must be known before the first row is written,
     /// so files of JSON objects are read once for their fields.
     pub(crate) fn columns(&self) -> Result<Columns, Failure> {
-        let mut columns = Columns::default();
-        if !self.texts.is_empty() {
-            return Ok(columns);
+        match self.texts.is_empty() {
+            true => columns_of(&self.files(), self.field.is_some(), |_| true),
+            false => Ok(Columns::default()),
         }
-        for path in self.files() {
-            let (name, format) = (path.display().to_string(), FileFormat::of(&path, self.field.is_some()));
-            match format {
-                FileFormat::Lines => {}
-                FileFormat::Parquet => columns.add_parquet(ParquetRows::open(&path, None)?.columns(), &name)?,
-                FileFormat::Csv { .. } => {
-                    let records = Records::open(&path, format, NeededFields::All)?;
-                    let fields = columns.fields(&name)?;
-                    for field in records.declared.into_iter().flat_map(|(names, _)| names) {
-                        fields.add_field(&field, Some(FieldType::String)).map_err(|why| format!("{name}: {why}"))?;
-                    }
-                }
-                FileFormat::Jsonl | FileFormat::Json => {
-                    check_can_reread(&path, &name)?;
-                    let fields = columns.fields(&name)?;
-                    for record in Records::open(&path, format, NeededFields::All)?.records {
-                        let Record { content, origin, .. } = record?;
-                        if let Content::Row(Row::Object(object)) = content {
-                            fields.add(&object).map_err(|why| format!("{origin}: {why}"))?;
-                        }
-                    }
-                }
-            }
-        }
-        Ok(columns)
     }
 
     /// Bytes of input, if known.
@@ -178,6 +154,42 @@ impl Input {
 fn boxed(texts: impl Iterator<Item = Result<Text, Failure>> + Send + 'static) -> TextIterator {
     let texts: Box<dyn Iterator<Item = Result<Text, Failure>> + Send> = Box::new(texts);
     texts.peekable()
+}
+
+/// The columns of files, of JSON objects only those that `is_row` accepts.
+pub(crate) fn columns_of(
+    files: &[PathBuf],
+    has_field: bool,
+    is_row: impl Fn(&Map<String, Value>) -> bool,
+) -> Result<Columns, Failure> {
+    let mut columns = Columns::default();
+    for path in files {
+        let (name, format) = (path.display().to_string(), FileFormat::of(path, has_field));
+        match format {
+            FileFormat::Lines => {}
+            FileFormat::Parquet => columns.add_parquet(ParquetRows::open(path, None)?.columns(), &name)?,
+            FileFormat::Csv { .. } => {
+                let records = Records::open(path, format, NeededFields::All)?;
+                let fields = columns.fields(&name)?;
+                for field in records.declared.into_iter().flat_map(|(names, _)| names) {
+                    fields.add_field(&field, Some(FieldType::String)).map_err(|why| format!("{name}: {why}"))?;
+                }
+            }
+            FileFormat::Jsonl | FileFormat::Json => {
+                check_can_reread(path, &name)?;
+                let fields = columns.fields(&name)?;
+                for record in Records::open(path, format, NeededFields::All)?.records {
+                    let Record { content, origin, .. } = record?;
+                    if let Content::Row(Row::Object(object)) = content
+                        && is_row(&object)
+                    {
+                        fields.add(&object).map_err(|why| format!("{origin}: {why}"))?;
+                    }
+                }
+            }
+        }
+    }
+    Ok(columns)
 }
 
 /// Objects are read twice for Parquet output, which a pipe does not allow.

@@ -66,7 +66,7 @@ struct QueuedPrompt {
 
 impl Generate {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
-        self.output.check(false, false)?;
+        self.output.check(false, true)?;
         self.sampling.check()?;
         let mut prompts = self.input.prompts(self.output.keeps_fields())?;
         let only = if self.input.is_one() { prompts.next().transpose()? } else { None };
@@ -104,8 +104,11 @@ impl Generate {
         report: &Report,
     ) -> Result<ExitCode, Failure> {
         let fields = &["index", "answers", "usage", "truncated", "seed", "error"];
-        let names = ResultNames { many: "results", one: None, fields, array: None, column: None };
-        let mut writer = self.output.open(names, ResultsOf::Texts(Columns::default()))?;
+        let columns = if self.output.is_parquet() { self.input.columns()? } else { Columns::default() };
+        let of_rows = !columns.is_empty();
+        let column = if of_rows { results::COLUMNS } else { results::COLUMNS_WITH_ID };
+        let names = ResultNames { many: "results", one: None, fields, array: None, column: Some(column) };
+        let mut writer = self.output.open(names, ResultsOf::Others(columns))?;
         let template = match self.input.bytes() {
             Some(_) => "{msg} [{bar:30}] {percent}% {eta}",
             None => "{msg} {spinner}",
@@ -121,6 +124,10 @@ impl Generate {
                 waiting.push_back(self.queue(model, prompt));
             }
             let Some(QueuedPrompt { text, id, begun: queued }) = waiting.pop_front() else { break };
+            if of_rows && id.is_some() {
+                let why = "a prompt with an `id` among rows, whose columns Parquet output keeps; write jsonl instead";
+                return Err(with_origin(&text.origin, why).into());
+            }
             let answers = match queued.and_then(|(running, seed)| model.wait(running, seed)) {
                 Ok(answers) => {
                     read += answers.read;

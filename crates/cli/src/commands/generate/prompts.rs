@@ -1,8 +1,8 @@
 //! Prompts: from arguments, standard input, or files of lines or rows.
 
 use crate::Failure;
-use crate::input::{Content, DEFAULT_FIELD, FileFormat, NeededFields, Record, Records, no_field};
-use crate::row::Row;
+use crate::input::{Content, DEFAULT_FIELD, FileFormat, NeededFields, Record, Records, columns_of, no_field};
+use crate::row::{Columns, Row};
 use crate::sampling::Sampling;
 use clap::Args;
 use sconce_engine::{ChatOptions, Llm, Message, Request, Start, Stream};
@@ -25,8 +25,8 @@ pub(super) struct Input {
     /// `text`, or that of --field. Other files have one prompt per line.
     #[arg(short, long, value_name = "FILE", conflicts_with = "prompts")]
     file: Vec<PathBuf>,
-    /// Take the prompt from field NAME. JSONL output keeps the other fields. Lines of standard
-    /// input and of files with another extension are then JSON objects.
+    /// Take the prompt from field NAME. JSONL and Parquet output keep the other fields. Lines of
+    /// standard input and of files with another extension are then JSON objects.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["prompts", "jsonl"])]
     field: Option<String>,
     /// Each line is a JSON object with `prompt`, or with `messages` of a chat; optionally with
@@ -119,9 +119,8 @@ impl Input {
             Content::Text(text) => return Ok(Prompt { bytes, ..Prompt::text(text, origin) }),
             Content::Row(row) => row,
         };
-        let has_options = is_json && self.field.is_none() && (row.has("prompt") || row.has("messages"));
         let row = match row {
-            Row::Object(object) if self.jsonl || has_options => return parse(object, origin, bytes),
+            Row::Object(object) if is_json && self.has_options(&object) => return parse(object, origin, bytes),
             row => row,
         };
         let field = self.field.as_deref().unwrap_or(DEFAULT_FIELD);
@@ -131,6 +130,16 @@ impl Input {
         };
         let text = text.map_err(|why| format!("{origin}: {why}"))?;
         Ok(Prompt { bytes, row: Some(row), ..Prompt::text(text, origin) })
+    }
+
+    /// Whether a JSON object is a prompt with options, not a row that one of its fields is taken of.
+    fn has_options(&self, object: &Map<String, Value>) -> bool {
+        self.jsonl || self.field.is_none() && (object.contains_key("prompt") || object.contains_key("messages"))
+    }
+
+    /// The columns of the rows that prompts are fields of.
+    pub(super) fn columns(&self) -> Result<Columns, Failure> {
+        columns_of(if self.jsonl { &[] } else { &self.file }, self.field.is_some(), |object| !self.has_options(object))
     }
 
     /// Bytes of input, if known.

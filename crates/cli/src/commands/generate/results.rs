@@ -8,6 +8,25 @@ use sconce_engine::{Answer, Answers, Finish, Generation, Llm, SampledToken, Seq2
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
+macro_rules! columns {
+    () => {
+        "optional group answers (LIST) { repeated group list { required group element {
+            required binary text (STRING);
+            required group tokens (LIST) { repeated group list { required int64 element; } }
+            optional binary finish_reason (STRING); optional binary stop (STRING);
+            optional double score; optional binary logprobs (JSON); } } }
+        optional group usage { required int64 prompt_tokens; required int64 completion_tokens;
+            required int64 total_tokens; }
+        optional boolean truncated; optional int64 seed (INTEGER(64,false)); optional binary error (STRING);"
+    };
+}
+
+/// The Parquet columns of a result.
+pub(super) const COLUMNS: &str = columns!();
+
+/// The same for prompts that are no rows, and may have an id.
+pub(super) const COLUMNS_WITH_ID: &str = concat!("optional binary id (JSON);", columns!());
+
 /// Result of one prompt.
 pub(super) struct PromptResult<'a> {
     pub(super) index: usize,

@@ -205,8 +205,6 @@ fn generate_reads_prompts_of_rows() {
     assert_eq!(got[0]["id"], 1);
     let strings = write(dir.path(), "p.json", "[\"the cat\", \"a, b\"]");
     assert_same(&jsonl(&[&base[..], &["-f", &strings]].concat()));
-    let e = err(&[&base[..], &["-f", &csv, "-o", "x.parquet"]].concat(), b"");
-    assert!(e.contains("--format parquet is for embed"), "{e}");
     let taken = write(dir.path(), "taken.csv", "index,text\n7,the cat\n");
     let e = err(&[&base[..], &["-f", &taken, "--format", "jsonl"]].concat(), b"");
     assert!(e.contains("taken.csv:2: the row already has a field `index`"), "{e}");

@@ -224,7 +224,7 @@ class Llm(Model):
         request["sampling"] = sampling(options)
         stop = options.pop("stop", None) or []
         request["stop"] = [stop] if isinstance(stop, str) else list(stop)
-        formats = [name for name in _FORMATS if options.get(name)]
+        formats = [name for name in _FORMATS if options.get(name) not in (None, False)]
         if len(formats) > 1:
             raise InputError(f"an answer has one format, not {' and '.join(formats)}")
         for name in ("max_tokens", "ignore_end", "template_options", *_FORMATS):

@@ -75,8 +75,9 @@ impl Drop for NativeArray {
     }
 }
 
-/// Runs the garbage collector after so many bytes of arrays: to Ruby an array is a few words, and
-/// collecting only when there are many objects would let them fill the memory.
+/// Runs the garbage collector each time that `MOST_UNCOLLECTED` bytes of arrays were made. Ruby
+/// sees an array as a few words, and by itself would collect only after arrays had filled the
+/// memory.
 fn collect_before(bytes: usize) {
     const MOST_UNCOLLECTED: usize = 128 << 20;
     static UNCOLLECTED: AtomicUsize = AtomicUsize::new(0);

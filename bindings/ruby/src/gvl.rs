@@ -41,7 +41,7 @@ impl<T> Inbox<T> {
         self.changed.notify_all();
     }
 
-    /// Nothing more will come.
+    /// Marks the end: no item will be pushed after this.
     pub(crate) fn close(&self) {
         self.lock().is_closed = true;
         self.changed.notify_all();

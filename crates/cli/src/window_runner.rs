@@ -113,7 +113,7 @@ impl Texts {
                     let answer = catch_unwind(AssertUnwindSafe(|| run(&window)));
                     let answer = answer.unwrap_or_else(|_| Err(BUG_MESSAGE.into()));
                     let answer = answer.map_err(|e| with_origin(e, &window));
-                    // After an error nobody receives.
+                    // After an error the receiver is gone.
                     let _ = sender.send(RunnerEvent::Computed(number, window, answer));
                 });
             };

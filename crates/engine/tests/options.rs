@@ -1,5 +1,5 @@
-//! What a server needs of an encoder besides embeddings: tokens as input, truncation, dimensions,
-//! queue statistics, cancellation, and concurrent requests.
+//! The options of encoders that a server offers: tokens as input, truncation, dimensions, queue
+//! statistics, cancellation, and concurrent requests.
 
 use sconce_engine::hub::Options;
 use sconce_engine::{

@@ -1,5 +1,15 @@
 //! The Hugging Face hub and its cache, in the layout of Python's huggingface_hub, so that both
 //! share downloaded files:
+//!
+//! ```text
+//! models--ORG--NAME/refs/REVISION            the commit of a branch or tag
+//!                   snapshots/COMMIT/FILE    a link to a blob
+//!                   blobs/ETAG               the content of a file
+//!                   .no_exist/COMMIT/FILE    empty: the repository lacks this file
+//! .locks/models--ORG--NAME/ETAG.lock         locked while the blob is downloaded
+//! ```
+//!
+//! `refs/REVISION` is written last, after all files that the model needs.
 
 use std::fs;
 use std::io;

@@ -27,7 +27,7 @@ pub(super) const LIMITS: Limits = Limits { entries: 200_000, bytes: 64 << 30, ra
 /// Small archives may compress a run of zeros very well.
 const RATIO_FLOOR: u64 = 1 << 20;
 
-/// Extensions of code, which is not unpacked: no model needs it, and so nobody can run it by
+/// Extensions of code. No model needs code, so it is not unpacked, and nobody can run it by
 /// mistake.
 const CODE: [&str; 10] = [".py", ".pyc", ".pyo", ".pyx", ".pyd", ".so", ".dll", ".dylib", ".exe", ".pth"];
 

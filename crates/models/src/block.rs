@@ -233,7 +233,7 @@ pub(crate) fn skip_last(layers: usize, hook: LayerHook<'_>) -> impl FnMut(usize,
     }
 }
 
-/// A block of an encoder.
+/// A block of an encoder or a decoder.
 pub(crate) trait Layer: Send {
     fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor>;
 }

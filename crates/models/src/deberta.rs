@@ -140,8 +140,8 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
         }
         Task::Tag => Head::new(None, None, out(&w.sub("classifier"), hidden, true)?),
         Task::Vocabulary => {
-            // `legacy` is the head that transformers first gave DeBERTa; otherwise it is the
-            // published one.
+            // With `legacy`, the head is the one that transformers first had for DeBERTa; without,
+            // it is the one of the published checkpoints.
             let (t, p, width) = if c.legacy {
                 (w.sub("cls.predictions.transform"), w.sub("cls.predictions"), c.embedding())
             } else {

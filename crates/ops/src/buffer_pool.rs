@@ -1,10 +1,10 @@
 //! The buffer pool of CPU results. A forward pass that reuses buffers takes no memory from the
 //! system: the page faults of fresh memory can cost more than the op that fills it.
 //!
-//! The pool and all live tensors together stay within the memory plan: before the pool takes a
-//! buffer from the system, it frees idle buffers until the new one fits. A result takes the
-//! smallest buffer that is large enough, however much larger that is, so that after the largest
-//! batch no smaller batch needs another buffer.
+//! To stay within the memory plan together with all live tensors, the pool frees idle buffers of
+//! the same element type before it takes a buffer from the system, until the new one fits. A result
+//! takes the smallest buffer that is large enough, however much larger that is, so that after the
+//! largest batch no smaller batch needs another buffer.
 
 use crate::cpu::elem::Elem;
 use crate::cpu::gemm::LINE;

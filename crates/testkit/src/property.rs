@@ -1,4 +1,4 @@
-//! What property tests (proptest) share.
+//! Helpers of property tests (proptest).
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -52,7 +52,7 @@ pub enum Mutation {
 }
 
 impl Mutation {
-    /// Changes the bytes, if there are any. Places are below `reach`.
+    /// Changes the bytes, if there are any. All indices are below `reach`.
     pub fn apply(&self, bytes: &mut Vec<u8>, reach: usize) {
         let reach = reach.min(bytes.len());
         if reach == 0 {

@@ -1,4 +1,5 @@
-//! Weights by formula: a golden of a realistic hidden size commits names and shapes only.
+//! Synthetic weights, computed from a formula: for a golden with a realistic hidden size, the
+//! repository stores only the names and shapes of the tensors.
 //!
 //! Element i of the tensor `name` is shift + scale · u, with u in [−1, 1) from the top 24 bits of a
 //! SplitMix64 stream seeded by the name and the golden's seed. `tools/goldens/formula.py`
@@ -30,8 +31,8 @@ pub fn materialize_llama(context: usize) -> tempfile::TempDir {
     dir
 }
 
-/// The same with this many layers, each of random weights like the first: slow enough that a request
-/// arrives while another one is answered.
+/// Like [`materialize_llama`], with this many layers of random weights: so slow that a second
+/// request arrives while the first is still being answered.
 pub fn materialize_slow_llama(context: usize, layers: usize) -> tempfile::TempDir {
     let dir = materialize_llama(context);
     let path = dir.path().join("config.json");

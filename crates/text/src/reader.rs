@@ -141,8 +141,8 @@ impl<'a> Reader<'a> {
 
     /// Tokenizes every text without special tokens, truncated at `max`.
     pub fn encode_bare<T: AsRef<str> + Sync>(&self, texts: &[T], max: usize) -> Result<Vec<Encoded>> {
-        // Truncates by hand, which is simple without special tokens: a second tokenizer with
-        // another limit would copy the vocabulary.
+        // Truncated after tokenizing, which is simple without special tokens: a second tokenizer
+        // with another limit would copy the vocabulary.
         let encoder = Encoder { max, special: false, ..self.encoder(self.max_tokens)? };
         map_parallel(texts, |text| {
             let mut encoded = encoder.text(text.as_ref(), "")?;

@@ -77,7 +77,7 @@ module Sconce
     def model_eos_tokens = @native.end_tokens
     def eos_token = tokenizer.get_special_tokens["eos_token"]&.then { |id| tokenizer.id_to_token(id) } || model_eos_tokens.first
 
-    # The KV cache of one answer is never visible to another, so there is nothing to clear.
+    # Does nothing: answers share only cached prefixes of prompts, which do not change any answer.
     def clear_cache = nil
 
     # The longest sequence, prompt and answer together.

@@ -30,7 +30,8 @@ const MAX_PAGE_BYTES: usize = 256 << 20;
 /// Most values of a repeated column in a batch.
 const MAX_BATCH_VALUES: u64 = 1 << 26;
 
-/// Name of the threads on which the crate reads.
+/// Name of the threads on which the `parquet` crate runs. They print no panics, because the crate
+/// panics on damaged files.
 const READER_THREAD: &str = "parquet reader";
 
 /// The rows of a file, with their origin and share of the file's bytes.

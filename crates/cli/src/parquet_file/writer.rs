@@ -45,7 +45,7 @@ impl ParquetWriter {
             .set_created_by(concat!("sconce version ", env!("CARGO_PKG_VERSION")).into());
         let descr = parquet::schema::types::SchemaDescriptor::new(schema.clone());
         for column in descr.columns().iter().filter(|c| c.physical_type() == PhysicalType::FLOAT) {
-            // Vectors have few equal numbers, and nobody searches by one of them.
+            // Columns of floats hold vectors, whose numbers rarely repeat and are not filtered by.
             properties = properties
                 .set_column_dictionary_enabled(column.path().clone(), false)
                 .set_column_statistics_enabled(column.path().clone(), EnabledStatistics::None);

@@ -1,8 +1,8 @@
 //! Beam search: the likeliest complete answers, as transformers' `generate` finds them. Pure.
 //!
-//! A step takes the (1 + e) · b likeliest continuations of all beams, where b is the number of
-//! beams and e the number of end tokens. So at least b of them do not end. A continuation that ends
-//! becomes an answer if it is among the first b. An answer's score is the sum of its log
+//! A step takes the max(2, 1 + e) · b likeliest continuations of all beams, where b is the number
+//! of beams and e the number of end tokens. So at least b of them do not end. A continuation that
+//! ends becomes an answer if it is among the first b. An answer's score is the sum of its log
 //! probabilities divided by length^`length_penalty`; the b best answers are kept. The b likeliest
 //! continuations that do not end are the next beams. At the maximum length every beam ends.
 //!

@@ -3,12 +3,12 @@
 // rescaled when a larger score appears. Scores, exponentials, sums and both products are in f32; a
 // result is rounded once.
 //
-// A row is a query of one head; the heads that share a KV head (GQA) are rows of the same block, so
-// that k and v are read once for all. A threadgroup has four SIMD-groups and takes one work item: a
-// block of rows of a sequence, over some of its keys. TOGETHER, the SIMD-groups take eight rows
-// each, all over the same keys; otherwise there are eight rows in all, and each SIMD-group takes
-// different keys. Where an item does not have all keys of its rows, another kernel joins the
-// partial results in `parts`.
+// A row is a query of one head; the heads that share a KV head (grouped-query attention, GQA) are
+// rows of the same block, so that k and v are read once for all. A threadgroup has four SIMD-groups
+// and takes one work item: a block of rows of a sequence, over some of its keys. TOGETHER, the
+// SIMD-groups take eight rows each, all over the same keys; otherwise there are eight rows in all,
+// and each SIMD-group takes different keys. Where an item does not have all keys of its rows,
+// another kernel joins the partial results in `parts`.
 
 // Apple's specification has matrix products of one type only; its compiler accepts others. We use
 // those that others ship for every Mac, which are known to compile: S by S into float (llama.cpp's

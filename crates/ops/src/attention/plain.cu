@@ -40,8 +40,8 @@ template <typename T> constexpr uint FORMAT_OF = FORMAT_F32;
 template <> constexpr uint FORMAT_OF<half_t> = FORMAT_F16;
 template <> constexpr uint FORMAT_OF<bhalf_t> = FORMAT_BF16;
 
-// Stages 32 vectors in shared memory, zero-padded to D elements; `line` returns where a vector
-// begins, or that it does not exist.
+// Stages 32 vectors in shared memory, zero-padded to D elements. `line` sets the index of a
+// vector's first element, or returns false if there is no such vector.
 template <uint D, typename Line>
 __device__ __forceinline__ void stage(float *to, const void *from, const half_t *scales, uint format, const Shape &s, Line line) {
     for (uint i = threadIdx.x; i < 32 * (D / 4); i += THREADS) {
@@ -57,7 +57,8 @@ __device__ __forceinline__ float dot(float sum, const float4 &a, const float4 &b
     return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }
 
-// Products of this thread's two vectors of `a` with its four of `b`, every eighth.
+// Dot products of this thread's two vectors of `a` with its four vectors of `b`, which are eight
+// apart.
 template <uint D> __device__ __forceinline__ void meet(float x[2][4], const float *a, const float *b) {
     const float *own = a + threadIdx.x / 8 * 2 * (D + 4), *other = b + threadIdx.x % 8 * (D + 4);
 #pragma unroll
@@ -80,9 +81,9 @@ template <uint D> __device__ __forceinline__ void meet(float x[2][4], const floa
     }
 }
 
-// Adds the products of rows, or keys, with the positions of their distances to the scores, 32
-// distances at a time. The distance of row r and key c is r + 31 − c above that of the nearest
-// pair.
+// Adds to the scores the dot products of rows, or of keys, with the position vectors of their
+// distances, 32 distances at a time. The distance of row r and key c is r + 31 − c more than that
+// of the nearest pair.
 template <typename T, uint D, bool OF_KEYS>
 __device__ __forceinline__ void add_positions(float x[2][4], const float *own, float *staged, float *tile, const T *positions,
     Steps steps, int nearest, const Task &t, const Shape &s, const uint *table) {

@@ -21,7 +21,7 @@ struct Steps {
 };
 
 struct Shape {
-    // Head size; heads of q, KV heads, and heads of q per KV head (GQA).
+    // Head size; heads of q, KV heads, and heads of q per KV head (grouped-query attention, GQA).
     uint size, heads, shared, group;
     Steps q, k, v, position_keys, position_queries;
     // Whether 16 bytes may be read at once everywhere.

@@ -3,11 +3,11 @@
 // block, and sums so far are rescaled when a larger score appears. Both products run on tensor
 // cores with sums in f32; exponentials are multiplied with v in two parts or in one: see rows.cuh.
 //
-// A row is a query of one head; the heads that share a KV head (GQA) are rows of the same block, so
-// that k and v are read once for all. Four warps take 16 rows each, all over the same keys; or
-// eight warps, where there are enough rows and heads are larger than 64, which halves the reads
-// from L2. If a sequence has at most 16 rows (FEW, as in decoding), each of four warps takes
-// different keys: memory bandwidth is the limit, and 15 padding rows cost nothing.
+// A row is a query of one head; the heads that share a KV head (grouped-query attention, GQA) are
+// rows of the same block, so that k and v are read once for all. Four warps take 16 rows each, all
+// over the same keys; or eight warps, where there are enough rows and heads are larger than 64,
+// which halves the reads from L2. If a sequence has at most 16 rows (FEW, as in decoding), each of
+// four warps takes different keys: memory bandwidth is the limit, and 15 padding rows cost nothing.
 //
 // A short sequence ends before a multiprocessor has hidden the latency of its first keys. So where
 // there are enough blocks, a block takes several heads of the same rows in turn and copies the next

@@ -40,7 +40,7 @@ pub fn half_formats() -> Vec<DType> {
 
 /// The cases that tests run on a device, the cheapest first. `SCONCE_TEST_OPS="linear softmax"`
 /// selects ops, `SCONCE_TEST_DTYPES=f16` formats, and `SCONCE_TEST_FLOPS=3000000` cases of at most
-/// so many operations, for tools that check every memory access.
+/// that many operations, for tools that check every memory access.
 pub fn wanted(device: Device) -> Vec<Case> {
     let (ops, dtypes) = (values::<String>("SCONCE_TEST_OPS"), values::<DType>("SCONCE_TEST_DTYPES"));
     let most = values::<u64>("SCONCE_TEST_FLOPS").and_then(|all| all.into_iter().min()).unwrap_or(u64::MAX);

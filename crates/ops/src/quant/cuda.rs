@@ -27,7 +27,8 @@ const COLUMNS: usize = 2;
 const CORES: usize = 132;
 const BUSY_WARPS: usize = 24;
 
-/// Whether a format is one of the plain ones, which have translation units of their own.
+/// Whether the kernels of a format are in the translation units `quant_*_plain`; those of the other
+/// formats are in `quant_*_other`.
 pub(crate) fn is_plain(quant: Quant) -> bool {
     use Quant::{Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
     matches!(quant, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2K | Q3K | Q4K | Q5K | Q6K)
@@ -121,8 +122,8 @@ pub(crate) fn multiply(
     launch(many, kind)?.run(Grid { blocks: [x.rows.div_ceil(tall), w.rows.div_ceil(wide), 1], threads })
 }
 
-/// The same with dequantized blocks of one part or more, as many rows of W at a time as
-/// [`rows_as_floats`], of several parts if there is room.
+/// Like [`multiply`] for one part or more, but dequantizes the blocks first: [`rows_as_floats`]
+/// rows of W at a time, of several parts if they fit.
 pub(crate) fn multiply_as_floats(p: &Product<'_>, parts: &[(Quant, View)]) -> Result<()> {
     let (k, dtype) = (p.x.rows()?.cols, p.x.dtype());
     let most = rows_as_floats(k, dtype).min(p.columns.len());

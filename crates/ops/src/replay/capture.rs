@@ -198,9 +198,9 @@ pub(crate) fn upload(values: &[u32]) -> Option<Result<candle_core::Tensor>> {
     }
 }
 
-/// The address of a dynamic parameter, if this thread captures a pass that has the values which the
-/// parameter is computed from. `key` identifies `recompute`: calls with the same key get the same
-/// words for every batch.
+/// The address of a dynamic parameter. `None` if this thread captures no pass, or if the parameter
+/// is not computed from that pass's batch (`is_given`). `key` identifies `recompute`: calls with
+/// the same key get the same words for every batch.
 #[cfg_attr(not(cuda), allow(dead_code, reason = "only CUDA captures graphs"))]
 pub(crate) fn dynamic_param(
     is_given: impl FnOnce(&BatchLayout) -> bool,

@@ -53,7 +53,7 @@ const RESERVE_FACTOR: u64 = 2;
 const MAX_TOKENS: usize = 512;
 const MAX_SEQUENCES: usize = 32;
 
-/// What dynamic parameters are computed from, besides the arrays uploaded with the batch.
+/// The layout of a batch, from which a replay recomputes the dynamic parameters.
 #[derive(Clone, Debug)]
 pub struct BatchLayout {
     /// The segments of the sequences.
@@ -106,7 +106,7 @@ pub trait Pass {
     type Error: From<Error>;
     /// Uploads the batch.
     fn batch(&self, fill: Option<Fill>) -> Result<Self::Batch, Self::Error>;
-    /// What its dynamic parameters are computed from.
+    /// The layout of the batch, from which dynamic parameters are computed.
     fn given(&self, batch: &Self::Batch) -> BatchLayout;
     /// Runs the model.
     fn forward(&self, batch: &Self::Batch) -> Result<Vec<Tensor>, Self::Error>;

@@ -109,8 +109,8 @@ __device__ __forceinline__ void each_of(const T *x, uint n, uint g, F f) {
     }
 }
 
-// First step. `groups` and `sums` are for rows of which a token is drawn; `all` is null where there
-// are none.
+// First step. `groups` and `sums` are for rows of which a token is drawn; `all` is null if there is
+// no such row.
 template <typename T, int N>
 __device__ void parts(const T *x, const SamplingParams *all, place_t *bests, place_t *groups, float *sums, uint n, uint stride) {
     __shared__ place_t places[LANES];
@@ -185,7 +185,7 @@ struct Room {
     float sum;
 };
 
-// The row, and what is known of it.
+// A row of logits, and the results of the first step for it.
 template <typename T, int N> struct Logits {
     const T *x;
     uint n;

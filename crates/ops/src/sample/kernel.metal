@@ -215,7 +215,7 @@ struct Taken {
     uint id;
 };
 
-// The row, and what is known of it.
+// A row of logits, and the intermediate results for it.
 template <typename T> struct Logits {
     device const T *x;
     uint n;

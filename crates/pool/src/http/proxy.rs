@@ -1,5 +1,6 @@
-//! Proxies requests to workers. A request that a worker did not begin to answer is sent to another
-//! worker. One that it did begin to answer never is, because the client may have received a part.
+//! Proxies requests to workers. A request is sent to another worker if the first one did not begin
+//! to answer, or answered that it is busy (429 or 503). Any other answer is relayed, and its
+//! request is never sent again, because the client may have received a part.
 
 use super::messages::{Dialect, error_response, error_response_with_status};
 use super::relay::{Relay, RequestGuard};

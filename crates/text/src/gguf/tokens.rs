@@ -69,6 +69,7 @@ impl<'a> Tokens<'a> {
             ("bos", v.bos),
             ("eos", v.eos),
             ("unknown", v.unk),
+            // The key is misspelled in GGUF files.
             ("seperator", v.sep),
             ("padding", v.pad),
             ("cls", v.cls),

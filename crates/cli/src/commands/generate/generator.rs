@@ -46,8 +46,8 @@ impl PromptOptions {
 }
 
 impl Generator {
-    /// Loads the model, with a KV cache for as many answers as may run at once; for a language
-    /// model and a single prompt, only that prompt's.
+    /// Loads the model, with a KV cache for as many answers as may run at once. For a language
+    /// model and a single prompt, these are the answers to that prompt.
     pub(super) fn load(flags: &Generate, only: Option<&Prompt>, report: &Report) -> Result<Generator, Failure> {
         let mut options = flags.model.run_args.options()?;
         let files = resolve(&flags.model.model.parse()?, &options.hub, report)?;

@@ -35,7 +35,7 @@ pub(crate) struct DecodeLayout {
     pub(super) sequences: usize,
 }
 
-/// The longest sequence unless --context asks for more: enough for usual chats.
+/// The longest sequence unless [`LlmOptions::context`] sets another: enough for usual chats.
 const DEFAULT_CONTEXT: usize = 8192;
 
 /// Tokens per step: prompts are prefilled in chunks of this size, which bounds how long a decode
@@ -50,8 +50,8 @@ const MOST_CACHE_TOKENS: usize = u32::MAX as usize;
 /// weights leave free.
 const CACHE_SHARE: u64 = 4;
 
-/// Quantized weights get a copy in half precision, for prompts, if both take at most 1 / `COPY_SHARE`
-/// of the free memory.
+/// Quantized weights get a copy in half precision, for prompts, if both together take at most
+/// 1 / `COPY_SHARE` of the free memory.
 const COPY_SHARE: u64 = 3;
 
 /// Tokens of the KV cache without `cache_tokens`: every sequence at full length, but at most `most`

@@ -100,8 +100,8 @@ fn allocate(device: &CudaDevice, length: usize, dtype: DType) -> Result<CudaStor
         device: &CudaDevice,
         length: usize,
     ) -> candle_core::Result<CudaStorage> {
-        // SAFETY: any bits are a valid number; whoever takes the buffer writes all that is read of
-        // it.
+        // SAFETY: any bits are a valid number, and the caller writes every element before it is
+        // read.
         #[allow(unsafe_code, reason = "uninitialized memory")]
         let slice = unsafe { device.alloc::<T>(length) }?;
         Ok(T::wrap_cuda_slice(slice, device.clone()))

@@ -85,8 +85,8 @@ pub(super) struct AnswerStream {
     _cancel: CancelOnDrop,
 }
 
-/// Most tokens that may wait for a client to read them: far more than a client that reads at all
-/// leaves unread. With 20 top logprobs per token they take about 40 MB.
+/// Most tokens that may wait for a client to read them. A client that keeps reading leaves far
+/// fewer unread. With 20 top logprobs per token they take about 40 MB.
 const MAX_QUEUED_TOKENS: usize = 16_384;
 
 /// What is known before the first token.

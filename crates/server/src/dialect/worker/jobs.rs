@@ -24,7 +24,7 @@ pub(super) struct Jobs(Mutex<Inner>);
 struct Inner {
     running: HashMap<String, Vec<Arc<Notify>>>,
     waiting: HashMap<String, WaitingJob>,
-    /// Jobs that have waited so far.
+    /// How many jobs have waited so far; the number of the last of them.
     created: u64,
 }
 

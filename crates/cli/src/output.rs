@@ -35,7 +35,7 @@ enum Format {
     Json,
     /// One object per text, with the fields of the input's row if there is one.
     Jsonl,
-    /// One row per text, with the columns of the input; not for `generate`.
+    /// One row per text, with the columns of the input.
     Parquet,
     /// A numpy array; vectors only.
     Npy,

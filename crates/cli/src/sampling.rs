@@ -124,7 +124,7 @@ impl Sampling {
     /// Rejects values that no model accepts, before one is loaded.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.max_tokens == Some(0) {
-            return Err("max_tokens is 0; an answer has at least one".into());
+            return Err("max_tokens is 0; an answer has at least one token".into());
         }
         self.params(&GenerationParams::default()).check(usize::MAX).map_err(|e| e.to_string())
     }

@@ -109,8 +109,7 @@ pub(super) fn percent(meter: &Meter, pattern: &str, values: &Value) -> Result<Va
 /// Whether `"text" % value` is an error if the text has no field for the value. As in Python, it is
 /// not for a dict or a sequence.
 fn is_single_value(value: &Value) -> bool {
-    !matches!(value, Value::Dict(_))
-        && !matches!(value, Value::Seq(seq) if seq.kind != SeqKind::Generator(false.into()))
+    !matches!(value, Value::Dict(_)) && !matches!(value, Value::Seq(seq) if !matches!(seq.kind, SeqKind::Generator(_)))
 }
 
 /// `pattern.format(…)`

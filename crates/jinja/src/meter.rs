@@ -56,7 +56,7 @@ impl Meter {
         self.steps(1)?;
         let depth = self.depth.get();
         if depth == MAX_DEPTH {
-            return Err(Fault::limit(format!("it called itself more than {MAX_DEPTH} deep")));
+            return Err(Fault::limit(format!("it nests more than {MAX_DEPTH} evaluations deep")));
         }
         self.depth.set(depth + 1);
         let result = f();

@@ -76,8 +76,8 @@ fn rung_and_stderr(cache: &Path, op: &str) -> (Value, String) {
 fn faulty_kernels_are_withdrawn_and_the_model_still_runs() {
     let op = "l2_norm";
     for (fault, timeout, why) in [
-        ("wrong", "600", "a drill"),
-        ("panic", "600", "panicked: a drill"),
+        ("wrong", "600", "an injected fault"),
+        ("panic", "600", "panicked: an injected fault"),
         ("abort", "600", "the process died"),
         ("hang", "5", "no answer within 5 s"),
     ] {

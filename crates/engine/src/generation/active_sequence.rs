@@ -1,7 +1,7 @@
 //! One running answer: samples its tokens, detokenizes them, and decides when it ends.
 
 use super::{Finish, GenerationReply, SampledToken};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sampling::{Choice, Failure, GenerationParams, Sampler, Text, logprobs_of};
 use crate::structured_output::{Constraint, TokenMask};
 use sconce_ops::{SamplingParams, threads};
@@ -206,8 +206,14 @@ impl ActiveSequence {
 
     /// Sends the text that was held back, and the end.
     fn end(&mut self, finish: Finish) -> StepOutput {
-        let rest = self.detok.take().map(Detokenizer::finish);
-        let rest = rest.and_then(|rest| rest.ok()).unwrap_or_default();
+        let rest = match self.detok.take().map(Detokenizer::finish).transpose() {
+            Ok(rest) => rest.unwrap_or_default(),
+            Err(why) => {
+                let what = format!("the tokenizer cannot decode the answer's tokens: {why}");
+                self.reply.fail(Error::Input(what));
+                return StepOutput::Ended;
+            }
+        };
         match self.stops.push(&rest) {
             Step::Stopped { text, stop } => {
                 self.send_text(text);

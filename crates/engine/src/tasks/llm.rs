@@ -256,7 +256,10 @@ impl Llm {
         // With `echo`, zero new tokens are allowed: the request may be about the prompt alone.
         let least = usize::from(!request.echo);
         if most < least || most > room {
-            let what = format!("{most} new tokens after a prompt of {}: use {least} to {room}", tokens.len());
+            let what = format!(
+                "max_tokens is {most}; after a prompt of {} tokens the context allows {least} to {room}",
+                tokens.len()
+            );
             return Err(Error::Input(what));
         }
         let stops = Stops::new(&request.stop, false).map_err(Error::Input)?;

@@ -11,7 +11,7 @@ use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, OutputKind, Outputs, Parts, Pipeline, Session, Texts};
 use sconce_hub::{Files, Progress, Reference};
-use sconce_models::{Backbone, Batch, Limits, backbone};
+use sconce_models::{Backbone, Batch, Limits};
 use sconce_ops::{Activation, Device, Linear, Tensor, l2_norm, pool};
 use sconce_text::{Encoded, TextOrTokens};
 use std::collections::BTreeMap;
@@ -195,7 +195,7 @@ impl Pipeline for M3Pipeline {
     }
 
     fn load(parts: &Parts, spec: &SentenceSpec) -> Result<M3Pipeline> {
-        let encoder = backbone(&parts.config, &parts.weights)?;
+        let encoder = parts.encoder()?;
         let hidden = encoder.hidden_size();
         let (sparse, multi) = (parts.sibling_weights(M3_SPARSE)?, parts.sibling_weights(M3_MULTI_VECTOR)?);
         let vectors = multi.dims("weight")?.and_then(|dims| dims.first().copied()).unwrap_or(0);

@@ -10,7 +10,7 @@ use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{EncodeItem, OutputKind, Outputs, Parts, Pipeline, Texts};
 use sconce_hub::{Files, Progress, Reference};
-use sconce_models::{Backbone, Batch, Limits, backbone};
+use sconce_models::{Backbone, Batch, Limits};
 use sconce_ops::{Device, Linear, Tensor, l2_norm};
 
 /// The multi-vector embedding of one text: a vector per token.
@@ -127,7 +127,7 @@ impl Pipeline for ColbertPipeline {
     }
 
     fn load(parts: &Parts, spec: &ColbertSpec) -> Result<ColbertPipeline> {
-        let encoder = backbone(&parts.config, &parts.weights)?;
+        let encoder = parts.encoder()?;
         let (mut projections, mut unread) = (Vec::new(), Vec::new());
         let mut dimension = encoder.hidden_size();
         for dense in &spec.dense {

@@ -10,7 +10,7 @@ use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{OutputKind, Outputs, Parts, Pipeline, Texts};
 use sconce_formats::{json, optional_json};
 use sconce_hub::{Files, Progress, Reference};
-use sconce_models::{Backbone, Batch, Head, Limits, Task as HeadTask, backbone, head};
+use sconce_models::{Backbone, Batch, Head, Limits, Task as HeadTask, head};
 use sconce_ops::{Device, Splade as How, Tensor, splade};
 use sconce_text::TextOrTokens;
 use serde::Deserialize;
@@ -179,7 +179,7 @@ impl Pipeline for Splade {
     }
 
     fn load(parts: &Parts, spec: &SpladeSpec) -> Result<Splade> {
-        let encoder = backbone(&parts.config, &parts.weights)?;
+        let encoder = parts.encoder()?;
         let head = head(HeadTask::Vocabulary, &parts.config, &parts.weights)?;
         Ok(Splade { encoder, head, how: spec.how })
     }

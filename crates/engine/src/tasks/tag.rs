@@ -10,7 +10,7 @@ use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, OutputKind, Outputs, Parts, Pipeline, Session, Texts};
 use sconce_formats::json;
 use sconce_hub::{Files, Progress, Reference};
-use sconce_models::{Backbone, Batch, Head, Limits, Task as HeadTask, backbone, head};
+use sconce_models::{Backbone, Batch, Head, Limits, Task as HeadTask, head};
 use sconce_ops::{Device, Tensor};
 use sconce_text::aggregate::{Entity, Labels, Scored, Strategy, aggregate};
 use sconce_text::words::{Continuation, Placed};
@@ -160,7 +160,7 @@ impl Pipeline for TaggerPipeline {
     }
 
     fn load(parts: &Parts, spec: &TagSpec) -> Result<TaggerPipeline> {
-        let encoder = backbone(&parts.config, &parts.weights)?;
+        let encoder = parts.encoder()?;
         let head = head(HeadTask::Tag, &parts.config, &parts.weights)?;
         check_labels(&parts.root, &spec.labels, &head)?;
         Ok(TaggerPipeline { encoder, head })

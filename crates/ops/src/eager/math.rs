@@ -107,7 +107,8 @@ impl Array {
     /// An operation on two arrays of one shape.
     pub fn binary(&self, with: Binary, other: &Array) -> Result<Array> {
         if self.dims() != other.dims() {
-            let what = format!("{:?} and {:?} differ; the broadcast form takes them", self.dims(), other.dims());
+            let what =
+                format!("the shapes {:?} and {:?} differ; use broadcast_{}", self.dims(), other.dims(), with.name());
             return Err(Error::call(with.name(), what));
         }
         self.broadcast(with, other)
@@ -191,7 +192,10 @@ impl Array {
         }
         // Only the CPU's kernel checks them, and it takes 2^32 - 1 for "no entry".
         if let Some(i) = indices.to_f64()?.into_iter().find(|i| *i < 0.0 || *i >= most as f64) {
-            return Err(Error::call("index_select", format!("index {i} is outside of axis {axis}, which has {most}")));
+            return Err(Error::call(
+                "index_select",
+                format!("index {i} is outside of axis {axis}, which has {most} entries"),
+            ));
         }
         let mut dims = self.dims().to_vec();
         dims[axis] = count;
@@ -271,5 +275,8 @@ fn broadcast_dims(op: &'static str, a: &[usize], b: &[usize]) -> Result<Vec<usiz
         (1, y) => Some(y),
         _ => None,
     };
-    (0..rank).map(both).collect::<Option<_>>().ok_or_else(|| Error::call(op, format!("{a:?} and {b:?} do not fit")))
+    (0..rank)
+        .map(both)
+        .collect::<Option<_>>()
+        .ok_or_else(|| Error::call(op, format!("{a:?} and {b:?} cannot be broadcast together")))
 }

@@ -149,7 +149,7 @@ fn impossible_calls_are_errors_with_a_reason() {
     refused(ints.scalar(Binary::Sub, -1.0), "not a number that u32 can hold");
     refused(ints.binary(Binary::Div, &array(&[0.; 3], &[3], DType::U32, &on)), "divided by zero");
     refused(x.binary(Binary::Add, &x.t().unwrap()), "differ");
-    refused(x.broadcast(Binary::Add, &x.t().unwrap()), "do not fit");
+    refused(x.broadcast(Binary::Add, &x.t().unwrap()), "cannot be broadcast together");
     refused(x.matmul(&x), "cannot be multiplied");
     refused(x.index_select(&array(&[3.], &[1], DType::U32, &on), 0), "index 3 is outside");
     refused(x.index_select(&array(&[-1.], &[1], DType::I64, &on), 0), "index -1 is outside");

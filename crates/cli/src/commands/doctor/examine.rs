@@ -121,8 +121,10 @@ pub(super) fn examine(device: Device, cases: Vec<Case>, drill: Option<&FaultInje
 fn run_check(case: &Case, place: &Place, variant: Variant, fault: Option<Fault>) -> Option<CheckResult> {
     match fault {
         None => {}
-        Some(Fault::Wrong) => return Some(CheckResult { worst: Some(1.0), ..CheckResult::failed("a drill") }),
-        Some(Fault::Panic) => panic!("a drill"),
+        Some(Fault::Wrong) => {
+            return Some(CheckResult { worst: Some(1.0), ..CheckResult::failed("an injected fault") });
+        }
+        Some(Fault::Panic) => panic!("an injected fault"),
         Some(Fault::Abort) => abort(),
         Some(Fault::Hang) => loop {
             park();

@@ -114,7 +114,7 @@ impl State {
 
 /// `GET /v2/state`: the manager's devices and workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Everything {
+pub struct PoolState {
     /// Version of Sconce.
     pub version: String,
     /// Seconds since the manager started.
@@ -204,12 +204,12 @@ pub struct Ended {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Capabilities {
     /// Devices of the host.
-    pub devices: Vec<Capable>,
+    pub devices: Vec<DeviceCapability>,
 }
 
 /// A device, in `GET /v1/capabilities`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Capable {
+pub struct DeviceCapability {
     /// `cpu`, `cuda:0`, `metal:0`.
     pub id: String,
     /// Product name of the device.

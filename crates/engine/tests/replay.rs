@@ -37,8 +37,8 @@ impl Pass for Texts<'_> {
         Batch::filled(&self.sequences, fill, self.encoder.limits(), self.place)
     }
 
-    fn given(&self, batch: &Batch) -> BatchLayout {
-        batch.given(&vec![0; batch.segments.count()])
+    fn layout(&self, batch: &Batch) -> BatchLayout {
+        batch.layout(&vec![0; batch.segments.count()])
     }
 
     fn forward(&self, batch: &Batch) -> Result<Vec<Tensor>> {
@@ -126,8 +126,8 @@ impl Pass for DecodePass<'_> {
         Batch::decode(&self.chunks, PAGE, self.cache, self.model.0.limits(), self.place)
     }
 
-    fn given(&self, batch: &Batch) -> BatchLayout {
-        batch.given(&[])
+    fn layout(&self, batch: &Batch) -> BatchLayout {
+        batch.layout(&[])
     }
 
     fn forward(&self, batch: &Batch) -> Result<Vec<Tensor>> {
@@ -213,8 +213,8 @@ impl Pass for Seq2SeqPass<'_> {
         Ok((batch, EncoderKv::new(&self.inputs, PAGE, read)?))
     }
 
-    fn given(&self, (batch, read): &(Batch, EncoderKv)) -> BatchLayout {
-        read.given(batch)
+    fn layout(&self, (batch, read): &(Batch, EncoderKv)) -> BatchLayout {
+        read.layout(batch)
     }
 
     fn forward(&self, (batch, read): &(Batch, EncoderKv)) -> Result<Vec<Tensor>> {
@@ -249,7 +249,7 @@ fn seq2seq_graphs_equal_direct_passes(kind: &str) {
             let states = model.encoder().forward(&batch, &mut |_, _| ()).unwrap();
             let inputs = [0, 1, 2].map(|n| (pages(n, INPUTS[n]), INPUTS[n]));
             let rows = EncoderKv::new(&inputs, PAGE, &read).unwrap().rows(&place).unwrap();
-            model.remember(&states, &read, &rows).unwrap();
+            model.write_encoder_kv(&states, &read, &rows).unwrap();
             // The tokens of each sequence from its start on, with the input whose turn it is.
             let pass = |active: &[usize], (step, n): (usize, Option<usize>), written| {
                 let chunk = |s: &usize| {

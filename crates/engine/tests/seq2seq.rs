@@ -69,7 +69,7 @@ impl Model {
         let places: Vec<InputTable> = inputs.iter().map(place).collect();
         let states = self.inner.encoder().forward(&self.packed(inputs), &mut |_, _| ()).expect("states");
         let rows = EncoderKv::new(&places, PAGE, &cache).expect("places").rows(&self.place).expect("rows");
-        self.inner.remember(&states, &cache, &rows).expect("keys and values");
+        self.inner.write_encoder_kv(&states, &cache, &rows).expect("keys and values");
         (cache, places, states.to_f32().expect("numbers"))
     }
 

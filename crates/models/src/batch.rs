@@ -202,7 +202,7 @@ impl Batch {
 
     /// The data that a CUDA graph's dynamic parameters are computed from. The first `skips[i]`
     /// tokens of sequence `i` are not pooled.
-    pub fn given(&self, skips: &[usize]) -> BatchLayout {
+    pub fn layout(&self, skips: &[usize]) -> BatchLayout {
         let keys = match &self.kv {
             Some(kv) => Keys::Paged(kv.pages.clone()),
             None => self.keys.clone().into(),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// A sequence-to-sequence model: an encoder, and a decoder with cross-attention over the encoder's
 /// hidden states.
 ///
-/// To encode, run [`Seq2Seq::encoder`], then [`Seq2Seq::remember`], which writes the keys and
+/// To encode, run [`Seq2Seq::encoder`], then [`Seq2Seq::write_encoder_kv`], which writes the keys and
 /// values of cross-attention into the KV cache, at the rows of [`EncoderKv::rows`]. To decode, run
 /// [`Seq2Seq::forward`], as with a language model, and then [`Seq2Seq::head`].
 pub trait Seq2Seq: Send {
@@ -16,7 +16,7 @@ pub trait Seq2Seq: Send {
     fn encoder(&self) -> &dyn Backbone;
     /// Computes the cross-attention keys and values of the encoder's `states` `[tokens, hidden]`
     /// and writes them to `rows` `[tokens]` of the KV cache.
-    fn remember(&self, states: &Tensor, cache: &KvCache, rows: &Tensor) -> Result<()>;
+    fn write_encoder_kv(&self, states: &Tensor, cache: &KvCache, rows: &Tensor) -> Result<()>;
     /// The decoder's hidden states, `[wanted, hidden]`, after the final norm. Sequence i of `batch`
     /// attends to entry i of `encoder_kv`.
     fn forward(&self, batch: &Batch, encoder_kv: &EncoderKv, hook: LayerHook<'_>) -> Result<Tensor>;
@@ -48,10 +48,10 @@ impl EncoderKv {
 
     /// The data that a CUDA graph's dynamic parameters are computed from, for a batch that attends
     /// to these entries.
-    pub fn given(&self, batch: &Batch) -> BatchLayout {
-        let mut given = batch.given(&[]);
-        given.keys.push(Keys::Paged(self.pages.clone()));
-        given
+    pub fn layout(&self, batch: &Batch) -> BatchLayout {
+        let mut layout = batch.layout(&[]);
+        layout.keys.push(Keys::Paged(self.pages.clone()));
+        layout
     }
 
     /// The cache rows of all tokens, input by input.

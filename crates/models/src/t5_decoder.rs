@@ -57,8 +57,8 @@ impl Seq2Seq for T5Model {
         &self.encoder
     }
 
-    fn remember(&self, states: &Tensor, cache: &KvCache, rows: &Tensor) -> Result<()> {
-        self.layers.iter().try_for_each(|layer| layer.cross.remember(states, cache, rows))
+    fn write_encoder_kv(&self, states: &Tensor, cache: &KvCache, rows: &Tensor) -> Result<()> {
+        self.layers.iter().try_for_each(|layer| layer.cross.write_encoder_kv(states, cache, rows))
     }
 
     fn forward(&self, batch: &Batch, encoder_kv: &EncoderKv, hook: LayerHook<'_>) -> Result<Tensor> {
@@ -140,7 +140,7 @@ struct CrossAttention {
 }
 
 impl CrossAttention {
-    fn remember(&self, states: &Tensor, cache: &KvCache, rows: &Tensor) -> Result<()> {
+    fn write_encoder_kv(&self, states: &Tensor, cache: &KvCache, rows: &Tensor) -> Result<()> {
         let Heads { count, size, .. } = self.heads;
         let kv = self.keys.forward(states)?.reshape(&[states.dims()[0], 2, count, size])?;
         Ok(cache.write(self.layer, &kv.select(1, 0)?, &kv.select(1, 1)?, rows)?)

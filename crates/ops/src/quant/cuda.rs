@@ -24,7 +24,7 @@ const COLUMNS_OF_ONE: usize = 4;
 const COLUMNS: usize = 2;
 
 /// Multiprocessors of a large card, and warps on each that saturate its memory bandwidth.
-const CORES: usize = 132;
+const MULTIPROCESSORS: usize = 132;
 const BUSY_WARPS: usize = 24;
 
 /// Whether the kernels of a format are in the translation units `quant_*_plain`; those of the other
@@ -52,7 +52,7 @@ pub(crate) fn number(dtype: DType) -> usize {
 }
 
 /// Quantizes rows of x to 8 bits: see `activations_q8.cuh`. Rows must be multiples of 32 elements.
-fn rounded(x: &View) -> Result<DeviceBuffer> {
+fn quantize_activations(x: &View) -> Result<DeviceBuffer> {
     let rows = x.rows()?;
     let quantized = Call::alloc(x, activation_bytes(rows.rows, rows.cols), DType::U8)?;
     Call::new(x, &Kernel::new(BINARY, format!("quant_round_{}", x.dtype())))?
@@ -88,7 +88,7 @@ pub(crate) fn multiply(
     }
     let in_8_bits = match in_8_bits.take() {
         Some(quantized) => in_8_bits.insert(quantized),
-        None => in_8_bits.insert(rounded(p.x)?),
+        None => in_8_bits.insert(quantize_activations(p.x)?),
     };
     let (few, many) = binaries(quant);
     let launch = |binary: Binary, kind: &str| -> Result<Call> {
@@ -108,14 +108,14 @@ pub(crate) fn multiply(
                 (1, 0..512) => (COLUMNS_OF_ONE, 4),
                 (1, 512..4096) => (COLUMNS_OF_ONE, 2),
                 (1, _) => (COLUMNS_OF_ONE, 1),
-                _ => (COLUMNS, if w.rows < COLUMNS * CORES * BUSY_WARPS { 4 } else { 2 }),
+                _ => (COLUMNS, if w.rows < COLUMNS * MULTIPROCESSORS * BUSY_WARPS { 4 } else { 2 }),
             };
             let split = [4, 2].into_iter().find(|split| *split <= warps && 32 * 32 * split <= x.cols).unwrap_or(1);
             let groups = w.rows.div_ceil(columns * WARPS / split);
             return launch(few, &kind)?.u32(split).run(Grid::of(groups, 32 * WARPS));
         }
         17..=32 => ("tall32", (32, 16), 128),
-        33..1024 if x.rows.div_ceil(64) * w.rows.div_ceil(128) < CORES => ("tall64", (64, 32), 128),
+        33..1024 if x.rows.div_ceil(64) * w.rows.div_ceil(128) < MULTIPROCESSORS => ("tall64", (64, 32), 128),
         _ => ("wide", (64, 128), 256),
     };
     // Tiles of the same columns are adjacent: their blocks are read from memory once.

@@ -99,7 +99,7 @@ pub(crate) struct Upload {
 
 pub(crate) struct PassCapture {
     pub(super) graph_params: Rc<GraphParams>,
-    pub(super) given: BatchLayout,
+    pub(super) layout: BatchLayout,
     pub(super) dynamic: Vec<DynamicParam>,
     pub(super) words: usize,
     /// Whether the stream is capturing. From then on there may be no new parameter and no
@@ -112,11 +112,11 @@ pub(crate) struct PassCapture {
 
 impl PassCapture {
     /// For a batch whose uploaded arrays take `words` words.
-    pub(super) fn new(graph_params: Rc<GraphParams>, given: BatchLayout, words: usize) -> PassCapture {
+    pub(super) fn new(graph_params: Rc<GraphParams>, layout: BatchLayout, words: usize) -> PassCapture {
         let dynamic = Vec::new();
         PassCapture {
             graph_params,
-            given,
+            layout,
             dynamic,
             words,
             is_capturing: false,
@@ -208,15 +208,15 @@ pub(crate) fn dynamic_param(
     recompute: impl FnOnce(&BatchLayout) -> Recompute,
 ) -> Option<Result<u64>> {
     let add = |pass: &mut PassCapture| {
-        if !is_given(&pass.given) {
+        if !is_given(&pass.layout) {
             return None;
         }
-        let key = key(&pass.given);
+        let key = key(&pass.layout);
         if let Some(param) = pass.dynamic.iter().find(|param| param.key == key) {
             return Some(Ok(pass.graph_params.address(param.at)));
         }
-        let recompute = recompute(&pass.given);
-        let Some(words) = recompute(&pass.given).filter(|_| !pass.is_capturing) else {
+        let recompute = recompute(&pass.layout);
+        let Some(words) = recompute(&pass.layout).filter(|_| !pass.is_capturing) else {
             pass.is_untracked = true;
             return None;
         };

@@ -107,7 +107,7 @@ pub trait Pass {
     /// Uploads the batch.
     fn batch(&self, fill: Option<Fill>) -> Result<Self::Batch, Self::Error>;
     /// The layout of the batch, from which dynamic parameters are computed.
-    fn given(&self, batch: &Self::Batch) -> BatchLayout;
+    fn layout(&self, batch: &Self::Batch) -> BatchLayout;
     /// Runs the model.
     fn forward(&self, batch: &Self::Batch) -> Result<Vec<Tensor>, Self::Error>;
 }
@@ -180,8 +180,8 @@ struct CapturedPass {
 
 impl CapturedPass {
     /// The words of its dynamic parameters for this batch; None if the graph does not fit.
-    fn recompute(&self, shape: &Shape, given: &BatchLayout) -> Option<Vec<Vec<u32>>> {
-        let one = |param: &DynamicParam| (param.recompute)(given).filter(|words| words.len() == param.len);
+    fn recompute(&self, shape: &Shape, layout: &BatchLayout) -> Option<Vec<Vec<u32>>> {
+        let one = |param: &DynamicParam| (param.recompute)(layout).filter(|words| words.len() == param.len);
         (self.shape == *shape).then(|| self.dynamic.iter().map(one).collect()).flatten()
     }
 }
@@ -211,15 +211,15 @@ impl Graphs {
         let upload = Upload { params: self.params.clone(), lengths: Vec::new(), words: 0 };
         let (batch, state) = CaptureState::Upload(upload).during(&self.ladder, || pass.batch(fill));
         let batch = batch?;
-        let (CaptureState::Upload(upload), given) = (state, pass.given(&batch)) else { return Ok(None) };
-        let is_plain = given.keys.iter().all(|keys| keys.is(&given.segments));
-        let sequences = given.segments.count();
+        let (CaptureState::Upload(upload), layout) = (state, pass.layout(&batch)) else { return Ok(None) };
+        let is_plain = layout.keys.iter().all(|keys| keys.is(&layout.segments));
+        let sequences = layout.segments.count();
         let shape = Shape { kind, uploads: upload.lengths, sequences, is_plain };
         let fits = |captured: &[CapturedPass]| {
-            captured.iter().enumerate().rev().find_map(|(i, pass)| Some((i, pass.recompute(&shape, &given)?)))
+            captured.iter().enumerate().rev().find_map(|(i, pass)| Some((i, pass.recompute(&shape, &layout)?)))
         };
         let found = fits(&self.captured).or_else(|| {
-            self.capture_if_repeated(|| pass.forward(&batch), &shape, &given, upload.words)
+            self.capture_if_repeated(|| pass.forward(&batch), &shape, &layout, upload.words)
                 .then(|| fits(&self.captured))
                 .flatten()
         });
@@ -240,7 +240,7 @@ impl Graphs {
         &mut self,
         forward: impl Fn() -> Result<Vec<Tensor>, E>,
         shape: &Shape,
-        given: &BatchLayout,
+        layout: &BatchLayout,
         words: usize,
     ) -> bool {
         let Some(known) = self.shapes.iter().position(|(known, _)| known == shape) else {
@@ -255,7 +255,7 @@ impl Graphs {
             return false;
         }
         self.shapes[known].1 += 1;
-        let captured = self.capture(forward, shape, given, words);
+        let captured = self.capture(forward, shape, layout, words);
         if self.ladder.ledger.cuda.bytes() > self.reserved.bytes() {
             // Over the limit: start again with an empty cache. The current shape is probably the
             // largest, and its buffers will suffice for the others.
@@ -278,12 +278,12 @@ impl Graphs {
         &self,
         forward: impl Fn() -> Result<Vec<Tensor>, E>,
         shape: &Shape,
-        given: &BatchLayout,
+        layout: &BatchLayout,
         words: usize,
     ) -> Option<CapturedPass> {
         let _here = self.ladder.clone().enter();
         self.params.copy_to_device(0, words).ok()?;
-        let mut pass = PassCapture::new(self.params.clone(), given.clone(), words);
+        let mut pass = PassCapture::new(self.params.clone(), layout.clone(), words);
         let mut counts = Vec::new();
         // Warm-up: runs normally until the pass finds all its buffers and cached arrays and
         // allocates nothing. A run may choose other buffers than the one before, because there are

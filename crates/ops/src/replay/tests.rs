@@ -26,7 +26,7 @@ fn passes_run_directly_without_graph_support() {
             assert!(fill.is_none());
             Tensor::from_u32(&self.0, &Place::cpu())
         }
-        fn given(&self, _: &Tensor) -> BatchLayout {
+        fn layout(&self, _: &Tensor) -> BatchLayout {
             let segments = Segments::new(&[self.0.len()]).unwrap();
             BatchLayout { keys: vec![segments.clone().into()], segments, skips: Vec::new() }
         }
@@ -64,7 +64,7 @@ mod captures {
             assert_eq!(segments.observe().range(0).len(), self.lengths[0]);
             Ok(segments)
         }
-        fn given(&self, segments: &Segments) -> BatchLayout {
+        fn layout(&self, segments: &Segments) -> BatchLayout {
             BatchLayout { segments: segments.clone(), keys: vec![segments.clone().into()], skips: Vec::new() }
         }
         fn forward(&self, segments: &Segments) -> Result<Vec<Tensor>> {

@@ -1,7 +1,7 @@
 //! Events that the core handles and actions that it requests.
 
 use super::backoff::Backoff;
-use super::place::Device;
+use super::placement::Device;
 use super::worker::{Planned, Process, Spec};
 use sconce_api::pool::Failure;
 use std::time::Duration;

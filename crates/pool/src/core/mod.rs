@@ -12,7 +12,7 @@
 
 mod backoff;
 mod events;
-mod place;
+mod placement;
 mod probe;
 mod route;
 mod status;
@@ -24,12 +24,12 @@ mod tests;
 pub use backoff::Backoff;
 pub use events::{Action, Event, Found, ProbeResult, Timings};
 
-pub use place::{Device, kind};
+pub use placement::{Device, kind};
 pub use route::{NoRoute, RouteQuery, Target};
 pub use status::{Counts, Outcome, STOPS};
 pub use worker::{Leaving, Origin, Planned, Process, Record, Spec, StartTime};
 
-use place::Reserved;
+use placement::Reserved;
 use route::Affinity;
 use sconce_api::pool::{Code, Ended, Failure};
 use sconce_api::worker::PORT_TAKEN;
@@ -216,8 +216,8 @@ impl Core {
         let placed = outcome.and_then(|(planned, devices)| {
             self.devices = devices;
             let wanted = self.workers[id].record.spec.device.clone();
-            let device = place::choose(&self.devices, &wanted, |d| self.reserved(d))?;
-            place::admit(&device, self.reserved(&device.device), planned.bytes)?;
+            let device = placement::choose(&self.devices, &wanted, |d| self.reserved(d))?;
+            placement::admit(&device, self.reserved(&device.device), planned.bytes)?;
             Ok((planned, device.device))
         });
         match placed {
@@ -239,7 +239,7 @@ impl Core {
 
     /// The device on which a worker would be placed now.
     pub fn place(&self, wanted: &str, devices: &[Device]) -> Result<Device, Box<Failure>> {
-        place::choose(devices, wanted, |d| self.reserved(d))
+        placement::choose(devices, wanted, |d| self.reserved(d))
     }
 
     /// Memory reserved for the workers of a device.

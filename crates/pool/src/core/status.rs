@@ -49,8 +49,8 @@ pub enum Outcome {
 
 impl Core {
     /// The whole state, except for `disk_error`, which the core does not know.
-    pub fn snapshot(&self, now: Time) -> api::Everything {
-        api::Everything {
+    pub fn snapshot(&self, now: Time) -> api::PoolState {
+        api::PoolState {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_seconds: now.as_secs(),
             devices: self.device_states(),
@@ -61,14 +61,14 @@ impl Core {
     }
 
     fn device_states(&self) -> Vec<api::Device> {
-        let one = |d: &place::Device| {
+        let one = |d: &placement::Device| {
             let reserved = self.reserved(&d.device);
             api::Device {
                 id: d.device.clone(),
                 name: d.description.clone(),
                 total_bytes: d.total_bytes,
                 allocated_bytes: reserved.total,
-                room_bytes: place::available(d, reserved),
+                room_bytes: placement::available(d, reserved),
             }
         };
         self.devices.iter().map(one).collect()
@@ -129,7 +129,7 @@ impl Core {
     }
 
     /// The devices of the last inspection.
-    pub fn devices(&self) -> &[place::Device] {
+    pub fn devices(&self) -> &[placement::Device] {
         &self.devices
     }
 

@@ -38,9 +38,9 @@ async fn body<T: DeserializeOwned>(pool: &Manager, request: Request) -> Result<T
     })
 }
 
-pub(crate) async fn state(State(pool): State<Arc<Manager>>) -> Json<api::Everything> {
+pub(crate) async fn state(State(pool): State<Arc<Manager>>) -> Json<api::PoolState> {
     let everything = pool.core().snapshot(pool.now());
-    Json(api::Everything { disk_error: pool.store.write_error(), ..everything })
+    Json(api::PoolState { disk_error: pool.store.write_error(), ..everything })
 }
 
 /// Starts a worker, and responds when it is ready or has failed.
@@ -148,7 +148,7 @@ pub(crate) async fn ready(State(pool): State<Arc<Manager>>, request: Request) ->
 }
 
 pub(crate) async fn capabilities(State(pool): State<Arc<Manager>>) -> Json<api::Capabilities> {
-    let one = |d: &crate::core::Device| api::Capable {
+    let one = |d: &crate::core::Device| api::DeviceCapability {
         id: d.device.clone(),
         name: d.description.clone(),
         device_type: d.kind().into(),

@@ -193,12 +193,12 @@ fn reject_beams(generate_options: GenerateOptions) -> Result<(), Failure> {
 /// Rejects options that sequence-to-sequence models do not support.
 fn reject_unsupported(sampling: &Sampling, generate_options: GenerateOptions) -> Result<(), Failure> {
     let sampling_names = sampling_names(sampling);
-    let prompt_options = [
+    let unsupported = [
         ("logprobs", generate_options.logprobs.is_some()),
         ("echo", generate_options.echo == Some(true)),
         ("stop", sampling_names.iter().any(|c| c == "stop")),
     ];
-    if let Some((name, _)) = prompt_options.into_iter().find(|(_, prompt_options)| *prompt_options) {
+    if let Some((name, _)) = unsupported.into_iter().find(|(_, is_set)| *is_set) {
         return Err(format!("{name} is for language models; this is a sequence-to-sequence model").into());
     }
     match (generate_options.beams, sampling_names.first()) {

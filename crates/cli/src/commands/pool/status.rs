@@ -4,7 +4,7 @@ use super::super::{bytes, print, table};
 use super::Address;
 use crate::Failure;
 use clap::Args;
-use sconce_api::pool::{Everything, Worker};
+use sconce_api::pool::{PoolState, Worker};
 use sconce_pool::Method;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -52,12 +52,12 @@ impl Status {
     }
 
     fn render(&self) -> Result<String, Failure> {
-        let state: Everything = serde_json::from_value(self.address.request(Method::GET, "/v2/state", None)?)?;
+        let state: PoolState = serde_json::from_value(self.address.request(Method::GET, "/v2/state", None)?)?;
         Ok(format_state(&state))
     }
 }
 
-fn format_state(state: &Everything) -> String {
+fn format_state(state: &PoolState) -> String {
     let mut devices = vec![["device", "reserved", "available", "total", "description"].map(String::from).to_vec()];
     devices.extend(state.devices.iter().map(|d| {
         let [reserved, available, total] = [d.allocated_bytes, d.room_bytes, d.total_bytes].map(bytes);
@@ -121,7 +121,7 @@ mod tests {
             allocated_bytes: 1 << 30,
             room_bytes: 2 << 30,
         };
-        let text = format_state(&Everything {
+        let text = format_state(&PoolState {
             version: "0".into(),
             uptime_seconds: 1,
             devices: vec![device],

@@ -335,8 +335,8 @@ impl Pass for DecodePass<'_> {
         Ok(Batch::decode(self.chunks, PAGE, self.cache, self.model.backbone.limits(), self.place)?)
     }
 
-    fn given(&self, batch: &Batch) -> BatchLayout {
-        batch.given(&[])
+    fn layout(&self, batch: &Batch) -> BatchLayout {
+        batch.layout(&[])
     }
 
     fn forward(&self, batch: &Batch) -> Result<Vec<Tensor>> {

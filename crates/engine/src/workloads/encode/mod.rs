@@ -330,8 +330,8 @@ impl<P: Pipeline> Pass for EncodePass<'_, P> {
         Ok(Batch::filled(&self.batch.sequences, fill, pipeline.limits(), place)?)
     }
 
-    fn given(&self, batch: &Batch) -> BatchLayout {
-        batch.given(&self.skips(batch))
+    fn layout(&self, batch: &Batch) -> BatchLayout {
+        batch.layout(&self.skips(batch))
     }
 
     fn forward(&self, batch: &Batch) -> Result<Vec<Tensor>> {

@@ -139,7 +139,7 @@ impl Seq2SeqModel {
         let states = self.0.encoder().forward(&batch, &mut |_, _| ())?;
         let places: Vec<InputTable> = inputs.iter().map(|(table, ids)| (table.clone(), ids.len())).collect();
         let rows = EncoderKv::new(&places, PAGE, cache)?.rows(place)?;
-        Ok(self.0.remember(&states, cache, &rows)?)
+        Ok(self.0.write_encoder_kv(&states, cache, &rows)?)
     }
 
     /// Logits of the token after each chunk, which attends to the input beside it.
@@ -229,8 +229,8 @@ impl Pass for Seq2SeqPass<'_> {
         Ok((batch, EncoderKv::new(&inputs, PAGE, self.input_cache)?))
     }
 
-    fn given(&self, (batch, read): &(Batch, EncoderKv)) -> BatchLayout {
-        read.given(batch)
+    fn layout(&self, (batch, read): &(Batch, EncoderKv)) -> BatchLayout {
+        read.layout(batch)
     }
 
     fn forward(&self, (batch, read): &(Batch, EncoderKv)) -> Result<Vec<Tensor>> {

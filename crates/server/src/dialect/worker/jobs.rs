@@ -38,7 +38,7 @@ struct WaitingJob {
 /// A running job; it ends on drop.
 pub(super) struct Job {
     id: String,
-    jobs: Arc<Member>,
+    member: Arc<Member>,
     /// Notified when the job is cancelled.
     pub(super) cancelled: Arc<Notify>,
 }
@@ -140,13 +140,13 @@ impl Job {
     pub(super) fn begin(member: &Arc<Member>, id: &str) -> Job {
         let cancelled = Arc::new(Notify::new());
         member.jobs.lock().running.entry(id.into()).or_default().push(cancelled.clone());
-        Job { id: id.into(), jobs: member.clone(), cancelled }
+        Job { id: id.into(), member: member.clone(), cancelled }
     }
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
-        let mut inner = self.jobs.jobs.lock();
+        let mut inner = self.member.jobs.lock();
         let Some(same) = inner.running.get_mut(&self.id) else { return };
         same.retain(|job| !Arc::ptr_eq(job, &self.cancelled));
         if same.is_empty() {

@@ -1,6 +1,6 @@
 //! Read access to the core, for `/v2/state`, `/metrics` and the state file.
 
-use super::{Core, Record, Time, place};
+use super::{Core, Record, Time, placement};
 use crate::core::worker::Phase;
 use sconce_api::pool::{self as api, Code, Failure, State};
 use std::collections::BTreeMap;

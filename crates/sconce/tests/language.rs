@@ -92,7 +92,7 @@ fn bad_jsonl_line_fails_alone_and_sets_exit_code() {
     for (i, why) in [
         (1, "stdin:2: unknown field `warmth`"),
         (3, "stdin:5: not a JSON object"),
-        (4, "stdin:6: 100000 new tokens"),
+        (4, "stdin:6: max_tokens is 100000"),
         (5, "stdin:7: logit_bias names token 9999"),
     ] {
         let error = all[i]["error"].as_str().unwrap();

@@ -101,7 +101,7 @@ fn invalid_requests_are_refused_at_once() {
     let refused = |request: Request| llm.stream(&request).err().map_or_else(String::new, |e| e.to_string());
     assert!(refused(Request { stop: vec!["a".into(), String::new()], ..request.clone() }).contains("empty"));
     assert!(refused(Request { stop: vec!["a".repeat(70_000)], ..request.clone() }).contains("65536 bytes"));
-    assert!(refused(Request { max_tokens: Some(0), ..request.clone() }).contains("use 1 to"));
+    assert!(refused(Request { max_tokens: Some(0), ..request.clone() }).contains("allows 1 to"));
     assert_eq!(refused(request), "");
 }
 

@@ -225,7 +225,7 @@ fn invalid_requests_fail_alone_in_a_batch() {
     let answers = llm.generate(&[long, text(""), beyond, too_many, params, stop, text("The capital of France is")]);
     let errors: Vec<String> =
         answers.iter().map(|a| a.as_ref().err().map_or_else(String::new, ToString::to_string)).collect();
-    let words = ["context", "no tokens", "60000", "9000 new tokens", "temperature", "empty", ""];
+    let words = ["context", "no tokens", "60000", "max_tokens is 9000", "temperature", "empty", ""];
     for (error, word) in errors.iter().zip(words) {
         assert!(error.contains(word) && error.is_empty() == word.is_empty(), "{error:?} should contain {word:?}");
     }

@@ -1,8 +1,8 @@
 //! The buffer pool of CPU results. A forward pass that reuses buffers takes no memory from the
 //! system: the page faults of fresh memory can cost more than the op that fills it.
 //!
-//! To stay within the memory plan together with all live tensors, the pool frees idle buffers
-//! before it takes a buffer from the system, until the new one fits. A result
+//! To stay within the memory plan together with all live tensors, the pool frees idle buffers of
+//! the same element type before it takes a buffer from the system, until the new one fits. A result
 //! takes the smallest buffer that is large enough, however much larger that is, so that after the
 //! largest batch no smaller batch needs another buffer.
 
@@ -153,25 +153,15 @@ fn take<T: Elem>(ledger: &Ledger, len: usize) -> Vec<T> {
         pool.idle.fetch_sub(bytes::<T>(len), Relaxed);
         return found;
     }
-    drop(idle);
-    // No idle buffer is large enough. The buffers of this type are freed first: none of them fits,
-    // while one of another type may fit the next result.
-    let is_over = || {
-        let in_use = ledger.live().saturating_add(pool.idle.load(Relaxed));
-        in_use.saturating_add(bytes::<T>(len)) > pool.limit.load(Relaxed)
-    };
-    let free = [free_largest::<T>, free_largest::<f32>, free_largest::<bf16>, free_largest::<f16>];
-    while is_over() && free.iter().any(|free| free(pool)) {}
+    // No idle buffer is large enough. Freeing the largest makes most room, and the small ones are
+    // the likeliest to be reused.
+    while ledger.live().saturating_add(pool.idle.load(Relaxed)).saturating_add(bytes::<T>(len))
+        > pool.limit.load(Relaxed)
+    {
+        let Some(largest) = (0..idle.len()).max_by_key(|i| idle[*i].len()) else { break };
+        pool.idle.fetch_sub(bytes::<T>(idle.swap_remove(largest).len()), Relaxed);
+    }
     T::zeros(len)
-}
-
-/// Frees the largest idle buffer of an element type, which makes most room: the small ones are the
-/// likeliest to be reused. Returns whether there was one.
-fn free_largest<T: Elem>(pool: &BufferPool) -> bool {
-    let mut idle = lock(T::buffers(pool));
-    let Some(largest) = (0..idle.len()).max_by_key(|i| idle[*i].len()) else { return false };
-    pool.idle.fetch_sub(bytes::<T>(idle.swap_remove(largest).len()), Relaxed);
-    true
 }
 
 /// Returns a buffer to the pool. Its result had `len` elements, plus the padding for alignment.
@@ -255,7 +245,6 @@ impl InplaceOp1 for Reclaim<'_> {
 mod tests {
     use super::PooledBuffer;
     use crate::{DType, Ladder, Place, Policy, Rung, Tensor, softmax};
-    use half::bf16;
     use std::sync::Arc;
 
     fn ones(rows: usize) -> Tensor {
@@ -312,17 +301,6 @@ mod tests {
         let second = PooledBuffer::<f32>::new(&ladder.ledger, 1 << 14);
         assert_eq!((first, second.len()), (second.as_ptr(), 1 << 14));
         assert_eq!(first.align_offset(64), 0);
-    }
-
-    #[test]
-    fn buffers_of_another_type_are_freed_too() {
-        let ladder = Ladder::new(Policy::default());
-        let most = (1 << 16) + 128;
-        ladder.ledger.hold(most);
-        drop(PooledBuffer::<f32>::new(&ladder.ledger, 1 << 14));
-        assert!(ladder.ledger.pool.idle() >= 1 << 16);
-        drop(PooledBuffer::<bf16>::new(&ladder.ledger, 1 << 15));
-        assert!(ladder.ledger.pool.idle() <= most, "{} of {most}", ladder.ledger.pool.idle());
     }
 
     #[test]

@@ -2,15 +2,18 @@
 
 # 1,000 texts in one call of the Ruby gem, against the same call in Rust (benches/ruby.rs). The gem
 # must reach 0.95 of the rate. The two take turns, and the best time of each counts. On an idle
-# machine, with the gem installed:
+# machine:
 #
-#   ruby benches/ruby.rb
+#   bindings/ruby/test --run ruby "$PWD/benches/ruby.rb"
 require "sconce"
 
 TURNS = 3
 texts = Array.new(1000) { |i| "Text number #{i}: a man is eating food, and someone else has lunch. " * (1 + i % 3) }
 
-def rust = `cargo bench --quiet --workspace --bench ruby 2>/dev/null`[/^seconds (\S+)$/, 1].to_f
+def rust
+  output = IO.popen(%w[cargo bench --quiet --workspace --bench ruby], chdir: File.expand_path("..", __dir__), err: File::NULL, &:read)
+  Float(output[/^seconds (\S+)$/, 1] || abort("`cargo bench --workspace --bench ruby` printed no time"))
+end
 
 def ruby(texts)
   model = Sconce::EmbeddingModel.from_pretrained("minilm", device: "cpu")

@@ -11,15 +11,18 @@ Gem::Specification.new do |spec|
                      "with the API of the red-candle gem."
   spec.authors = ["The Sconce developers"]
   spec.licenses = ["MIT", "Apache-2.0"]
-  spec.required_ruby_version = ">= 3.1"
   spec.require_paths = ["lib"]
   spec.files = Dir["**/*"].select { |path| File.file?(path) }
-  # With a compiled extension the gem is for this platform, else it compiles it with cargo.
-  if Dir["lib/sconce/*/sconce_native.*"].empty?
+  # Compiled extensions are in lib/sconce/3.4 and so on, one for each version of Ruby. With any the
+  # gem is for this platform and these versions; without, it compiles one with cargo.
+  versions = Dir["lib/sconce/*/sconce_native.*"].map { |path| Gem::Version.new(path.split("/")[2]) }.sort
+  if versions.empty?
+    spec.required_ruby_version = ">= 3.1"
     spec.extensions = ["bindings/ruby/extconf.rb"]
   else
-    spec.platform = Gem::Platform::CURRENT
-    minor = Gem::Version.new(RUBY_VERSION).segments.first(2)
-    spec.required_ruby_version = "~> #{minor.join(".")}.0"
+    major, minor = versions.last.segments
+    spec.required_ruby_version = [">= #{versions.first}", "< #{major}.#{minor + 1}.dev"]
+    # `arm64-darwin`, not `arm64-darwin-24`: the gem is for every macOS.
+    spec.platform = Gem::Platform.local.dup.tap { |platform| platform.version = nil if platform.os == "darwin" }
   end
 end

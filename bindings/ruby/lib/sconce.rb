@@ -7,15 +7,19 @@ end
 
 require "json"
 require "logger"
+require "rbconfig"
 require "set"
 
 require_relative "sconce/version"
-begin
-  # A precompiled gem has one extension for each Ruby version.
-  require_relative "sconce/#{RUBY_VERSION[/\d+\.\d+/]}/sconce_native"
-rescue LoadError
-  require "sconce/sconce_native"
-end
+# Candle, which computes with tensors, has threads of its own for large sums and products, and waits
+# for them forever in a forked process. With one thread it starts none.
+ENV["CANDLE_NUM_THREADS"] ||= "1"
+# A precompiled gem has an extension for each Ruby version; a source gem has the one that it compiled.
+extension = File.join(__dir__, "sconce", RUBY_VERSION[/\d+\.\d+/], "sconce_native")
+require File.exist?("#{extension}.#{RbConfig::CONFIG["DLEXT"]}") ? extension : "sconce/sconce_native"
+# Models that are left at the end are unloaded by this thread.
+at_exit { Sconce::Native.exiting }
+require_relative "sconce/json_text"
 require_relative "sconce/logging"
 require_relative "sconce/device"
 require_relative "sconce/dtype"

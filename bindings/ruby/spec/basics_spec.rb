@@ -9,6 +9,16 @@ RSpec.describe "require" do
     expect(Candle::VERSION).to eq(Gem.loaded_specs.fetch("sconce").version.to_s)
   end
 
+  it "is a gem for the versions of Ruby that it has extensions for" do
+    gem = Gem.loaded_specs.fetch("sconce")
+    versions = Dir[File.join(gem.full_gem_path, "lib/sconce/*/sconce_native.*")].map { |path| File.basename(File.dirname(path)) }
+    expect(versions).to include(RUBY_VERSION[/\d+\.\d+/])
+    versions.each { |version| expect(gem.required_ruby_version).to be_satisfied_by(Gem::Version.new("#{version}.9")) }
+    expect(gem.required_ruby_version).not_to be_satisfied_by(Gem::Version.new("2.7.8"))
+    expect(gem.required_ruby_version).not_to be_satisfied_by(Gem::Version.new("99.0"))
+    expect(gem.platform.version).to be_nil
+  end
+
   it "refuses to shadow the red-candle gem, and require \"sconce\" still works" do
     Dir.mktmpdir do |home|
       File.write(File.join(home, "red-candle.gemspec"), <<~SPEC)
@@ -70,8 +80,10 @@ RSpec.describe "build information" do
   end
 
   it "has no vision-language models, and says so" do
-    expect { Candle::VLM.from_pretrained("x/y", device: "cpu") }.to raise_error(RuntimeError, /vision-language/)
-    %i[describe ask tokenizer model_id device].each { |name| expect(Candle::VLM.method_defined?(name)).to be(true) }
+    expect { Candle::VLM.from_pretrained("x/y", device: "cpu") }.to raise_error(Candle::Error, %r{x/y.*vision-language models yet})
+    model = Candle::VLM.new
+    calls = [-> { model.describe("a.png", max_length: 9) }, -> { model.ask("a.png", "What?") }, -> { model.tokenizer }, -> { model.model_id }, -> { model.device }]
+    calls.each { |call| expect(&call).to raise_error(Candle::Error, /cannot run vision-language models yet/) }
   end
 end
 
@@ -99,6 +111,9 @@ RSpec.describe "logging" do
     expect(logged { |config| config.formatter = :detailed }.first).to match(/\A\[.*\] WARN: warn\z/)
     expect(JSON.parse(logged { |config| config.formatter = :json }.first)).to include("level" => "WARN", "message" => "warn")
     expect(Candle::LoggerConfig.new.tap(&:log_to_stdout!).output).to equal($stdout)
+    output = StringIO.new
+    Candle.configure_logging { |config| config.output = output }.warn("seen")
+    expect(output.string).to eq("seen\n")
     own = Logger.new(File::NULL)
     Candle.logger = own
     expect(Candle.logger).to equal(own)

@@ -22,9 +22,23 @@ RSpec.describe Candle::GenerationConfig do
     expect([other.include_prompt, other.debug_tokens, other.seed]).to eq([true, true, config.seed])
     expect(other.options).to include("has_constraint" => true, "temperature" => 0.1)
     expect(other.inspect).to include("temperature=0.1")
-    expect { described_class.new(temperature: "hot") }.to raise_error(TypeError)
-    expect { described_class.new(max_length: -1) }.to raise_error(ArgumentError)
     expect { described_class.new(constraint: "a+") }.to raise_error(TypeError)
+  end
+
+  it "takes whole numbers for counts and finite ones for the rest" do
+    config = described_class.new(max_length: 3.0, top_k: 7r, repetition_penalty_last_n: 5.0, seed: (1 << 64) + 3, temperature: 1, top_p: 0.5r)
+    expect([config.max_length, config.top_k, config.repetition_penalty_last_n, config.seed]).to eql([3, 7, 5, 3])
+    expect([config.temperature, config.top_p]).to eql([1.0, 0.5])
+    expect(JSON.parse(config.to_request)).to include("max_tokens" => 3, "top_k" => 7, "penalty_window" => 5, "seed" => 3)
+    expect(JSON.parse(described_class.new(max_length: 1 << 80, seed: -1).to_request)).to include("max_tokens" => 0xffff_ffff, "seed" => (1 << 64) - 1)
+    %i[max_length top_k repetition_penalty_last_n seed].each do |key|
+      expect { described_class.new(key => 2.5) }.to raise_error(ArgumentError, /#{key} is 2.5; it must be a whole number/)
+    end
+    %i[max_length top_k repetition_penalty_last_n temperature top_p repetition_penalty].each do |key|
+      [Float::NAN, Float::INFINITY].each { |bad| expect { described_class.new(key => bad) }.to raise_error(ArgumentError, /#{key} is .*finite/) }
+      expect { described_class.new(key => -1) }.to raise_error(ArgumentError, /#{key} is -1.*negative/)
+      ["1", 1i, true].each { |bad| expect { described_class.new(key => bad) }.to raise_error(TypeError, /#{key} is a number/) }
+    end
   end
 end
 
@@ -39,6 +53,47 @@ RSpec.describe Candle::LLM do
     sampled = Candle::GenerationConfig.creative(max_length: 6, seed: 7)
     expect(smollm.generate(prompt, config: sampled)).to eq(smollm.generate(prompt, config: sampled))
     expect(smollm.clear_cache).to be_nil
+  end
+
+  it "takes repetition_penalty_last_n as the tokens that are penalized" do
+    answer = ->(**options) { smollm.generate("1, 2, 1, 2, 1, 2,", config: Candle::GenerationConfig.deterministic(max_length: 8, **options)) }
+    plain = answer.(repetition_penalty: 1.0)
+    expect(answer.(repetition_penalty: 9.0, repetition_penalty_last_n: 64)).not_to eq(plain)
+    expect(answer.(repetition_penalty: 9.0, repetition_penalty_last_n: 64)).not_to eq(answer.(repetition_penalty: 9.0, repetition_penalty_last_n: 1))
+    expect(answer.(repetition_penalty: 9.0, repetition_penalty_last_n: 0)).to eq(plain)
+  end
+
+  it "logs its tokens with debug_tokens" do
+    log = StringIO.new
+    Candle.configure_logging { |config| config.verbose! && config.output = log }
+    smollm.generate(prompt, config: greedy(max_length: 3))
+    expect(log.string).to eq("")
+    smollm.generate(prompt, config: greedy(max_length: 3, debug_tokens: true))
+    expect(log.string).to match(/^tokens \[\d+.*\]: " Paris/)
+  ensure
+    Candle.logger = nil
+  end
+
+  it "opens one file of a folder, and another tokenizer beside it" do
+    smollm
+    cache = File.join(ENV.fetch("XDG_CACHE_HOME", File.join(Dir.home, ".cache")), "{sconce,huggingface}")
+    file = Dir[File.join(cache, "**", "SmolLM2-135M-Instruct.Q4_1.gguf")].first || skip("the file of smollm is not in a cache that this spec knows")
+    model = described_class.from_pretrained(File.dirname(file), device: "cpu", gguf_file: File.basename(file), tokenizer: MINILM)
+    expect(model.generate(prompt, config: greedy(max_length: 4))).to start_with(" Paris")
+    expect([model.model_id, model.model_name]).to eq([File.dirname(file)] * 2)
+    expect(model.options).to include("gguf_file" => File.basename(file), "tokenizer" => MINILM)
+    expect(model.tokenizer.encode("food")).to eq([101, 2833, 102])
+    expect(model.eos_token).to eq("<|im_end|>")
+    plain = described_class.from_pretrained(File.dirname(file), device: "cpu", gguf_file: File.basename(file))
+    expect(plain.tokenizer.encode("food")).to eq(smollm.tokenizer.encode("food"))
+    expect(plain.options["tokenizer"]).to eq(file)
+  end
+
+  it "cancels the answers that it began if one of the prompts cannot be answered" do
+    cancelled = 0
+    allow_any_instance_of(Candle::Native::Stream).to receive(:cancel).and_wrap_original { |cancel| (cancelled += 1) && cancel.call }
+    expect { smollm.generate([prompt, prompt, 7], config: greedy(max_length: 4000)) }.to raise_error(TypeError, /a prompt is a String/)
+    expect(cancelled).to eq(2)
   end
 
   it "streams" do
@@ -133,57 +188,16 @@ RSpec.describe Candle::LLM do
     expect { smollm.generate(7) }.to raise_error(TypeError)
     expect { smollm.generate("x", config: {}) }.to raise_error(TypeError)
     expect { smollm.generate("") }.to raise_error(RuntimeError, /no tokens/)
-    expect { smollm.generate("\xff") }.to raise_error(ArgumentError)
+    broken = "\xff"
+    expect { smollm.generate(broken) }.to raise_error(ArgumentError, /UTF-8/)
+    expect { smollm.chat([{ role: "user", content: broken }]) }.to raise_error(ArgumentError, /messages/)
+    expect { smollm.generate("x", config: greedy(stop_sequences: [broken])) }.to raise_error(ArgumentError, /generation config/)
+    expect { smollm.generate_structured("x", schema: { type: broken }) }.to raise_error(ArgumentError, /schema/)
+    expect { smollm.generate_structured("x", schema: broken) }.to raise_error(ArgumentError, /schema/)
+    expect { smollm.generate_regex("x", pattern: broken) }.to raise_error(ArgumentError)
+    tool = Candle::Tool.new(name: "f", description: broken)
+    expect { smollm.chat_with_tools([{ role: "user", content: "x" }], tools: [tool]) }.to raise_error(ArgumentError, /tools/)
     expect { described_class.from_pretrained(golden("task-tag"), device: "cpu") }.to raise_error(RuntimeError, /tag/)
     expect { described_class.from_pretrained("a/b", gguf_file: "../c.gguf") }.to raise_error(RuntimeError)
-  end
-end
-
-RSpec.describe Candle::ToolCallParser do
-  let(:add) { Candle::Tool.new(name: "add", description: "Adds.", parameters: {}) { |args| args.values.sum } }
-  let(:text) { %(So: <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call><tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>) }
-
-  it "finds calls, once each" do
-    parsed = described_class.parse(text, available_tools: [add])
-    expect([parsed.text_response, parsed.has_tool_calls?]).to eq(["So:", true])
-    expect(parsed.tool_calls).to eq([Candle::ToolCall.new(name: "add", arguments: { "a" => 1 })])
-    expect(described_class.new.parse("<tool_call>{broken</tool_call>").tool_calls).to eq([])
-    expect(described_class.new.parse(text, available_tools: [Candle::Tool.new(name: "x", description: "")]).has_tool_calls?).to be(false)
-    own = described_class.new(pattern: /CALL (.*)$/)
-    expect(own.parse('CALL {"name": "f", "parameters": {"b": 2}}').tool_calls.first.arguments).to eq("b" => 2)
-    expect(own.pattern).to eq(/CALL (.*)$/)
-  end
-
-  it "has tools with definitions" do
-    expect(add.call("a" => 1, "b" => 2)).to eq(3)
-    expect([add.name, add.description, add.parameters]).to eq(["add", "Adds.", {}])
-    expect(add.to_tool_definition).to eq("type" => "function", "function" => { "name" => "add", "description" => "Adds.", "parameters" => {} })
-  end
-end
-
-RSpec.describe Candle::Agent do
-  # A model that calls a tool this many times, then answers.
-  def fake(times)
-    double("llm").tap do |model|
-      call = Candle::ToolCall.new(name: "add", arguments: {})
-      allow(model).to receive(:chat_with_tools) do |messages, **|
-        done = messages.count { |m| m[:role] == "tool" } >= times
-        Candle::ToolCallResult.new(tool_calls: done ? [] : [call], tool_results: done ? [] : [{ tool_call: call, result: 5 }],
-                                   text_response: done ? "5" : nil, raw_response: "raw")
-      end
-    end
-  end
-
-  it "calls tools until the model answers" do
-    agent = described_class.new(fake(2), tools: [], system_prompt: "Add.")
-    result = agent.run("2 + 3?")
-    expect([result.response, result.iterations, result.tool_calls_made]).to eq(["5", 3, 2])
-    expect(result.messages.map { |m| m[:role] }).to eq(%w[system user assistant tool assistant tool])
-    expect(result.messages.last[:content]).to eq("[add] 5")
-    expect([agent.max_iterations, agent.system_prompt, agent.tools]).to eq([10, "Add.", []])
-  end
-
-  it "gives up after max_iterations" do
-    expect { described_class.new(fake(9), tools: [], max_iterations: 2).run("x") }.to raise_error(Candle::AgentMaxIterationsError, /2 iterations/)
   end
 end

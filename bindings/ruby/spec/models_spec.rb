@@ -56,7 +56,16 @@ RSpec.describe Candle::EmbeddingModel do
     expect { described_class.from_pretrained(golden("st-mean-dense"), device: "cpu", embedding_size: 7) }.to raise_error(ArgumentError, /dimensions/)
     expect { described_class.from_pretrained("/no/such/folder") }.to raise_error(RuntimeError, /no such directory/)
     expect { described_class.from_pretrained(7) }.to raise_error(TypeError)
+    expect { described_class.from_pretrained("\xff", device: "cpu") }.to raise_error(ArgumentError, /UTF-8/)
     expect { described_class.from_pretrained(golden("task-tag"), device: "nope") }.to raise_error(ArgumentError)
+  end
+
+  it "takes no other tokenizer than the model's own" do
+    folder = golden("st-mean-dense")
+    expect(described_class.from_pretrained(folder, device: "cpu", tokenizer: folder).tokenizer.options).to include("model_id" => folder)
+    expect { described_class.from_pretrained(folder, device: "cpu", tokenizer: MINILM) }.to raise_error(ArgumentError, /tokenizer: "minilm" cannot be used/)
+    expect { described_class.new(model_path: folder, device: "cpu", tokenizer_path: MINILM) }.to raise_error(ArgumentError, /comes with its own/)
+    expect { Candle::NER.from_pretrained(golden("task-tag"), device: "cpu", tokenizer: MINILM) }.to raise_error(ArgumentError, /comes with its own/)
   end
 end
 
@@ -88,6 +97,26 @@ RSpec.describe Candle::Reranker do
     expect { reranker.rerank(query, documents, pooling_method: "max") }.to raise_error(ArgumentError)
     expect { reranker.rerank(query, "one") }.to raise_error(TypeError)
     expect { reranker.rerank(query, [1]) }.to raise_error(TypeError)
+  end
+
+  it "truncates pairs at max_length, at most at the model's own limit" do
+    long = documents.map { |document| "#{document} " * 20 }
+    scores = lambda do |**options|
+      model = described_class.from_pretrained(golden("task-rerank"), device: "cpu", **options)
+      lengths = long.map { |document| model.debug_tokenization(query, document)["token_ids"].size }
+      [model.max_length, lengths.max, model.rerank(query, long, apply_sigmoid: false).sort_by { |r| r[:doc_id] }.map { |r| r[:score] }]
+    end
+    own, longest, full = scores.(max_length: nil)
+    expect(longest).to eq(own)
+    expect(scores.().first).to eq([own, 512].min)
+    expect(scores.(max_length: own + 100)).to match([own, own, close_to(full)])
+    limit, longest, short = scores.(max_length: 12)
+    expect([limit, longest]).to eq([12, 12])
+    expect(short).not_to close_to(full)
+    expect(reranker.options).to include("max_length" => reranker.max_length)
+    [0, -1, 2.5, "512"].each do |bad|
+      expect { described_class.from_pretrained(golden("task-rerank"), device: "cpu", max_length: bad) }.to raise_error(ArgumentError, /max_length/)
+    end
   end
 
   it "shows its tokens and describes itself" do
@@ -148,6 +177,10 @@ RSpec.describe Candle::Tokenizer do
     expect { described_class.from_file("/no/such.json") }.to raise_error(RuntimeError)
     expect { described_class.from_file(__FILE__) }.to raise_error(RuntimeError)
     expect { tokenizer.encode("\xff") }.to raise_error(ArgumentError, /UTF-8/)
+    expect { tokenizer.encode_pair("a", "\xff") }.to raise_error(ArgumentError, /UTF-8/)
+    expect { tokenizer.with_padding(pad_token: "\xff") }.to raise_error(ArgumentError, /UTF-8/)
+    expect { described_class.from_pretrained("\xff") }.to raise_error(ArgumentError, /UTF-8/)
+    expect { described_class.from_file("\xff") }.to raise_error(ArgumentError, /UTF-8/)
     expect { tokenizer.encode(nil) }.to raise_error(TypeError)
     expect { tokenizer.decode(["a"]) }.to raise_error(TypeError)
   end

@@ -3,6 +3,7 @@
 # The specs run against the installed gem. GOLDENS is a folder of small models with the outputs of
 # the reference implementations; MiniLM and SmolLM2 are real and come from Sconce's cache.
 require "candle"
+require "stringio"
 require "tempfile"
 require "timeout"
 require "rbconfig"

@@ -1,14 +1,33 @@
 //! Arguments from Ruby.
 
 use crate::error::{argument, wrong_type};
+use crate::fork;
 use magnus::{Error, RArray, RString, Ruby, TryConvert, Value};
 use sconce_engine::hub::Reference;
 use sconce_engine::{Device, DeviceChoice, LoadOptions};
+use std::ops::Deref;
 
 /// A text, in UTF-8.
 pub(crate) fn text(ruby: &Ruby, value: Value) -> Result<String, Error> {
     let string = RString::from_value(value).ok_or_else(|| wrong_type(ruby, "a String", value))?;
     string.to_string().map_err(|_| argument(ruby, "a text is not valid UTF-8"))
+}
+
+/// An argument that is a text, in UTF-8.
+pub(crate) struct Text(pub(crate) String);
+
+impl TryConvert for Text {
+    fn try_convert(value: Value) -> Result<Text, Error> {
+        text(&Ruby::get_with(value), value).map(Text)
+    }
+}
+
+impl Deref for Text {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
 }
 
 /// A list of texts.
@@ -39,5 +58,7 @@ pub(crate) fn device(ruby: &Ruby, name: &str) -> Result<Device, Error> {
 pub(crate) fn model(ruby: &Ruby, name: &str, on: &str) -> Result<(Reference, LoadOptions), Error> {
     let reference = name.parse().map_err(|e| crate::error::failure(ruby, e))?;
     let options = LoadOptions::from_env().map_err(|e| crate::error::failure(ruby, e))?;
-    Ok((reference, options.with_device(DeviceChoice::Only(device(ruby, on)?))))
+    let device = device(ruby, on)?;
+    fork::check_device(ruby, device)?;
+    Ok((reference, options.with_device(DeviceChoice::Only(device))))
 }

@@ -1,17 +1,18 @@
 //! `Sconce::Native::Embedder`.
 
 use crate::array::NativeArray;
-use crate::convert::{model, texts};
+use crate::convert::{Text, model, texts};
 use crate::error::argument;
+use crate::guard::{function, method};
 use crate::gvl;
 use crate::handle::Handle;
-use magnus::{Class, Error, Module, Object, RArray, RModule, Ruby, function, method};
+use magnus::{Class, Error, Module, Object, RArray, RModule, Ruby};
 use sconce_engine::{EmbedOptions, Embedder, Loaded, Pooling, Prompt, RequestContext, TextOrTokens};
 
 #[magnus::wrap(class = "Sconce::Native::Embedder", free_immediately)]
 struct NativeEmbedder(Handle<Embedder>);
 
-fn load(ruby: &Ruby, name: String, device: String) -> Result<NativeEmbedder, Error> {
+fn load(ruby: &Ruby, name: Text, device: Text) -> Result<NativeEmbedder, Error> {
     let (reference, options) = model(ruby, &name, &device)?;
     let load = move || Embedder::load(&reference, &options, &());
     gvl::run(ruby, &RequestContext::default(), load).map(|model| NativeEmbedder(Handle::new(model)))
@@ -22,7 +23,7 @@ fn embed(
     ruby: &Ruby,
     this: &NativeEmbedder,
     list: RArray,
-    pooling: String,
+    pooling: Text,
     normalize: Option<bool>,
 ) -> Result<NativeArray, Error> {
     let (context, texts) = (RequestContext::default(), texts(ruby, list)?);
@@ -62,6 +63,10 @@ fn dimension(ruby: &Ruby, this: &NativeEmbedder) -> Result<usize, Error> {
     this.0.get(ruby)?.dimension(None).map_err(|e| crate::error::failure(ruby, e))
 }
 
+fn close(ruby: &Ruby, this: &NativeEmbedder) -> Result<(), Error> {
+    this.0.close(ruby)
+}
+
 pub(crate) fn define(ruby: &Ruby, native: RModule) -> Result<(), Error> {
     let class = native.define_class("Embedder", ruby.class_object())?;
     class.undef_default_alloc_func();
@@ -69,5 +74,5 @@ pub(crate) fn define(ruby: &Ruby, native: RModule) -> Result<(), Error> {
     class.define_method("embed", method!(embed, 3))?;
     class.define_method("embed_all", method!(embed_all, 1))?;
     class.define_method("dimension", method!(dimension, 0))?;
-    class.define_method("close", method!(|this: &NativeEmbedder| this.0.close(), 0))
+    class.define_method("close", method!(close, 0))
 }

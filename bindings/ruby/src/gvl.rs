@@ -9,12 +9,13 @@
 
 use crate::error::failure;
 use crate::fork;
+use crate::guard::bug;
 use magnus::rb_sys::protect;
 use magnus::{Error, Ruby};
 use sconce_engine::RequestContext;
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -103,7 +104,8 @@ fn check_interrupts() -> Result<(), Error> {
 }
 
 /// Runs `work` on a thread of its own and waits for it without the lock. If the wait is
-/// interrupted, cancels `context` and leaves the thread to end by itself.
+/// interrupted, cancels `context` and leaves the thread to end by itself. Work that does not look at
+/// the context, such as an operation on arrays, then finishes in the background.
 pub(crate) fn run<T: Send + 'static, E: ToString + Send + 'static>(
     ruby: &Ruby,
     context: &RequestContext,
@@ -116,38 +118,11 @@ pub(crate) fn run<T: Send + 'static, E: ToString + Send + 'static>(
     std::thread::Builder::new().name("sconce-call".into()).spawn(call).map_err(|e| failure(ruby, e))?;
     match inbox.next() {
         Ok(Some(Ok(result))) => result.map_err(|e| failure(ruby, e.to_string())),
-        Ok(Some(Err(_)) | None) => Err(failure(ruby, "internal error, please report it: the call panicked")),
+        Ok(Some(Err(panic))) => Err(bug(ruby, &*panic)),
+        Ok(None) => Err(failure(ruby, "internal error, please report it: a call without a result")),
         Err(interrupt) => {
             context.cancel();
             Err(interrupt)
         }
-    }
-}
-
-/// Runs `work`, which is soon over, without the lock and without an unblock function.
-pub(crate) fn release<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    struct Job<F, T> {
-        work: Option<F>,
-        result: Option<std::thread::Result<T>>,
-    }
-    extern "C" fn call<F: FnOnce() -> T, T>(job: *mut c_void) -> *mut c_void {
-        // SAFETY: `release` passes a job that lives until the call returns.
-        let job = unsafe { &mut *job.cast::<Job<F, T>>() };
-        job.result = job.work.take().map(|work| catch_unwind(AssertUnwindSafe(work)));
-        ptr::null_mut()
-    }
-    fn call_of<F: FnOnce() -> T, T>(_: &Job<F, T>) -> extern "C" fn(*mut c_void) -> *mut c_void {
-        call::<F, T>
-    }
-    let mut job = Job { work: Some(work), result: None };
-    let (function, data) = (call_of(&job), ptr::from_mut(&mut job).cast::<c_void>());
-    // SAFETY: the work touches no Ruby object, and this variant of the call does not raise.
-    unsafe { rb_sys::rb_thread_call_without_gvl2(Some(function), data, None, ptr::null_mut()) };
-    // With an interrupt pending, Ruby does not call the function.
-    match (job.result, job.work) {
-        (Some(Ok(result)), _) => result,
-        (Some(Err(panic)), _) => resume_unwind(panic),
-        (None, Some(work)) => work(),
-        (None, None) => unreachable!("the work was taken, so it has a result"),
     }
 }

@@ -3,10 +3,22 @@
 use crate::error::failure;
 use crate::{fork, gvl};
 use magnus::{Error, Ruby};
+use sconce_engine::RequestContext;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+/// Whether the process is ending.
+static IS_EXITING: AtomicBool = AtomicBool::new(false);
+
+/// From now on, models are unloaded by the thread that drops them: no other would outlive it.
+pub(crate) fn exiting(_: &Ruby) -> Result<(), Error> {
+    IS_EXITING.store(true, Relaxed);
+    Ok(())
+}
 
 /// A model that can be closed, and that a forked process does not touch.
-pub(crate) struct Handle<T: Send> {
+pub(crate) struct Handle<T: Send + 'static> {
     model: Mutex<Option<T>>,
     /// The process whose threads run the model.
     process: u32,
@@ -30,10 +42,14 @@ impl<T: Clone + Send> Handle<T> {
         model.clone().ok_or_else(|| failure(ruby, "this model is closed"))
     }
 
-    /// Unloads the model when its last request has ended.
-    pub(crate) fn close(&self) {
-        let model = self.take();
-        gvl::release(|| drop(model));
+    /// Unloads the model, and waits for it without the Ruby VM lock. Requests that run keep it until
+    /// they end.
+    pub(crate) fn close(&self, ruby: &Ruby) -> Result<(), Error> {
+        let Some(model) = self.take() else { return Ok(()) };
+        gvl::run(ruby, &RequestContext::default(), move || {
+            drop(model);
+            Ok::<_, String>(())
+        })
     }
 }
 
@@ -49,8 +65,14 @@ impl<T: Send> Handle<T> {
     }
 }
 
+/// The garbage collector drops a handle with the Ruby VM lock held, and unloading waits for the
+/// device thread: so another thread does it.
 impl<T: Send> Drop for Handle<T> {
     fn drop(&mut self) {
-        drop(self.take());
+        let Some(model) = self.take() else { return };
+        if !IS_EXITING.load(Relaxed) {
+            // Without a thread, the closure and the model in it are dropped here.
+            let _ = thread::Builder::new().name("sconce-unload".into()).spawn(move || drop(model));
+        }
     }
 }

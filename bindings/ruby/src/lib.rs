@@ -12,6 +12,7 @@ mod convert;
 mod embedder;
 mod error;
 mod fork;
+mod guard;
 mod gvl;
 mod handle;
 mod info;
@@ -20,7 +21,8 @@ mod reranker;
 mod tagger;
 mod tokenizer;
 
-use magnus::{Error, Module, Object, Ruby, function};
+use crate::guard::function;
+use magnus::{Error, Module, Object, Ruby};
 
 #[magnus::init(name = "sconce_native")]
 fn init(ruby: &Ruby) -> Result<(), Error> {
@@ -33,6 +35,8 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     native.define_singleton_method("threads", function!(info::threads, 0))?;
     native.define_singleton_method("has_feature", function!(info::has_feature, 1))?;
     native.define_singleton_method("counts", function!(array::counts, 0))?;
+    native.define_singleton_method("exiting", function!(handle::exiting, 0))?;
+    native.define_singleton_method("panic", function!(info::panic, 1))?;
     array::define(ruby, native)?;
     tokenizer::define(ruby, native)?;
     embedder::define(ruby, native)?;

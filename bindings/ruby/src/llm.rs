@@ -1,10 +1,11 @@
 //! `Sconce::Native::Llm` and the stream of an answer.
 
-use crate::convert::{json, model, numbers, text, texts};
+use crate::convert::{Text, json, model, numbers, texts};
 use crate::error::{argument, failure};
+use crate::guard::{function, method};
 use crate::gvl::{self, Inbox};
 use crate::handle::Handle;
-use magnus::{Class, Error, Module, Object, RArray, RModule, Ruby, function, method};
+use magnus::{Class, Error, Module, Object, RArray, RModule, Ruby};
 use sconce_engine::{
     Answer, ChatOptions, Event, Format, GenerationParams, Llm, Message, Request, RequestContext, SampledToken, Start,
 };
@@ -19,6 +20,8 @@ struct NativeLlm(Handle<Llm>);
 struct NativeStream {
     events: Arc<Inbox<Result<Event, String>>>,
     context: RequestContext,
+    /// The process whose threads generate the answer.
+    process: u32,
 }
 
 impl Drop for NativeStream {
@@ -36,7 +39,7 @@ impl Drop for Closing {
     }
 }
 
-fn load(ruby: &Ruby, name: String, device: String) -> Result<NativeLlm, Error> {
+fn load(ruby: &Ruby, name: Text, device: Text) -> Result<NativeLlm, Error> {
     let (reference, options) = model(ruby, &name, &device)?;
     let load = move || Llm::load(&reference, &options, &());
     gvl::run(ruby, &RequestContext::default(), load).map(|model| NativeLlm(Handle::new(model)))
@@ -44,26 +47,20 @@ fn load(ruby: &Ruby, name: String, device: String) -> Result<NativeLlm, Error> {
 
 /// Starts an answer. `rendered`: the prompt comes from a chat template, so its control tokens are
 /// parsed. `options` is JSON, see [`request`].
-fn start(
-    ruby: &Ruby,
-    this: &NativeLlm,
-    prompt: magnus::Value,
-    rendered: bool,
-    options: String,
-) -> Result<NativeStream, Error> {
+fn start(ruby: &Ruby, this: &NativeLlm, prompt: Text, rendered: bool, options: Text) -> Result<NativeStream, Error> {
     let model = this.0.get(ruby)?;
-    let (prompt, options) = (text(ruby, prompt)?, json(ruby, &options)?);
+    let options = json(ruby, &options)?;
     let context = RequestContext::default();
     let events = Inbox::new();
     let (sender, of_request) = (Closing(events.clone()), context.clone());
     gvl::run(ruby, &context, move || {
-        let start = if rendered { Start::Rendered(prompt) } else { Start::Text(prompt) };
+        let start = if rendered { Start::Rendered(prompt.0) } else { Start::Text(prompt.0) };
         let room = model.context().saturating_sub(model.encode(&start)?.len()).max(1);
         let request = request(start, &options, room);
         let sink = move |event: sconce_engine::Result<Event>| sender.0.push(event.map_err(|e| e.to_string()));
         model.start(&request, &of_request, sink)
     })?;
-    Ok(NativeStream { events, context })
+    Ok(NativeStream { events, context, process: std::process::id() })
 }
 
 /// A request of these options. An answer of more tokens than fit ends where the context ends.
@@ -98,6 +95,12 @@ fn request(start: Start, options: &Value, room: usize) -> Request {
 
 /// The next text with its token ids; nil at the end.
 fn next(ruby: &Ruby, this: &NativeStream) -> Result<Option<(String, Vec<u32>)>, Error> {
+    if this.process != std::process::id() {
+        return Err(failure(
+            ruby,
+            "this answer was begun before a fork and is generated in the parent only: load the model again and ask it",
+        ));
+    }
     loop {
         let event = this.events.next().inspect_err(|_| this.context.cancel())?;
         match event {
@@ -111,29 +114,34 @@ fn next(ruby: &Ruby, this: &NativeStream) -> Result<Option<(String, Vec<u32>)>, 
     }
 }
 
+fn cancel(_: &Ruby, this: &NativeStream) -> Result<(), Error> {
+    this.context.cancel();
+    Ok(())
+}
+
 /// The prompt that the chat template makes of messages and tools, both in JSON.
-fn render(ruby: &Ruby, this: &NativeLlm, messages: String, tools: Option<String>) -> Result<String, Error> {
+fn render(ruby: &Ruby, this: &NativeLlm, messages: Text, tools: Option<Text>) -> Result<String, Error> {
     let messages: Vec<Message> =
         serde_json::from_str(&messages).map_err(|e| argument(ruby, format!("messages: {e}")))?;
     let tools = tools.map(|tools| json(ruby, &tools)).transpose()?;
     let options = ChatOptions::default().with_tools(tools);
-    this.0.get(ruby)?.render(&messages, &options).map_err(|e| failure(ruby, e))
+    let model = this.0.get(ruby)?;
+    gvl::run(ruby, &RequestContext::default(), move || model.render(&messages, &options))
 }
 
+/// The text of an answer, and the name and the arguments of each call in it.
+type ToolCalls = (String, Vec<(String, String)>);
+
 /// The text of an answer without its calls, and `[name, arguments]` of each call of these functions.
-fn parse_tool_calls(
-    ruby: &Ruby,
-    this: &NativeLlm,
-    text: String,
-    ids: RArray,
-    names: RArray,
-) -> Result<(String, Vec<(String, String)>), Error> {
+fn parse_tool_calls(ruby: &Ruby, this: &NativeLlm, text: Text, ids: RArray, names: RArray) -> Result<ToolCalls, Error> {
     let sampled = numbers::<u32>(ids)?.into_iter().map(|id| SampledToken { id, logprobs: None }).collect();
-    let names = texts(ruby, names)?;
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let answer = Answer { text, sampled, ..Answer::default() };
-    let (text, calls) = this.0.get(ruby)?.parse_tool_calls(&answer, &names);
-    Ok((text, calls.into_iter().map(|call| (call.name, call.arguments)).collect()))
+    let (model, names) = (this.0.get(ruby)?, texts(ruby, names)?);
+    let answer = Answer { text: text.0, sampled, ..Answer::default() };
+    gvl::run(ruby, &RequestContext::default(), move || {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let (text, calls) = model.parse_tool_calls(&answer, &names);
+        Ok::<_, String>((text, calls.into_iter().map(|call| (call.name, call.arguments)).collect()))
+    })
 }
 
 /// The tokens that end an answer.
@@ -150,6 +158,10 @@ fn context(ruby: &Ruby, this: &NativeLlm) -> Result<usize, Error> {
     Ok(this.0.get(ruby)?.context())
 }
 
+fn close(ruby: &Ruby, this: &NativeLlm) -> Result<(), Error> {
+    this.0.close(ruby)
+}
+
 pub(crate) fn define(ruby: &Ruby, native: RModule) -> Result<(), Error> {
     let class = native.define_class("Llm", ruby.class_object())?;
     class.undef_default_alloc_func();
@@ -159,9 +171,9 @@ pub(crate) fn define(ruby: &Ruby, native: RModule) -> Result<(), Error> {
     class.define_method("parse_tool_calls", method!(parse_tool_calls, 3))?;
     class.define_method("end_tokens", method!(end_tokens, 0))?;
     class.define_method("context", method!(context, 0))?;
-    class.define_method("close", method!(|this: &NativeLlm| this.0.close(), 0))?;
+    class.define_method("close", method!(close, 0))?;
     let stream = native.define_class("Stream", ruby.class_object())?;
     stream.undef_default_alloc_func();
     stream.define_method("next", method!(next, 0))?;
-    stream.define_method("cancel", method!(|this: &NativeStream| this.context.cancel(), 0))
+    stream.define_method("cancel", method!(cancel, 0))
 }

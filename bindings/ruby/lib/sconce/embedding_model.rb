@@ -9,6 +9,7 @@ module Sconce
 
     class << self
       # `model_type` and `embedding_size` are accepted for red-candle's sake: config.json says both.
+      # `tokenizer` may only be the model itself.
       def from_pretrained(model_id = DEFAULT_MODEL, device: nil, tokenizer: nil, model_type: nil, embedding_size: nil)
         load(model_id, device, tokenizer: tokenizer, model_type: model_type, embedding_size: embedding_size)
       end
@@ -56,7 +57,8 @@ module Sconce
     private
 
     def initialize(model_id, device, tokenizer:, model_type:, embedding_size:)
-      super(Native::Embedder, model_id, device, tokenizer: tokenizer)
+      check_tokenizer(tokenizer, model_id)
+      super(Native::Embedder, model_id, device)
       @model_type = (model_type || guessed_type(model_id)).to_s
       return if embedding_size.nil? || embedding_size == dimension
 

@@ -46,26 +46,53 @@ module Sconce
         repetition_penalty: repetition_penalty, penalty_window: repetition_penalty_last_n,
         stop: stop_sequences, echo: include_prompt
       }
-      JSON.generate(request.compact.merge(constraint ? constraint.options : {}))
+      # A window of no tokens penalizes none.
+      request.merge!(repetition_penalty: 1.0, penalty_window: nil) if repetition_penalty_last_n == 0
+      JsonText.generate(request.compact.merge(constraint ? constraint.options : {}), "the generation config")
     end
 
     def inspect = "#<Sconce::GenerationConfig #{options.map { |key, value| "#{key}=#{value.inspect}" }.join(" ")}>"
 
     private
 
-    NUMBERS = %i[max_length temperature top_p top_k repetition_penalty repetition_penalty_last_n seed].freeze
-    private_constant :NUMBERS
+    COUNTS = %i[max_length top_k repetition_penalty_last_n].freeze
+    NUMBERS = %i[temperature top_p repetition_penalty].freeze
+    # More means no limit.
+    LARGEST_COUNT = 0xffff_ffff
+    # The bits that the engine uses.
+    SEED_BITS = 0xffff_ffff_ffff_ffff
+    private_constant :COUNTS, :NUMBERS, :LARGEST_COUNT, :SEED_BITS
 
     def check
-      NUMBERS.each do |key|
-        value = @values[key]
-        raise TypeError, "#{key} is a number, not #{value.inspect}" unless value.nil? || value.is_a?(Numeric)
-        raise ArgumentError, "#{key} is #{value}; it must not be negative" if value&.negative?
-      end
+      COUNTS.each { |key| @values[key] &&= [not_negative(key, integer(key)), LARGEST_COUNT].min }
+      NUMBERS.each { |key| @values[key] &&= not_negative(key, Float(number(key))) }
+      @values[:seed] = integer(:seed) & SEED_BITS
       @values[:stop_sequences] = Array(@values[:stop_sequences])
       return if constraint.nil? || constraint.is_a?(StructuredConstraint)
 
       raise TypeError, "a constraint is a Sconce::StructuredConstraint, not #{constraint.class}"
+    end
+
+    # The value, a finite number.
+    def number(key)
+      value = @values[key]
+      raise TypeError, "#{key} is a number, not #{value.inspect}" unless value.is_a?(Numeric) && value.real?
+      raise ArgumentError, "#{key} is #{value}; it must be finite" unless value.finite?
+
+      value
+    end
+
+    def integer(key)
+      value = number(key)
+      raise ArgumentError, "#{key} is #{value}; it must be a whole number" unless value == value.to_i
+
+      value.to_i
+    end
+
+    def not_negative(key, value)
+      raise ArgumentError, "#{key} is #{value}; it must not be negative" if value.negative?
+
+      value
     end
   end
 end

@@ -23,7 +23,9 @@ module Sconce
     def generate(prompt, config: GenerationConfig.balanced, reset_cache: true)
       return generate_stream(prompt, config: config, reset_cache: reset_cache) unless prompt.is_a?(Array)
 
-      streams = prompt.map { |one| start(one, config) }
+      # One by one: if a prompt cannot be started, those before it are cancelled.
+      streams = []
+      prompt.each { |one| streams << start(one, config) }
       streams.map { |stream| drain(stream, config).first }
     ensure
       streams&.each(&:cancel)
@@ -44,8 +46,7 @@ module Sconce
     # An answer that may call tools. With `execute`, calls the tools and reports what they return.
     def chat_with_tools(messages, tools:, execute: false, config: GenerationConfig.balanced, reset_cache: true, **options)
       config = config.with(**options) unless options.empty?
-      definitions = JSON.generate(tools.map { |tool| definition(tool) })
-      stream = start(ChatPrompt.new(@native.render(JSON.generate(messages), definitions)), config)
+      stream = start(rendered(messages, JsonText.generate(tools.map { |tool| definition(tool) }, "the tools")), config)
       raw, ids = drain(stream, config)
       text, calls = parsed_calls(raw, ids, tools)
       results = execute ? calls.map { |call| execute(call, tools) } : []
@@ -71,11 +72,14 @@ module Sconce
     def constraint_from_regex(pattern) = StructuredConstraint.from_regex(pattern)
 
     # The prompt that the model's chat template makes of messages.
-    def apply_chat_template(messages) = ChatPrompt.new(@native.render(JSON.generate(messages), nil))
+    def apply_chat_template(messages) = rendered(messages, nil)
 
     # The tokens that end an answer.
     def model_eos_tokens = @native.end_tokens
-    def eos_token = tokenizer.get_special_tokens["eos_token"]&.then { |id| tokenizer.id_to_token(id) } || model_eos_tokens.first
+    def eos_token = own_tokenizer.get_special_tokens["eos_token"]&.then { |id| own_tokenizer.id_to_token(id) } || model_eos_tokens.first
+
+    # The model's own tokenizer, or the one that `from_pretrained` was given.
+    def tokenizer = @tokenizer_id ? @chosen_tokenizer ||= Tokenizer.from_pretrained(@tokenizer_id) : own_tokenizer
 
     # Does nothing: answers share only cached prefixes of prompts, which do not change any answer.
     def clear_cache = nil
@@ -83,16 +87,17 @@ module Sconce
     # The longest sequence, prompt and answer together.
     def context_length = @native.context
     def model_name = @model_id
-    def options = super.merge("gguf_file" => @gguf_file, "tokenizer" => @tokenizer_id).compact
+    def options = super.merge("gguf_file" => @gguf_file, "tokenizer" => @tokenizer_id || @reference).compact
 
     private
 
     def initialize(model_id, device, gguf_file, tokenizer)
-      super(Native::Llm, gguf_file ? "#{model_id}/#{gguf_file}" : model_id, device, tokenizer: tokenizer)
-      @tokenizer_id ||= @model_id
+      super(Native::Llm, model_id, device, file: gguf_file)
+      @tokenizer_id = tokenizer
       @gguf_file = gguf_file
-      @model_id = model_id
     end
+
+    def rendered(messages, tools) = ChatPrompt.new(@native.render(JsonText.generate(messages, "messages"), tools))
 
     def start(prompt, config)
       raise TypeError, "a prompt is a String, not #{prompt.class}" unless prompt.is_a?(String)

@@ -8,9 +8,7 @@ module Sconce
     # Unloads the model. Any later call raises.
     def close = @native.close
 
-    def tokenizer
-      @tokenizer ||= Tokenizer.from_pretrained(@tokenizer_id || @model_id)
-    end
+    def tokenizer = own_tokenizer
 
     # The arguments of `from_pretrained`, with String keys.
     def options = { "model_id" => @model_id, "device" => @device.to_s }
@@ -20,13 +18,25 @@ module Sconce
 
     private
 
-    def initialize(native_class, model_id, device, tokenizer: nil)
+    # `file` names one of the model's files.
+    def initialize(native_class, model_id, device, file: nil)
       raise TypeError, "a model is named by a String, not #{model_id.class}" unless model_id.is_a?(String)
 
       @model_id = model_id
       @device = Device.from(device)
-      @tokenizer_id = tokenizer
-      @native = native_class.load(model_id, @device.name)
+      @reference = file ? "#{model_id}/#{file}" : model_id
+      @native = native_class.load(@reference, @device.name)
+    end
+
+    def own_tokenizer = @own_tokenizer ||= Tokenizer.from_pretrained(@reference)
+
+    # For red-candle's `tokenizer:`: the model's files have a tokenizer, and its ids mean something
+    # to this model only.
+    def check_tokenizer(tokenizer, model_id)
+      return if tokenizer.nil? || tokenizer == model_id
+
+      raise ArgumentError, "tokenizer: #{tokenizer.inspect} cannot be used, because #{model_id.inspect} comes with its own: " \
+                           "leave tokenizer: out"
     end
 
     # Yields a list; the result for a single text is the first.

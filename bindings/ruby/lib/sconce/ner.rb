@@ -4,12 +4,13 @@ module Sconce
   # Named entities in a text, by a token classification model. Offsets count characters.
   class NER < Model
     class << self
+      # `tokenizer` may only be the model itself.
       def from_pretrained(model_id, device: nil, tokenizer: nil) = new(model_id, device, tokenizer)
 
       def suggested_models
         {
           general: { model: "Babelscape/wikineural-multilingual-ner" },
-          general_alt: { model: "dslim/bert-base-NER", tokenizer: "bert-base-cased" },
+          general_alt: { model: "dslim/bert-base-NER" },
           multilingual: { model: "Davlan/bert-base-multilingual-cased-ner-hrl" },
           biomedical: { model: "d4data/biomedical-ner-all" }
         }
@@ -72,7 +73,11 @@ module Sconce
 
     private
 
-    def initialize(model_id, device, tokenizer) = super(Native::Tagger, model_id, device, tokenizer: tokenizer)
+    def initialize(model_id, device, tokenizer)
+      check_tokenizer(tokenizer, model_id)
+      super(Native::Tagger, model_id, device)
+    end
+
     def label_names = @label_names ||= @native.labels
     def type_of(label) = label.sub(/\A[BILUSE]-/, "")
 

@@ -5,10 +5,12 @@ module Sconce
   class Reranker < Model
     DEFAULT_MODEL = "cross-encoder/ms-marco-MiniLM-L-12-v2"
     POOLINGS = %w[pooler cls mean].freeze
+    MAX_LENGTH = 512
 
     class << self
-      # Pairs are truncated at the limit of the model; another `max_length` is reported and ignored.
-      def from_pretrained(model_id = DEFAULT_MODEL, device: nil, max_length: nil)
+      # Pairs are truncated at `max_length` tokens, but at no more than the model takes; nil: at the
+      # model's own limit.
+      def from_pretrained(model_id = DEFAULT_MODEL, device: nil, max_length: MAX_LENGTH)
         new(model_id, device, max_length)
       end
 
@@ -27,19 +29,26 @@ module Sconce
       ranked(query, documents, pooling_method, apply_sigmoid).map { |index, score| [documents[index], score, index] }
     end
 
+    # The longest pair, in tokens.
+    attr_reader :max_length
+
     # What the model reads of a query and a document.
     def debug_tokenization(query, document)
-      ids, types, mask, tokens = tokenizer.encode_pair(query, document)
+      ids, types, mask, tokens = tokenizer.with_truncation(max_length).encode_pair(query, document)
       { "token_ids" => ids, "token_type_ids" => types, "attention_mask" => mask, "tokens" => tokens }
     end
+
+    def options = super.merge("max_length" => max_length)
 
     private
 
     def initialize(model_id, device, max_length)
-      super(Native::Reranker, model_id, device)
-      return if max_length.nil? || max_length == 512
+      unless max_length.nil? || (max_length.is_a?(Integer) && max_length.positive?)
+        raise ArgumentError, "max_length is #{max_length.inspect}; it must be a positive Integer, or nil for the model's own limit"
+      end
 
-      Sconce.logger.warn("max_length: #{max_length} is ignored; the model truncates at its own limit")
+      super(Native::Reranker, model_id, device)
+      @max_length = [max_length, @native.max_tokens].compact.min
     end
 
     def ranked(query, documents, pooling, sigmoid)
@@ -48,7 +57,7 @@ module Sconce
       pooling = pooling.to_s
       raise ArgumentError, "unknown pooling_method #{pooling.inspect}; one of #{POOLINGS.join(", ")}" unless POOLINGS.include?(pooling)
 
-      @native.rerank(query, documents, pooling, !sigmoid)
+      @native.rerank(query, documents, pooling, !sigmoid, max_length)
     end
   end
 end

@@ -15,9 +15,9 @@ module Sconce
       private
 
       def parsed(schema)
-        schema.is_a?(String) ? JSON.parse(schema) : JSON.parse(JSON.generate(schema))
-      rescue JSON::ParserError => e
-        raise ArgumentError, "the schema is not valid JSON: #{e.message}"
+        schema.is_a?(String) ? JSON.parse(schema) : JSON.parse(JsonText.generate(schema, "the schema"))
+      rescue JSON::ParserError, EncodingError => e
+        raise ArgumentError, "the schema is not valid JSON: #{e.message.scrub}"
       end
 
       def source(pattern)

@@ -19,15 +19,15 @@ module Sconce
       @options = options.freeze
     end
 
-    def encode(text, add_special_tokens: true) = each_of(text) { |list| encodings(list, add_special_tokens).map(&:first) }
-    def encode_to_tokens(text, add_special_tokens: true) = each_of(text) { |list| encodings(list, add_special_tokens).map(&:last) }
+    def encode(text, add_special_tokens: true) = each_of(text) { |list| encode_batch(list, add_special_tokens: add_special_tokens) }
+    def encode_to_tokens(text, add_special_tokens: true) = each_of(text) { |list| encode_batch_to_tokens(list, add_special_tokens: add_special_tokens) }
 
     def encode_with_tokens(text, add_special_tokens: true)
-      each_of(text) { |list| encodings(list, add_special_tokens).map { |ids, _, _, tokens| { ids: ids, tokens: tokens } } }
+      each_of(text) { |list| @native.encode_with_tokens(list, add_special_tokens).map { |ids, tokens| { ids: ids, tokens: tokens } } }
     end
 
-    def encode_batch(texts, add_special_tokens: true) = encodings(texts, add_special_tokens).map(&:first)
-    def encode_batch_to_tokens(texts, add_special_tokens: true) = encodings(texts, add_special_tokens).map(&:last)
+    def encode_batch(texts, add_special_tokens: true) = @native.encode(texts, add_special_tokens)
+    def encode_batch_to_tokens(texts, add_special_tokens: true) = @native.encode_with_tokens(texts, add_special_tokens).map(&:last)
 
     def decode(ids, skip_special_tokens: true) = @native.decode(ids, skip_special_tokens)
     def id_to_token(id) = @native.token(id)
@@ -56,7 +56,6 @@ module Sconce
 
     private
 
-    def encodings(texts, special) = @native.encode(texts, special)
     def each_of(text) = text.is_a?(Array) ? yield(text) : yield([text]).first
   end
 end

@@ -7,6 +7,7 @@ models, T5, classification, token classification and CLIP; and what runs where (
 
 import os as _os
 
+from . import _extension  # First: it chooses `_sconce`, which the others import.
 from . import _sconce
 from .classifier import Classifier
 from .clip import Clip
@@ -17,6 +18,7 @@ from .errors import (
     DeviceError,
     FilesError,
     InputError,
+    InternalError,
     SconceError,
     UnsoundError,
 )
@@ -32,15 +34,17 @@ from .machine import counts, devices, doctor, plan, set_threads
 from .multi_vector_encoder import MultiVectorEncoder
 from .sentence_transformer import SentenceTransformer, quantize_embeddings
 from .seq2seq import Seq2Seq
-from .sparse import SparseMatrix
+from .sparse import SparseMatrix, SparseVector
 from .sparse_encoder import SparseEncoder
 from .tagger import Tagger
 from .texts import to_arrow
+from . import background as _background, models as _models
 
 __version__ = _sconce.version()
 __all__ = [name for name in dir() if not name.startswith("_") and name[0].isupper()]
 __all__ += ["counts", "devices", "doctor", "plan", "quantize_embeddings", "set_threads", "to_arrow"]
 
-# Threads do not survive a fork: the child starts its own.
+# Threads do not survive a fork: the child starts its own, and takes new locks.
 if hasattr(_os, "register_at_fork"):
-    _os.register_at_fork(after_in_child=_sconce.after_fork)
+    for _hook in (_background.after_fork, _models.after_fork, _sconce.after_fork):
+        _os.register_at_fork(after_in_child=_hook)

@@ -1,6 +1,6 @@
 //! Calls into the engine: without the GIL, and interruptible.
 
-use crate::error::to_python;
+use crate::error::{OrRaise, exception, to_python};
 use pyo3::prelude::*;
 use sconce_engine::hub::Progress;
 use sconce_engine::{Error, RequestContext, Result};
@@ -20,7 +20,16 @@ pub(crate) fn call<R: Send + 'static>(
     py: Python<'_>,
     f: impl FnOnce(&RequestContext) -> Result<R> + Send + 'static,
 ) -> PyResult<R> {
-    call_with_progress(py, None, move |caller: &Caller| f(&caller.context))
+    call_in(py, RequestContext::default(), f)
+}
+
+/// Like [`call`], in this context, which another thread may cancel.
+pub(crate) fn call_in<R: Send + 'static>(
+    py: Python<'_>,
+    context: RequestContext,
+    f: impl FnOnce(&RequestContext) -> Result<R> + Send + 'static,
+) -> PyResult<R> {
+    run(py, context, None, move |caller: &Caller| f(&caller.context))
 }
 
 /// Like [`call`], and passes the progress that `f` reports to `on_progress`, a Python function of
@@ -30,10 +39,26 @@ pub(crate) fn call_with_progress<R: Send + 'static>(
     on_progress: Option<&Bound<'_, PyAny>>,
     f: impl FnOnce(&Caller) -> Result<R> + Send + 'static,
 ) -> PyResult<R> {
+    run(py, RequestContext::default(), on_progress, f)
+}
+
+/// Runs `f`, which is short or cannot be interrupted, on this thread without the GIL.
+pub(crate) fn detached<R: Send>(py: Python<'_>, f: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
+    match py.detach(|| catch_unwind(AssertUnwindSafe(f))) {
+        Ok(result) => result.or_raise(py),
+        Err(panic) => Err(bug(py, &panic_message(&*panic))),
+    }
+}
+
+fn run<R: Send + 'static>(
+    py: Python<'_>,
+    context: RequestContext,
+    on_progress: Option<&Bound<'_, PyAny>>,
+    f: impl FnOnce(&Caller) -> Result<R> + Send + 'static,
+) -> PyResult<R> {
     let (messages, inbox) = channel();
     // Locked by this thread alone; a receiver by itself cannot leave its thread.
     let inbox = Mutex::new(inbox);
-    let context = RequestContext::default();
     let caller = Caller { context: context.clone(), messages };
     let slot = Arc::new(Mutex::new(None));
     let result = slot.clone();
@@ -50,7 +75,7 @@ pub(crate) fn call_with_progress<R: Send + 'static>(
                 let result = result.lock().unwrap_or_else(PoisonError::into_inner).take();
                 return match result.unwrap_or_else(|| Err("no result".into())) {
                     Ok(result) => result.map_err(|e| to_python(py, &e)),
-                    Err(why) => Err(bug(&why)),
+                    Err(why) => Err(bug(py, &why)),
                 };
             }
             Ok(Message::Progress(kind, text, number)) => match on_progress {
@@ -58,7 +83,7 @@ pub(crate) fn call_with_progress<R: Send + 'static>(
                 None => Ok(()),
             },
             Err(RecvTimeoutError::Timeout) => py.check_signals(),
-            Err(RecvTimeoutError::Disconnected) => return Err(bug("the thread of the call has ended")),
+            Err(RecvTimeoutError::Disconnected) => return Err(bug(py, "the thread of the call has ended")),
         };
         if let Err(interrupted) = outcome {
             context.cancel();
@@ -68,8 +93,8 @@ pub(crate) fn call_with_progress<R: Send + 'static>(
 }
 
 /// The error for a panic, which only a bug of ours can cause.
-fn bug(why: &str) -> PyErr {
-    pyo3::exceptions::PyRuntimeError::new_err(format!("internal error, please report it: {why}"))
+fn bug(py: Python<'_>, why: &str) -> PyErr {
+    exception(py, "InternalError", &format!("internal error, please report it: {why}"))
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
@@ -86,6 +111,23 @@ enum Message {
     /// Kind, text and number of an event.
     Progress(&'static str, String, u64),
     Done,
+}
+
+/// Cancels calls that were given it, from any thread.
+#[pyclass(frozen, module = "sconce._sconce")]
+pub(crate) struct Cancellation(pub(crate) RequestContext);
+
+#[pymethods]
+impl Cancellation {
+    #[new]
+    fn new() -> Cancellation {
+        Cancellation(RequestContext::default())
+    }
+
+    /// Cancels the calls.
+    fn cancel(&self) {
+        self.0.cancel();
+    }
 }
 
 /// A call as seen by the thread that works for it.

@@ -1,6 +1,6 @@
 //! Image–text embeddings.
 
-use crate::array::Array;
+use crate::array::{Array, floats};
 use crate::call::call;
 use crate::model::{Model, wrong_task};
 use pyo3::prelude::*;
@@ -52,16 +52,17 @@ pub(crate) fn clip_images(
 }
 
 /// The score of each text for each image, f32 `[images, texts]`, from embeddings of `dimension`
-/// numbers.
+/// numbers, given as the bytes of f32 numbers.
 #[pyfunction]
 pub(crate) fn clip_scores(
     py: Python<'_>,
     model: &Bound<'_, Model>,
-    images: Vec<f32>,
-    texts: Vec<f32>,
+    images: &[u8],
+    texts: &[u8],
     dimension: usize,
 ) -> PyResult<Array> {
     let model = model.get().get(py)?;
+    let (images, texts) = (floats(images), floats(texts));
     call(py, move |context| {
         let of = |values| Embeddings { values, dimension, ..Embeddings::default() };
         let texts = of(texts);

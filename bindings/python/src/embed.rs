@@ -1,8 +1,7 @@
 //! Dense embeddings.
 
-use crate::array::Array;
-use crate::call::{call, parse};
-use crate::error::OrRaise;
+use crate::array::{Array, floats};
+use crate::call::{call, detached, parse};
 use crate::model::{Model, wrong_task};
 use pyo3::prelude::*;
 use sconce_engine::{
@@ -71,19 +70,20 @@ pub(crate) fn embed_tokens(
     })
 }
 
-/// Quantizes embeddings, given as one list of numbers. `ranges` are the lowest and the highest
+/// Quantizes embeddings, given as the bytes of f32 numbers. `ranges` are the lowest and the highest
 /// number of each dimension, for int8 and uint8.
 #[pyfunction]
 pub(crate) fn quantize(
     py: Python<'_>,
-    values: Vec<f32>,
+    values: &[u8],
     dimension: usize,
     precision: &str,
     ranges: Option<(Vec<f32>, Vec<f32>)>,
 ) -> PyResult<Array> {
-    let embeddings = Embeddings { values, dimension, ..Embeddings::default() };
-    let ranges = ranges.map(|(low, high)| Ranges::new(low, high)).transpose().or_raise(py)?;
-    let precision = precision.parse::<Precision>().or_raise(py)?;
-    let quantized = embeddings.quantize(precision, ranges.as_ref()).or_raise(py)?;
-    Ok(Array::bytes(quantized.bytes, quantized.dimension, quantized.is_signed))
+    detached(py, || {
+        let embeddings = Embeddings { values: floats(values), dimension, ..Embeddings::default() };
+        let ranges = ranges.map(|(low, high)| Ranges::new(low, high)).transpose()?;
+        let quantized = embeddings.quantize(precision.parse::<Precision>()?, ranges.as_ref())?;
+        Ok(Array::bytes(quantized.bytes, quantized.dimension, quantized.is_signed))
+    })
 }

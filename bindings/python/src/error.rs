@@ -12,6 +12,7 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
         ErrorClass::Unsound => "UnsoundError",
         ErrorClass::Device => "DeviceError",
         ErrorClass::Ended => "CancelledError",
+        ErrorClass::Bug => "InternalError",
         _ => "SconceError",
     };
     exception(py, class, &error.to_string())

@@ -1,8 +1,9 @@
 //! Forked processes. A `fork` copies the memory of a process but none of its threads: CPU thread
 //! pools are started again, models are loaded again, and a GPU cannot be used.
 
+use crate::error::exception;
 use pyo3::prelude::*;
-use sconce_engine::Device;
+use sconce_engine::{Device, DeviceChoice};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// How often this process and its ancestors were forked since the module was loaded.
@@ -35,7 +36,20 @@ pub(crate) fn opened(device: Device) {
     }
 }
 
-/// Whether a GPU was open when this process was forked, so that no GPU can be used.
-pub(crate) fn lost_gpu() -> bool {
-    LOST_GPU.load(Relaxed)
+/// Records that devices were tried: querying a GPU opens it too, whether or not a model runs there.
+pub(crate) fn tried(choice: DeviceChoice) {
+    let may_try = !matches!(choice, DeviceChoice::Only(Device::Cpu));
+    if may_try && !HAS_GPU.load(Relaxed) {
+        opened(Device::best().0);
+    }
+}
+
+/// Fails if a GPU was open when this process was forked, unless the CPU was chosen.
+pub(crate) fn check(py: Python<'_>, choice: DeviceChoice) -> PyResult<()> {
+    if !LOST_GPU.load(Relaxed) || matches!(choice, DeviceChoice::Only(Device::Cpu)) {
+        return Ok(());
+    }
+    let what = "this process was forked after a GPU was opened, so it cannot use a GPU: start processes with the start \
+                method `spawn` (multiprocessing.set_start_method(\"spawn\")), or use device=\"cpu\"";
+    Err(exception(py, "DeviceError", what))
 }

@@ -31,6 +31,8 @@ mod _sconce {
     #[pymodule_export]
     use crate::array::Array;
     #[pymodule_export]
+    use crate::call::Cancellation;
+    #[pymodule_export]
     use crate::classify::{classify, logits};
     #[pymodule_export]
     use crate::clip::{clip_images, clip_scores, clip_texts};
@@ -43,7 +45,7 @@ mod _sconce {
     #[pymodule_export]
     use crate::llm::{generate, parse_tool_calls, render_chat};
     #[pymodule_export]
-    use crate::machine::{devices, plan, set_threads, version};
+    use crate::machine::{devices, plan, set_threads, short_names, version};
     #[pymodule_export]
     use crate::model::{Model, load};
     #[pymodule_export]

@@ -1,7 +1,6 @@
 //! Language models.
 
-use crate::call::{call, parse};
-use crate::error::OrRaise;
+use crate::call::{call, detached, parse};
 use crate::model::{Model, wrong_task};
 use crate::stream::Stream;
 use pyo3::prelude::*;
@@ -143,7 +142,9 @@ pub(crate) fn parse_tool_calls(
     let model = model.get().get(py)?;
     let sampled = ids.into_iter().map(|id| SampledToken { id, logprobs: None }).collect();
     let answer = Answer { text, sampled, ..Answer::default() };
-    let functions: Vec<&str> = functions.iter().map(String::as_str).collect();
-    let (text, calls) = llm(&model).or_raise(py)?.parse_tool_calls(&answer, &functions);
-    Ok((text, calls.into_iter().map(|call| (call.name, call.arguments)).collect()))
+    detached(py, || {
+        let functions: Vec<&str> = functions.iter().map(String::as_str).collect();
+        let (text, calls) = llm(&model)?.parse_tool_calls(&answer, &functions);
+        Ok((text, calls.into_iter().map(|call| (call.name, call.arguments)).collect()))
+    })
 }

@@ -1,6 +1,6 @@
 //! Loaded models.
 
-use crate::call::{call_with_progress, parse};
+use crate::call::{call_with_progress, detached, parse};
 use crate::error::{OrRaise, exception};
 use crate::fork;
 use crate::options::Options;
@@ -30,9 +30,13 @@ impl Model {
 
 impl Drop for Model {
     fn drop(&mut self) {
+        let model = self.model.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if self.forks != fork::fork_count() {
             // Its device thread does not exist in this process, and unloading would wait for it.
-            std::mem::forget(self.model.lock().unwrap_or_else(PoisonError::into_inner).take());
+            std::mem::forget(model);
+        } else if model.is_some() {
+            // Unloading waits for the device thread. Other Python threads run meanwhile.
+            Python::try_attach(|py| py.detach(|| drop(model)));
         }
     }
 }
@@ -55,18 +59,22 @@ pub(crate) fn load(
     options: String,
     on_progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Model> {
+    let options: Options = parse(&options).or_raise(py)?;
+    let (reference, options) = (options.reference(&name).or_raise(py)?, options.load_options().or_raise(py)?);
+    fork::check(py, options.device)?;
     let model = call_with_progress(py, on_progress, move |caller| {
-        let options: Options = parse(&options)?;
-        let (reference, options) = (options.reference(&name)?, options.load_options()?);
         let files = hub::resolve(&reference, &options.hub, caller)?;
         let task = match task.as_str() {
             "cross_encoder" if Task::detect(files.root())? == Task::Classify => Task::Classify,
             "cross_encoder" => Task::Rerank,
             other => other.parse()?,
         };
-        let model = task.load(&files, &options, caller)?;
-        fork::opened(model.loaded().plan().device);
-        Ok(model)
+        let model = task.load(&files, &options, caller);
+        if let Ok(model) = &model {
+            fork::opened(model.loaded().plan().device);
+        }
+        fork::tried(options.device);
+        model
     })?;
     Ok(Model { model: Mutex::new(Some(Arc::new(model))), forks: fork::fork_count() })
 }
@@ -74,68 +82,38 @@ pub(crate) fn load(
 #[pymethods]
 impl Model {
     /// Unloads the model when the calls in progress have ended.
-    fn close(&self, py: Python<'_>) {
-        let model = self.model.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if self.forks == fork::fork_count() {
-            py.detach(|| drop(model));
-        } else {
-            std::mem::forget(model);
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        // In a forked process, another thread may have held the lock.
+        if self.forks != fork::fork_count() {
+            return Ok(());
         }
+        detached(py, || {
+            let model = self.model.lock().unwrap_or_else(PoisonError::into_inner).take();
+            drop(model);
+            Ok(())
+        })
     }
 
     /// Facts about the model, a JSON object.
     fn info(&self, py: Python<'_>) -> PyResult<String> {
         let model = self.get(py)?;
-        let (loaded, plan) = (model.loaded(), model.loaded().plan());
-        let mut info = json!({
-            "device": plan.device.to_string(), "is_gpu": plan.device.is_gpu(), "dtype": plan.format(),
-            "dimension": plan.dimension, "max_tokens": plan.max_tokens, "vocabulary": plan.vocabulary,
-            "root": loaded.files().root().display().to_string(), "origin": loaded.files().origin.to_string(),
-            "peak_bytes": loaded.peak_bytes(),
-        });
-        let more = match &*model {
-            TaskModel::Embed(embedder) => {
-                let text = |name: &str| embedder.prompt(&sconce_engine::Prompt::Named(name.into())).map(String::from);
-                let prompts: Result<Map<String, Value>> =
-                    embedder.prompts().map(|name| Ok((name.to_owned(), text(name)?.into()))).collect();
-                let poolings: Vec<_> = embedder.poolings().iter().map(|pooling| format!("{pooling:?}")).collect();
-                json!({"task": "embed", "prompts": prompts.or_raise(py)?, "poolings": poolings,
-                    "default_prompt": embedder.default_prompt()})
-            }
-            TaskModel::Rerank(_) => json!({"task": "rerank"}),
-            TaskModel::Classify(classifier) => {
-                json!({"task": "classify", "labels": classifier.labels(), "scores": format!("{:?}", classifier.scores())})
-            }
-            TaskModel::Tag(tagger) => json!({"task": "tag", "labels": tagger.labels()}),
-            TaskModel::Generate(llm) => {
-                json!({"task": "generate", "context": llm.context(), "template": llm.template(false)})
-            }
-            TaskModel::Seq2Seq(model) => json!({"task": "seq2seq", "max_input_tokens": model.longest_input()}),
-            TaskModel::Sparse(_) => json!({"task": "sparse"}),
-            TaskModel::Multi(_) => json!({"task": "multi"}),
-            TaskModel::Clip(_) => json!({"task": "clip"}),
-            TaskModel::M3(_) => json!({"task": "m3"}),
-        };
-        if let (Value::Object(info), Value::Object(more)) = (&mut info, more) {
-            info.extend(more);
-        }
-        Ok(info.to_string())
+        detached(py, || info(&model))
     }
 
     /// The op calls since loading, a JSON list.
     fn counts(&self, py: Python<'_>) -> PyResult<String> {
-        let counts = self.get(py)?.loaded().counts();
+        let model = self.get(py)?;
         let row = |(counted, calls): &(sconce_engine::Counted, u64)| {
             json!({"op": counted.op, "device": counted.device.to_string(), "dtype": counted.dtype.to_string(),
                 "rung": counted.rung.to_string(), "calls": calls})
         };
-        Ok(Value::Array(counts.iter().map(row).collect()).to_string())
+        detached(py, || Ok(Value::Array(model.loaded().counts().iter().map(row).collect()).to_string()))
     }
 
     /// The tokens of a text, not truncated.
     fn tokenize(&self, py: Python<'_>, text: &str, special: bool) -> PyResult<Tokens> {
         let model = self.get(py)?;
-        let tokens = py.detach(|| model.loaded().tokenize(text, special)).or_raise(py)?;
+        let tokens = detached(py, || model.loaded().tokenize(text, special))?;
         let ids = tokens.iter().map(|token| token.id).collect();
         let places = tokens.iter().map(|token| token.place).collect();
         Ok((ids, tokens.into_iter().map(|token| token.text).collect(), places))
@@ -144,6 +122,43 @@ impl Model {
     /// The text of tokens.
     fn detokenize(&self, py: Python<'_>, ids: Vec<u32>, skip_special: bool) -> PyResult<String> {
         let model = self.get(py)?;
-        py.detach(|| model.loaded().detokenize(&ids, skip_special)).or_raise(py)
+        detached(py, || model.loaded().detokenize(&ids, skip_special))
     }
+}
+
+fn info(model: &TaskModel) -> Result<String> {
+    let (loaded, plan) = (model.loaded(), model.loaded().plan());
+    let mut info = json!({
+        "device": plan.device.to_string(), "is_gpu": plan.device.is_gpu(), "dtype": plan.format(),
+        "dimension": plan.dimension, "max_tokens": plan.max_tokens, "vocabulary": plan.vocabulary,
+        "root": loaded.files().root().display().to_string(), "origin": loaded.files().origin.to_string(),
+        "peak_bytes": loaded.peak_bytes(),
+    });
+    let more = match model {
+        TaskModel::Embed(embedder) => {
+            let text = |name: &str| embedder.prompt(&sconce_engine::Prompt::Named(name.into())).map(String::from);
+            let prompts: Result<Map<String, Value>> =
+                embedder.prompts().map(|name| Ok((name.to_owned(), text(name)?.into()))).collect();
+            let poolings: Vec<_> = embedder.poolings().iter().map(|pooling| format!("{pooling:?}")).collect();
+            json!({"task": "embed", "prompts": prompts?, "poolings": poolings,
+                "default_prompt": embedder.default_prompt()})
+        }
+        TaskModel::Rerank(_) => json!({"task": "rerank"}),
+        TaskModel::Classify(classifier) => {
+            json!({"task": "classify", "labels": classifier.labels(), "scores": format!("{:?}", classifier.scores())})
+        }
+        TaskModel::Tag(tagger) => json!({"task": "tag", "labels": tagger.labels()}),
+        TaskModel::Generate(llm) => {
+            json!({"task": "generate", "context": llm.context(), "template": llm.template(false)})
+        }
+        TaskModel::Seq2Seq(model) => json!({"task": "seq2seq", "max_input_tokens": model.longest_input()}),
+        TaskModel::Sparse(_) => json!({"task": "sparse"}),
+        TaskModel::Multi(_) => json!({"task": "multi"}),
+        TaskModel::Clip(_) => json!({"task": "clip"}),
+        TaskModel::M3(_) => json!({"task": "m3"}),
+    };
+    if let (Value::Object(info), Value::Object(more)) = (&mut info, more) {
+        info.extend(more);
+    }
+    Ok(info.to_string())
 }

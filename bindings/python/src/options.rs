@@ -1,8 +1,7 @@
 //! Options for loading a model, as Python passes them.
 
-use crate::fork;
 use sconce_engine::hub::{Reference, Token};
-use sconce_engine::{Device, DeviceChoice, Error, KvCacheFormat, LoadOptions, Result};
+use sconce_engine::{Error, KvCacheFormat, LoadOptions, Result};
 use serde::Deserialize;
 use std::path::PathBuf;
 
@@ -49,11 +48,6 @@ impl Options {
         let mut options = LoadOptions::from_env()?;
         if let Some(device) = &self.device {
             options.device = device.parse()?;
-        }
-        if fork::lost_gpu() && !matches!(options.device, DeviceChoice::Only(Device::Cpu)) {
-            let what = "this process was forked after a GPU was opened, so it cannot use a GPU: start processes with \
-                        the start method `spawn` (multiprocessing.set_start_method(\"spawn\")), or use device=\"cpu\"";
-            return Err(Error::Input(what.into()));
         }
         if let Some(dtype) = &self.dtype {
             options.dtype = dtype.parse()?;

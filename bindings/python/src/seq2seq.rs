@@ -1,6 +1,6 @@
 //! Sequence-to-sequence models.
 
-use crate::call::{call, parse};
+use crate::call::{Cancellation, call, call_in, parse};
 use crate::llm::Sampling;
 use crate::model::{Model, wrong_task};
 use crate::stream::Stream;
@@ -61,16 +61,18 @@ fn seq2seq_model(model: &TaskModel) -> Result<&Seq2Seq> {
     }
 }
 
-/// The answers to each text, a JSON list of lists.
+/// The answers to each text, a JSON list of lists. `cancellation` ends the call from another thread.
 #[pyfunction]
 pub(crate) fn seq2seq(
     py: Python<'_>,
     model: &Bound<'_, Model>,
     texts: Vec<String>,
     options: String,
+    cancellation: Option<&Bound<'_, Cancellation>>,
 ) -> PyResult<String> {
     let model = model.get().get(py)?;
-    call(py, move |context| {
+    let context = cancellation.map_or_else(Default::default, |cancellation| cancellation.get().0.clone());
+    call_in(py, context, move |context| {
         let model = seq2seq_model(&model)?.with_context(context);
         let all = model.generate(&texts, &parse::<Options>(&options)?.options(&model))?;
         let answers = all.iter().map(|answers| {

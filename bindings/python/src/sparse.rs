@@ -1,8 +1,7 @@
 //! Sparse embeddings.
 
 use crate::array::Array;
-use crate::call::call;
-use crate::error::OrRaise;
+use crate::call::{call, detached};
 use crate::model::{Model, wrong_task};
 use pyo3::prelude::*;
 use sconce_engine::{Loaded, TaskModel};
@@ -33,8 +32,9 @@ pub(crate) fn embed_sparse(
 /// The tokens of ids; `None` for an id outside of the vocabulary.
 #[pyfunction]
 pub(crate) fn sparse_tokens(py: Python<'_>, model: &Bound<'_, Model>, ids: Vec<u32>) -> PyResult<Vec<Option<String>>> {
-    match &*model.get().get(py)? {
+    let model = model.get().get(py)?;
+    detached(py, || match &*model {
         TaskModel::Sparse(encoder) => Ok(ids.into_iter().map(|id| encoder.token(id)).collect()),
-        _ => Err(wrong_task("sparse")).or_raise(py),
-    }
+        _ => Err(wrong_task("sparse")),
+    })
 }

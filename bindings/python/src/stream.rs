@@ -1,7 +1,8 @@
 //! Answers that are being generated.
 
-use crate::call::POLL;
+use crate::call::{POLL, detached};
 use crate::error::{exception, to_python};
+use crate::fork::fork_count;
 use pyo3::prelude::*;
 use sconce_engine::{Event, Finish, NextEvent, SampledToken, Stream as Events};
 use std::sync::{Mutex, PoisonError};
@@ -11,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) struct Stream {
     /// `None` after `close`.
     events: Mutex<Option<Events>>,
+    forks: u64,
     prompt_tokens: usize,
     truncated: bool,
 }
@@ -22,7 +24,17 @@ type Part = (usize, String, Vec<u32>, Vec<Option<f32>>, Option<String>, Option<f
 impl Stream {
     pub(crate) fn new(events: Events) -> Stream {
         let (prompt_tokens, truncated) = (events.prompt_tokens(), events.truncated());
-        Stream { events: Mutex::new(Some(events)), prompt_tokens, truncated }
+        Stream { events: Mutex::new(Some(events)), forks: fork_count(), prompt_tokens, truncated }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let events = self.events.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if self.forks != fork_count() {
+            // Another thread may have held a lock of the channel when this process was forked.
+            std::mem::forget(events);
+        }
     }
 }
 
@@ -42,16 +54,20 @@ impl Stream {
 
     /// Waits for the next part of an answer, without the GIL; `None` after the last.
     fn next(&self, py: Python<'_>) -> PyResult<Option<Part>> {
+        if self.forks != fork_count() {
+            let what = "the stream was started before this process was forked; start another one here";
+            return Err(exception(py, "ClosedError", what));
+        }
         loop {
             // Another thread may hold the lock while it waits.
-            let event = py.detach(|| {
+            let event = detached(py, || {
                 let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-                events.as_mut().map(|events| events.within(POLL))
-            });
+                Ok(events.as_mut().map(|events| events.within(POLL)))
+            })?;
             match event {
                 None => return Err(exception(py, "ClosedError", "the stream is closed")),
                 Some(NextEvent::Done) => return Ok(None),
-                Some(NextEvent::Nothing) => py.check_signals().inspect_err(|_| self.close())?,
+                Some(NextEvent::Nothing) => py.check_signals().inspect_err(|_| self.close(py))?,
                 Some(NextEvent::Event(Err(e))) => return Err(to_python(py, &e)),
                 Some(NextEvent::Event(Ok(event))) => match event {
                     Event::Begun { .. } => {}
@@ -75,8 +91,10 @@ impl Stream {
     }
 
     /// Cancels the request.
-    fn close(&self) {
-        // A thread in `next` gives the lock back within its poll interval.
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).take();
+    fn close(&self, py: Python<'_>) {
+        if self.forks == fork_count() {
+            // A thread in `next` gives the lock back within its poll interval.
+            py.detach(|| drop(self.events.lock().unwrap_or_else(PoisonError::into_inner).take()));
+        }
     }
 }

@@ -1,5 +1,9 @@
 """The other encoders on tiny models, against sentence-transformers, transformers and ColBERT."""
 
+import json
+import pickle
+import shutil
+
 import numpy as np
 import pytest
 from conftest import GOLDENS, answers, arrays, texts
@@ -11,12 +15,14 @@ from sconce import (
     InputError,
     LateInteractionTextEmbedding,
     MultiVectorEncoder,
+    SparseEmbedding,
     SparseEncoder,
     SparseTextEmbedding,
     Tagger,
     TextCrossEncoder,
     TextEmbedding,
 )
+from sconce.cross_encoder import identity, sigmoid
 
 TOLERANCE = 1e-5
 
@@ -44,9 +50,6 @@ def test_cross_encoder(golden, name):
 
 
 def test_the_activation_of_the_files_is_used(golden, tmp_path):
-    import json
-    import shutil
-
     folder = tmp_path / "model"
     shutil.copytree(golden("task-rerank"), folder)
     config = json.loads((folder / "config.json").read_text())
@@ -58,6 +61,38 @@ def test_the_activation_of_the_files_is_used(golden, tmp_path):
     assert np.abs(CrossEncoder(folder).predict(pairs) - logits).max() <= TOLERANCE
     doubled = CrossEncoder(folder).predict(pairs, activation_fn=lambda x: np.asarray(x) * 2)
     assert np.abs(doubled - 2 * logits).max() <= 2 * TOLERANCE
+
+
+def test_activations(golden, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(golden("task-rerank"), folder)
+    config = folder / "config_sentence_transformers.json"
+    logits = CrossEncoder(folder, activation_fn=identity).predict(("a", "b"))
+    # The newer place of the name.
+    config.write_text(json.dumps({"activation_fn": "torch.nn.modules.linear.Identity"}))
+    model = CrossEncoder(folder)
+    assert model.activation_fn is identity and model.predict(("a", "b")) == logits
+    assert pickle.loads(pickle.dumps(model)).activation_fn is identity
+    # A function of this file survives pickling, too; code that a model's files name is not run.
+    assert pickle.loads(pickle.dumps(CrossEncoder(folder, activation_fn=np.tanh))).predict(("a", "b")) == np.tanh(logits)
+    config.write_text(json.dumps({"activation_fn": "os.abort"}))
+    assert CrossEncoder(folder, trust_remote_code=True).activation_fn is sigmoid
+
+
+def test_prompts_and_older_names_of_the_cross_encoder(golden):
+    folder = golden("task-rerank")
+    model = CrossEncoder(model_name=str(folder), max_length=20, prompts={"web": "find: "}, tokenizer_args={})
+    want = model.predict([("find: a", "b")])
+    assert model.predict([("a", "b")], "web") == model.predict(sentences=[("a", "b")], prompt="find: ") == want
+    assert model.rank("a", ["b"], prompt_name="web")[0]["score"] == pytest.approx(float(want[0]))
+    assert model.max_length == model.max_seq_length == 20
+    model.max_length = 5
+    assert model.predict(("a b c d e f g", "h")) == CrossEncoder(folder, max_length=5).predict(("a b c d e f g", "h"))
+    assert len(model.rank("a", ["b", "c"], num_workers=2, convert_to_tensor=True, activation_fct=identity)) == 2
+    assert model.predict(np.array(["a", "b"])).shape == () and model.predict(np.array([["a", "b"]])).shape == (1,)
+    for call in (lambda: model.predict([("a", "b")], unknown=1), lambda: CrossEncoder(folder, unknown=1)):
+        with pytest.raises(TypeError, match="unknown"):
+            call()
 
 
 def test_cross_encoder_with_several_labels(golden):
@@ -119,8 +154,33 @@ def test_sparse_encoder(golden, kind):
     assert (np.diff(few.indptr) == 3).all()
     (token, weight), *rest = model.decode(few[0])
     assert len(rest) == 2 and weight == pytest.approx(dense[0].max()) and isinstance(token, str)
+    assert model.decode(few) == [model.decode(row) for row in few] and len(model.decode(few[:1])) == 1
     sparse = list(SparseTextEmbedding(str(golden(name))).embed(iter(texts(given))))
     assert len(sparse) == len(given) and (sparse[2].as_dict().keys() == set(np.flatnonzero(dense[2]).tolist()))
+
+
+def test_sparse_vectors(golden):
+    model = SparseEncoder(golden("task-sparse"))
+    one, two = model.encode("the cat sat"), model.encode(["the cat sat", "a man"])
+    assert one.shape == (model.get_embedding_dimension(),) and two.shape == (2, *one.shape)
+    assert (one.to_dense() == two.to_dense()[0]).all() and (two[0].data == one.data).all()
+    dense = two.to_dense()
+    assert (model.encode("the cat sat", convert_to_sparse_tensor=False) == dense[0]).all()
+    # Lists of rows, arrays and matrices are the same to the similarity functions.
+    for given in (two, list(two), dense, list(dense)):
+        assert np.allclose(model.similarity(given, two), dense @ dense.T, atol=1e-4)
+        assert np.allclose(model.similarity_pairwise(given, two), (dense**2).sum(1), atol=1e-4)
+    cosine = SparseEncoder(golden("task-sparse"), similarity_fn_name="cosine")
+    assert np.allclose(np.diag(cosine.similarity(two, two)), 1, atol=1e-6)
+    assert np.allclose(cosine.similarity_pairwise(two, two[::-1]), cosine.similarity(two[0], two[1])[0, 0], atol=1e-6)
+    shared = SparseEncoder.intersection(two[0], two[1])
+    assert shared.shape == one.shape and np.allclose(shared.to_dense(), dense[0] * dense[1])
+    assert np.allclose(SparseEncoder.intersection(one, two).to_dense(), dense[0] * dense)
+    with_prompt = SparseEncoder(golden("task-sparse"), prompts={"query": "the "})
+    assert (with_prompt.encode_query("cat sat").data == one.data).all()
+    assert (with_prompt.encode_document("the cat sat").data == one.data).all()
+    with pytest.raises(InputError, match="max_active_dims"):
+        model.encode("a", max_active_dims=0)
 
 
 @pytest.mark.parametrize("kind", ["", "-pylate", "-native"])
@@ -141,14 +201,50 @@ def test_multi_vector_encoder(golden, kind):
     assert all((a == b).all() for a, b in zip(late.embed(texts(given["documents"])), documents))
 
 
+def test_arguments_of_the_multi_vector_encoder(golden):
+    model = MultiVectorEncoder(golden("task-colbert-native"))
+    assert model.prompts["query"] == "[Q] " and model.similarity_fn_name == "maxsim"
+    query, document = model.encode_query("the cat"), model.encode_document("the cat")
+    assert (model.encode(["the cat"], "query", task="query")[0] == query).all() and query.shape != document.shape
+    # A prompt comes after the marker, which the engine inserts.
+    assert (model.encode_query("cat", prompt="[Q] the ") == query).all()
+    with pytest.raises(InputError, match="marker"):
+        model.encode_query("cat", prompt="the ")
+    mean = MultiVectorEncoder(golden("task-colbert-native"), similarity_fn_name="meanmaxsim")
+    assert np.allclose(mean.similarity(query, document) * len(query), model.similarity(query, document), atol=1e-5)
+
+
 def test_text_embedding(golden):
     model = TextEmbedding(str(golden("st-max")), lazy_load=True)
     rows = model.embed(f"text {i}" for i in range(5))
     assert not isinstance(rows, (list, np.ndarray))
     rows = list(rows)
-    assert len(rows) == 5 and all(abs(np.linalg.norm(row) - 1) < 1e-6 for row in rows)
-    assert (next(model.query_embed("text 3")) == rows[3]).all() and len(list(model.passage_embed(["a"]))) == 1
-    assert model.embedding_size == rows[0].shape[0]
+    # L2-normalized only where the model's files say so.
+    assert len(rows) == 5 and (np.array(rows) == model.model.encode([f"text {i}" for i in range(5)])).all()
+    assert abs(np.linalg.norm(next(TextEmbedding(str(golden("st-prompts"))).embed("a"))) - 1) < 1e-6
+    assert (next(model.query_embed("text 3")) == rows[3]).all() and len(list(model.passage_embed(texts=["a"]))) == 1
+    assert model.embedding_size == rows[0].shape[0] == TextEmbedding.get_embedding_size(str(golden("st-max")))
+    assert model.token_count(["text 3", "a"]) == sum(len(model.model.tokenize([t])["input_ids"][0]) for t in ("text 3", "a"))
+    assert "minilm" in [entry["short_name"] for entry in TextEmbedding.list_supported_models()]
+
+
+def test_devices_of_fastembed():
+    chosen = {
+        "cpu": [{"cuda": False}, {"providers": ["CPUExecutionProvider"]}, {"providers": [("CPUExecutionProvider", {})]}],
+        "cuda": [{"cuda": True}, {"cuda": "cuda"}],
+        "cuda:3": [{"cuda": True, "device_ids": [3]}, {"providers": [("CUDAExecutionProvider", {"device_id": 3})]}],
+        None: [{}, {"cuda": "auto"}],
+    }
+    for device, options in chosen.items():
+        for given in options:
+            assert TextEmbedding(lazy_load=True, **given)._arguments["device"] == device, given
+    with pytest.raises(InputError, match="Tensorrt"):
+        TextEmbedding(lazy_load=True, providers=["TensorrtExecutionProvider"])
+
+
+def test_sparse_embedding_from_weights():
+    assert SparseEmbedding.from_dict({3: 0.5, 7: 1.0}).as_dict() == {3: 0.5, 7: 1.0}
+    assert len(SparseEmbedding.from_dict({}).indices) == 0
 
 
 @pytest.mark.parametrize("name", ["task-clip", "task-siglip"])

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -24,7 +25,11 @@ def test_generate_chat_and_stream(smollm):
     messages = [{"role": "user", "content": "What is the capital of France? One word."}]
     assert "Paris" in chat.text and smollm.chat(messages, **greedy) == chat
     assert "".join(smollm.stream(messages, **greedy)) == chat.text
+    assert "".join(smollm.stream(iter(messages), **greedy)) == chat.text
     assert "<|im_start|>user" in smollm.render(messages)
+    tokens = np.array(smollm.tokenize("The capital of France is"))
+    numbers = {"temperature": np.float32(0), "max_tokens": np.int64(8)}
+    assert smollm.generate(tokens, **numbers).text == answer.text == smollm.stream(iter(tokens), **greedy).wait()[0].text
 
 
 def test_options(smollm):
@@ -138,4 +143,18 @@ def test_seq2seq(t5):
     assert "".join(t5.stream("w5 w6", temperature=0, max_tokens=5)).split() == greedy[0].split()
     with pytest.raises(InputError, match="beam"):
         t5.stream("w5", num_beams=3)
+    async def main():
+        first, both = await asyncio.gather(t5.agenerate("w5 w6", num_beams=1, max_tokens=5), t5.agenerate(["w5 w6", "w7"], num_beams=1, max_tokens=5))
+        streamed = "".join([piece async for piece in t5.astream("w5 w6", temperature=0, max_tokens=5)])
+        # A cancelled task cancels its request.
+        task = asyncio.create_task(t5.agenerate_all(["w5 w6"] * 2000, num_beams=4, max_tokens=60))
+        await asyncio.sleep(0.2)
+        begun = time.monotonic()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert t5.generate("w7", num_beams=1, max_tokens=5) == both[1] and time.monotonic() - begun < 5
+        return first, both, streamed.split()
+
+    assert asyncio.run(main()) == (greedy[0], greedy, greedy[0].split())
     assert all(len(row) == 3 for row in t5.generate_all(["w5", "w6"], num_beams=4, num_return_sequences=3))

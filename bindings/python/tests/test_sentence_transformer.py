@@ -25,19 +25,6 @@ def test_minilm_equals_sentence_transformers(minilm):
     assert np.abs(got - want[own]).max() <= 1e-5
 
 
-def test_the_readme_of_sentence_transformers_runs(minilm):
-    # README.md of sentence-transformers, "Embedding Models".
-    model = minilm
-    sentences = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
-    embeddings = model.encode(sentences)
-    assert embeddings.shape == (3, 384)
-    similarities = model.similarity(embeddings, embeddings)
-    # The numbers of that README, to its four digits.
-    want = [[1.0000, 0.6660, 0.1046], [0.6660, 1.0000, 0.1411], [0.1046, 0.1411, 1.0000]]
-    assert np.abs(similarities - want).max() < 1e-4
-    assert np.allclose(model.similarity_pairwise(embeddings[:2], embeddings[1:]), [0.6660, 0.1411], atol=1e-4)
-
-
 @pytest.mark.parametrize("name", TINY)
 def test_tiny_models_equal_sentence_transformers(golden, name):
     model, want = SentenceTransformer(golden(name)), arrays(name)["embeddings"]
@@ -60,12 +47,62 @@ def test_prompts_of_queries_and_documents(golden):
         model.encode("hello", prompt_name="title")
 
 
+def test_every_model_has_the_prompts_query_and_document(minilm, golden):
+    assert minilm.prompts == {"query": "", "document": ""}
+    model = SentenceTransformer(golden("st-max"), prompts={"own": "own: ", "query": None}, default_prompt_name="own")
+    assert model.prompts == {"query": "", "document": "", "own": "own: "}
+    plain = SentenceTransformer(golden("st-max")).encode("hello")
+    # The default prompt is that of `encode`: queries have their own, although it is empty.
+    assert (model.encode("hello") != plain).any()
+    assert (model.encode_query("hello") == plain).all() and (model.encode_document("hello") == plain).all()
+    model.default_prompt_name = None
+    assert (model.encode("hello") == plain).all()
+    # The files name a default prompt, which the caller takes away.
+    model = SentenceTransformer(golden("st-prompts"))
+    assert model.default_prompt_name is not None
+    with_default = model.encode("hello")
+    model.default_prompt_name = None
+    assert (model.encode("hello") == model.encode("hello", prompt="")).all()
+    assert (model.encode("hello") != with_default).any()
+
+
+def test_arguments_of_encode_query_and_encode_document(minilm):
+    want = minilm.encode(["a", "b"], truncate_dim=8, normalize_embeddings=True)
+    for encode in (minilm.encode_query, minilm.encode_document):
+        positional = encode(["a", "b"], None, None, 32, False, "sentence_embedding", "float32", True, False, "cpu", True, 8)
+        assert (positional == want).all()
+        assert (encode(sentences=["a", "b"], truncate_dim=np.int64(8), normalize_embeddings=True) == want).all()
+    with pytest.raises(TypeError):
+        minilm.encode_query("a", unknown=1)
+    with pytest.raises(InputError, match="pool"):
+        minilm.encode("a", pool={"processes": []})
+
+
+def test_arguments_of_the_constructor(golden):
+    folder = golden("st-max")
+    options = {"trust_remote_code": True, "model_kwargs": {"torch_dtype": "auto"}, "processor_kwargs": {}}
+    model = SentenceTransformer(folder, tokenizer_kwargs=None, config_kwargs=None, **options)
+    assert model.dtype == SentenceTransformer(folder).dtype
+    for name in ("processor_kwargs", "tokenizer_kwargs", "config_kwargs", "model_kwargs"):
+        with pytest.raises(InputError, match="padding_side"):
+            SentenceTransformer(folder, **{name: {"padding_side": "left"}})
+    with pytest.raises(TypeError, match="unknown"):
+        SentenceTransformer(folder, unknown=1)
+    with pytest.raises(InputError, match="backend"):
+        SentenceTransformer(folder, backend="onnx")
+    with pytest.raises(InputError, match="maxsim"):
+        SentenceTransformer(folder, similarity_fn_name="maxsim")
+    with pytest.raises(InputError, match="absent"):
+        SentenceTransformer(folder, default_prompt_name="absent")
+
+
 def test_one_text_gives_one_vector_and_none_an_empty_matrix(minilm):
     assert minilm.encode("one").shape == (384,)
     assert minilm.encode(["one"]).shape == (1, 384)
     assert minilm.encode([]).shape == (0, 384)
     assert minilm.get_sentence_embedding_dimension() == minilm.get_embedding_dimension() == 384
     assert (minilm.encode(sentences=["one"]) == minilm.encode(np.array(["one"]))).all()
+    assert minilm.encode(np.array("one")).shape == (384,)
 
 
 def test_numpy_shares_the_memory(minilm):
@@ -74,13 +111,15 @@ def test_numpy_shares_the_memory(minilm):
     while isinstance(base.base, np.ndarray):
         base = base.base
     assert type(base.base).__name__ == "Array" and not base.flags.owndata
+    assert np.allclose(minilm.similarity_pairwise(embeddings, embeddings), 1, atol=1e-6)
     embeddings[0] = 0  # Writable, as sentence-transformers' arrays are.
     shared = np.from_dlpack(embeddings)
     assert shared.ctypes.data == embeddings.ctypes.data
 
 
 def test_arrow_in_and_out(minilm):
-    pa = pytest.importorskip("pyarrow")
+    import pyarrow as pa
+
     want = minilm.encode(["a", "b", "c"])
     for given in (pa.array(["a", "b", "c"]), pa.chunked_array([["a"], ["b", "c"]])):
         assert (minilm.encode(given) == want).all()
@@ -96,7 +135,7 @@ def test_max_seq_length_truncates(minilm):
     long = "word " * 100
     whole = minilm.encode(long)
     try:
-        minilm.max_seq_length = 12
+        minilm.max_seq_length = np.int64(12)
         cut = minilm.encode(long)
         assert minilm.max_seq_length == 12
         assert np.allclose(cut, minilm.encode("word " * 10), atol=1e-6)  # And two special tokens.
@@ -114,8 +153,14 @@ def test_truncated_and_normalized_embeddings(golden):
         got = model.encode(given["texts"], truncate_dim=n, normalize_embeddings=True)
         assert np.abs(got - want[f"normalized.{n}"]).max() <= 1e-5
         assert (model.encode(given["texts"], truncate_dim=n) == whole[:, :n]).all()
+    # As in sentence-transformers, a number beyond the dimension truncates nothing.
+    assert (model.encode(given["texts"], truncate_dim=whole.shape[1] + 1) == whole).all()
+    with model.truncate_embeddings(9999):
+        assert model.get_embedding_dimension() == whole.shape[1]
+    with model.truncate_embeddings(np.int64(3)):
+        assert model.encode("x").shape == (3,) and model.get_embedding_dimension() == 3
     with pytest.raises(InputError):
-        model.encode("x", truncate_dim=whole.shape[1] + 1)
+        model.encode("x", truncate_dim=0)
 
 
 def test_quantized_embeddings_equal_sentence_transformers():

@@ -60,8 +60,8 @@ class Clip(Model):
     def classify(self, images, texts):
         """Zero-shot classification: the score of each text (column) for each image (row)."""
         images, texts = numpy.atleast_2d(self.encode_image(images)), numpy.atleast_2d(self.encode_text(texts))
-        numbers = [part.reshape(-1).tolist() for part in (images, texts)]
-        return numpy.asarray(_sconce.clip_scores(self._model, *numbers, images.shape[1]))
+        scores = _sconce.clip_scores(self._model, images.tobytes(), texts.tobytes(), images.shape[1])
+        return numpy.asarray(scores)
 
     def get_embedding_dimension(self):
         """The dimension of an embedding."""

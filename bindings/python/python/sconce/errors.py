@@ -27,3 +27,7 @@ class CancelledError(SconceError):
 
 class ClosedError(SconceError, ValueError):
     """The object is closed."""
+
+
+class InternalError(SconceError, RuntimeError):
+    """A bug of Sconce. Please report it."""

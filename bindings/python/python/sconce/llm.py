@@ -1,11 +1,12 @@
 """`Llm`: language models."""
 
-import asyncio
 import json
 from dataclasses import dataclass, field
 
 from . import _sconce
+from .background import in_background
 from .errors import InputError
+from .json_options import to_json
 from .models import Model
 
 _SAMPLING = (
@@ -85,9 +86,9 @@ class Stream:
         return (text for _, text in self.parts())
 
     async def __aiter__(self):
-        parts, loop = self.parts(), asyncio.get_running_loop()
+        parts = self.parts()
         try:
-            while (part := await loop.run_in_executor(None, next, parts, None)) is not None:
+            while (part := await in_background(next, parts, None)) is not None:
                 yield part[1]
         finally:
             # Also if the task was cancelled: nobody reads the rest.
@@ -166,42 +167,33 @@ class Llm(Model):
 
         `tools` are JSON schemas of functions; the calls are in `tool_calls` of the answer.
         """
-        answers = self._start_chat(messages, tools, options).wait()
-        for answer in answers if tools else []:
-            names = [tool.get("function", tool)["name"] for tool in tools]
-            answer.text, calls = _sconce.parse_tool_calls(self._model, answer.text, answer.tokens, names)
-            answer.tool_calls = [ToolCall(name, _arguments(arguments)) for name, arguments in calls]
-        return _result(answers, options)
+        return self._chat_result(self._start_chat(messages, tools, options).wait(), tools, options)
 
     def stream(self, prompt, *, tools=None, **options):
         """Iterates over the pieces of an answer: to messages (a list of dicts) or to a prompt."""
-        if _is_messages(prompt):
+        prompt = prompt if isinstance(prompt, str) else list(prompt)
+        if prompt and isinstance(prompt[0], dict):
             return self._start_chat(prompt, tools, options)
         return self._start(prompt, options)
 
     async def agenerate(self, prompt, **options):
         """`generate` for asyncio. Cancelling the task cancels the request."""
-        return _result(await _wait(await asyncio.to_thread(self._start, prompt, options)), options)
+        return _result(await _wait(await in_background(self._start, prompt, options)), options)
 
     async def achat(self, messages, *, tools=None, **options):
         """`chat` for asyncio. Cancelling the task cancels the request."""
-        stream = await asyncio.to_thread(self._start_chat, messages, tools, options)
-        answers = await _wait(stream)
-        for answer in answers if tools else []:
-            names = [tool.get("function", tool)["name"] for tool in tools]
-            answer.text, calls = _sconce.parse_tool_calls(self._model, answer.text, answer.tokens, names)
-            answer.tool_calls = [ToolCall(name, _arguments(arguments)) for name, arguments in calls]
-        return _result(answers, options)
+        answers = await _wait(await in_background(self._start_chat, messages, tools, options))
+        return self._chat_result(answers, tools, options)
 
     async def astream(self, prompt, *, tools=None, **options):
         """`stream` for asyncio."""
-        async for text in await asyncio.to_thread(lambda: self.stream(prompt, tools=tools, **options)):
+        async for text in await in_background(self.stream, prompt, tools=tools, **options):
             yield text
 
     def render(self, messages, *, tools=None):
         """The prompt that the chat template makes of messages."""
         request = {"messages": _messages(messages), "tools": tools}
-        return _sconce.render_chat(self._model, json.dumps(request))
+        return _sconce.render_chat(self._model, to_json(request))
 
     def tokenize(self, text, special=False):
         """The token ids of a text."""
@@ -233,7 +225,14 @@ class Llm(Model):
                 request[name] = value
         if options:
             raise TypeError(f"unexpected arguments: {', '.join(options)}")
-        return Stream(_sconce.generate(self._model, json.dumps(request)))
+        return Stream(_sconce.generate(self._model, to_json(request)))
+
+    def _chat_result(self, answers, tools, options):
+        for answer in answers if tools else []:
+            names = [tool.get("function", tool)["name"] for tool in tools]
+            answer.text, calls = _sconce.parse_tool_calls(self._model, answer.text, answer.tokens, names)
+            answer.tool_calls = [ToolCall(name, _arguments(arguments)) for name, arguments in calls]
+        return _result(answers, options)
 
 
 async def _wait(stream):
@@ -246,10 +245,6 @@ async def _wait(stream):
 
 def _result(answers, options):
     return answers if (options.get("n") or 1) > 1 else answers[0]
-
-
-def _is_messages(prompt):
-    return not isinstance(prompt, str) and all(isinstance(message, dict) for message in prompt)
 
 
 def _messages(messages):

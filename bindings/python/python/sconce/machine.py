@@ -6,6 +6,7 @@ import subprocess
 
 from . import _sconce
 from .errors import SconceError
+from .json_options import to_json
 from .models import load_options, open_models
 from .progress import LoadProgress
 
@@ -21,7 +22,7 @@ def plan(model, *, task=None, **options):
     The device (`device="cuda"`) need not be in this machine. `runs` says whether the model will run
     here, `why_not` why not.
     """
-    options = json.dumps(load_options(**options))
+    options = to_json(load_options(**options))
     return json.loads(_sconce.plan(task, os.fspath(model), options, LoadProgress()))
 
 

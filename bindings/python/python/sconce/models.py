@@ -6,19 +6,24 @@ import threading
 import weakref
 
 from . import _sconce
-from .errors import DeviceError
+from .errors import ClosedError, DeviceError
+from .json_options import to_json
 from .progress import LoadProgress
 
 # Every open model, for `counts()`.
 _open = weakref.WeakSet()
 
 
+def device_name(device):
+    """The engine's name of a device: from a str or a torch.device, with PyTorch's `mps` for Metal."""
+    name = str(device)
+    return "metal" + name[3:] if name.startswith("mps") else name
+
+
 def load_options(**options):
     """Options for loading as the engine takes them; `None` is left out."""
-    device = options.get("device")
-    if device is not None:
-        device = str(device)  # torch.device
-        options["device"] = "metal" + device[3:] if device.startswith("mps") else device
+    if options.get("device") is not None:
+        options["device"] = device_name(options["device"])
     if options.get("cache_folder") is not None:
         options["cache_folder"] = os.fspath(options["cache_folder"])
     if options.get("token") is False:
@@ -31,10 +36,12 @@ def load_options(**options):
 class Model:
     """A loaded model. `close` unloads it; it is also a context manager.
 
-    Pickling keeps the name and the options, not the weights: the model is loaded again.
+    Pickling keeps the name and the options, not the weights: the model is loaded again. The token
+    for the hub is not kept: the other process takes that of its environment.
     """
 
     _task = None
+    _is_closed = False
 
     def _load(self, name, **options):
         self._name = os.fspath(name)
@@ -43,7 +50,7 @@ class Model:
         self._open_model()
 
     def _open_model(self):
-        options = json.dumps(self._options)
+        options = to_json(self._options)
         self._native = _sconce.load(self._task, self._name, options, LoadProgress())
         self._forks = _sconce.fork_count()
         self._info = json.loads(self._native.info())
@@ -55,14 +62,14 @@ class Model:
         native = getattr(self, "_native", None)
         if native is None:
             raise TypeError(f"{type(self).__name__} was not initialized")
+        if self._is_closed:
+            raise ClosedError(f"{self._name} is closed; load it again")
         if self._forks != _sconce.fork_count():
             if self._info["is_gpu"]:
                 raise DeviceError(
                     f"{self._name} runs on {self._info['device']}, which a forked process cannot use: start processes "
                     'with the start method `spawn` (multiprocessing.set_start_method("spawn"))'
                 )
-            # Locks that another thread held during the fork stay locked, so take a new one.
-            self._lock = threading.Lock()
             with self._lock:
                 if self._forks != _sconce.fork_count():
                     self._open_model()
@@ -84,6 +91,7 @@ class Model:
 
     def close(self):
         """Unloads the model when the calls in progress have ended."""
+        self._is_closed = True
         native = getattr(self, "_native", None)
         if native is not None:
             native.close()
@@ -97,8 +105,9 @@ class Model:
 
     def __getstate__(self):
         state = self.__dict__.copy()
-        for name in ("_native", "_forks", "_info", "_lock"):
+        for name in ("_native", "_forks", "_info", "_lock", "_is_closed"):
             state.pop(name, None)
+        state["_options"] = {name: value for name, value in self._options.items() if name != "token"}
         return state
 
     def __setstate__(self, state):
@@ -114,3 +123,9 @@ class Model:
 def open_models():
     """Every open model of this process."""
     return list(_open)
+
+
+def after_fork():
+    """Gives every model a new lock: another thread may have held the old one during the fork."""
+    for model in open_models():
+        model._lock = threading.Lock()

@@ -1,37 +1,21 @@
 """`SentenceTransformer`: dense embeddings with the API of sentence-transformers."""
 
-import json
-from pathlib import Path
+import contextlib
+import operator
 
 import numpy
 
 from . import _sconce
 from . import similarity as _similarity
+from .base_model import EmbeddingModel, renamed, tensors
 from .errors import InputError
-from .models import Model
+from .json_options import to_json
 from .texts import as_texts, in_windows
 
 _PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 
 
-def read_json(info, name):
-    """A JSON file beside the model's weights; an empty object where there is none."""
-    path = Path(info["root"]) / name
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-
-def dtype_of(model_kwargs):
-    """The dtype in sentence-transformers' `model_kwargs`, which may hold nothing else."""
-    rest = dict(model_kwargs or {})
-    dtype = rest.pop("torch_dtype", rest.pop("dtype", None))
-    if rest:
-        raise InputError(f"model_kwargs: {', '.join(rest)} cannot be honoured; use `dtype`")
-    names = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-    dtype = str(dtype).removeprefix("torch.") if dtype is not None else None
-    return names.get(dtype, dtype)
-
-
-class SentenceTransformer(Model):
+class SentenceTransformer(EmbeddingModel):
     """A model that embeds texts.
 
     `model_name_or_path` is a folder, a .gguf file, a name on the Hugging Face hub, `pip:NAME`, or a
@@ -40,64 +24,17 @@ class SentenceTransformer(Model):
     """
 
     _task = "embed"
+    _organization = "sentence-transformers"
 
-    def __init__(
-        self,
-        model_name_or_path,
-        *,
-        device=None,
-        prompts=None,
-        default_prompt_name=None,
-        similarity_fn_name=None,
-        cache_folder=None,
-        revision=None,
-        local_files_only=False,
-        token=None,
-        truncate_dim=None,
-        model_kwargs=None,
-        backend="torch",
-        dtype=None,
-        fallback=False,
-        batch_tokens=None,
-    ):
-        if backend not in ("torch", "sconce"):
-            raise InputError(f"backend `{backend}` is not supported; leave it out")
-        self._load(
-            full_name(model_name_or_path),
-            device=device,
-            cache_folder=cache_folder,
-            revision=revision,
-            local_files_only=local_files_only,
-            token=token,
-            dtype=dtype or dtype_of(model_kwargs),
-            fallback=fallback,
-            batch_tokens=batch_tokens,
-        )
-        config = read_json(self._info, "config_sentence_transformers.json")
-        self.prompts = dict(self._info["prompts"]) | dict(prompts or {})
-        self.default_prompt_name = default_prompt_name or self._info["default_prompt"]
-        if self.default_prompt_name is not None:
-            self._prompt_text(self.default_prompt_name)
-        self.similarity_fn_name = similarity_fn_name or config.get("similarity_fn_name") or "cosine"
+    def __init__(self, model_name_or_path, *, similarity_fn_name=None, truncate_dim=None, **options):
+        super().__init__(model_name_or_path, **options)
+        self.similarity_fn_name = self._similarity_name(similarity_fn_name, _similarity.NAMES)
         self.truncate_dim = truncate_dim
-        self._max_seq_length = None
 
-    @property
-    def max_seq_length(self):
-        """Texts are truncated at this many tokens; it can be set to less than the model's limit."""
-        return self._max_seq_length or self._info["max_tokens"]
-
-    @max_seq_length.setter
-    def max_seq_length(self, value):
-        self._max_seq_length = min(int(value), self._info["max_tokens"])
-
-    def get_max_seq_length(self):
-        """The same as `max_seq_length`."""
-        return self.max_seq_length
-
+    @renamed(sentences="inputs")
     def encode(
         self,
-        inputs=None,
+        inputs,
         prompt_name=None,
         prompt=None,
         batch_size=32,
@@ -109,8 +46,10 @@ class SentenceTransformer(Model):
         device=None,
         normalize_embeddings=False,
         truncate_dim=None,
+        pool=None,
+        chunk_size=None,
         *,
-        sentences=None,
+        task=None,
         pooling=None,
     ):
         """The embedding of one text (an array), or of several (a matrix with a row for each).
@@ -118,19 +57,13 @@ class SentenceTransformer(Model):
         `batch_size` is accepted and has no effect: the engine packs micro-batches by tokens.
         """
         model = self._model
-        if inputs is None:
-            inputs = sentences
-        if inputs is None:
-            raise TypeError("encode() needs texts")
         if precision not in _PRECISIONS:
             raise InputError(f"unknown precision `{precision}`; use one of {', '.join(_PRECISIONS)}")
-        if device is not None and not self.device.startswith(str(device).replace("mps", "metal")):
-            raise InputError(f"the model is on {self.device}; load it with device={str(device)!r} instead")
+        self._check_call(device, pool, chunk_size)
         texts, is_single = as_texts(inputs)
         options = {
-            "prompt": self._prompt(prompt_name, prompt),
+            "prompt": self._resolve_prompt(prompt_name, prompt),
             "normalize": True if normalize_embeddings else None,
-            "dimensions": truncate_dim or self.truncate_dim,
             "pooling": pooling,
             "max_tokens": self._max_seq_length,
         }
@@ -138,36 +71,22 @@ class SentenceTransformer(Model):
             return self._tokens(texts, is_single, options, convert_to_tensor)
         if output_value != "sentence_embedding":
             raise InputError(f"output_value {output_value!r}: use 'sentence_embedding' or 'token_embeddings'")
-        # Cut without L2 normalization, as sentence-transformers does; with it if asked for.
-        if options["dimensions"] is not None and not normalize_embeddings:
-            options["dimensions"], cut = None, options["dimensions"]
-            if not 1 <= cut <= self._info["dimension"]:
-                raise InputError(f"truncate_dim is {cut}; use 1 to {self._info['dimension']}")
-        else:
-            cut = None
-        as_json = json.dumps(options)
+        dimensions = self._dimensions(truncate_dim)
+        # The engine L2-normalizes what it truncates. sentence-transformers does only if it is asked to.
+        if normalize_embeddings:
+            options["dimensions"] = dimensions
+        as_json = to_json(options)
         parts = in_windows(lambda part: numpy.asarray(_sconce.embed(model, part, as_json)), texts, show_progress_bar)
         embeddings = parts[0] if len(parts) == 1 else numpy.concatenate(parts)
-        embeddings = embeddings if cut is None else embeddings[:, :cut]
+        embeddings = embeddings[:, :dimensions]
         if precision != "float32":
             embeddings = quantize_embeddings(embeddings, precision)
         if is_single:
             embeddings = embeddings[0]
         if convert_to_tensor or not convert_to_numpy:
-            return _tensors(embeddings, convert_to_tensor or is_single)
+            tensor = tensors(embeddings)
+            return tensor if convert_to_tensor or is_single else list(tensor)
         return embeddings
-
-    def encode_query(self, inputs, prompt_name=None, prompt=None, **options):
-        """`encode` with the prompt `query`, if the model has one."""
-        if prompt_name is None and prompt is None and "query" in self.prompts:
-            prompt_name = "query"
-        return self.encode(inputs, prompt_name=prompt_name, prompt=prompt, **options)
-
-    def encode_document(self, inputs, prompt_name=None, prompt=None, **options):
-        """`encode` with the prompt `document`, `passage` or `corpus`, if the model has one."""
-        if prompt_name is None and prompt is None:
-            prompt_name = next((n for n in ("document", "passage", "corpus") if n in self.prompts), None)
-        return self.encode(inputs, prompt_name=prompt_name, prompt=prompt, **options)
 
     def similarity(self, embeddings1, embeddings2):
         """The similarity of every embedding with every other, by the model's similarity function."""
@@ -179,9 +98,20 @@ class SentenceTransformer(Model):
 
     def get_sentence_embedding_dimension(self):
         """The dimension of an embedding."""
-        return self.truncate_dim or self._info["dimension"]
+        return self._dimensions(None) or self._info["dimension"]
 
     get_embedding_dimension = get_sentence_embedding_dimension
+
+    @contextlib.contextmanager
+    def truncate_embeddings(self, truncate_dim):
+        """Sets `truncate_dim` for the calls inside of a `with` statement."""
+        before, self.truncate_dim = self.truncate_dim, truncate_dim
+        try:
+            yield
+        finally:
+            self.truncate_dim = before
+
+    truncate_sentence_embeddings = truncate_embeddings
 
     def tokenize(self, texts):
         """Token ids and attention mask of texts, truncated and padded, as numpy arrays."""
@@ -197,61 +127,36 @@ class SentenceTransformer(Model):
 
     def _tokens(self, texts, is_single, options, convert_to_tensor):
         options = {name: options[name] for name in ("prompt", "max_tokens")}
-        rows = [numpy.asarray(rows) for rows in _sconce.embed_tokens(self._model, texts, json.dumps(options))]
-        rows = [_tensors(row, True) for row in rows] if convert_to_tensor else rows
+        rows = [numpy.asarray(rows) for rows in _sconce.embed_tokens(self._model, texts, to_json(options))]
+        rows = [tensors(row) for row in rows] if convert_to_tensor else rows
         return rows[0] if is_single else rows
 
-    def _prompt_text(self, name):
-        if name not in self.prompts:
-            known = ", ".join(sorted(self.prompts)) or "none"
-            raise InputError(f"prompt name `{name}` is not one of the model's prompts: {known}")
-        return self.prompts[name]
+    def _dimensions(self, truncate_dim):
+        """The dimensions to keep; None for all. A number beyond the model's dimension is all."""
+        wanted = truncate_dim if truncate_dim is not None else self.truncate_dim
+        if wanted is None:
+            return None
+        wanted = operator.index(wanted)
+        if wanted < 1:
+            raise InputError(f"truncate_dim is {wanted}; use 1 to {self._info['dimension']}")
+        return min(wanted, self._info["dimension"])
 
-    def _prompt(self, name, text):
-        """The text before each input; `None` for the default of the model's files."""
-        if text is not None:
-            return text
-        name = name or self.default_prompt_name
-        return self._prompt_text(name) if name is not None else None
+    def _saved_prompts(self):
+        return self._info["prompts"]
 
-
-def full_name(name):
-    """Names of sentence-transformers' own models may lack their organisation."""
-    text = str(name)
-    if text in _OWN and not Path(text).exists():
-        return f"sentence-transformers/{text}" if text != "all-MiniLM-L6-v2" else "minilm"
-    return name
-
-
-# Models that sentence-transformers' documentation names without their organisation.
-_OWN = {
-    "all-MiniLM-L6-v2",
-    "all-MiniLM-L12-v2",
-    "all-mpnet-base-v2",
-    "all-distilroberta-v1",
-    "multi-qa-MiniLM-L6-cos-v1",
-    "multi-qa-mpnet-base-dot-v1",
-    "paraphrase-MiniLM-L6-v2",
-    "paraphrase-multilingual-MiniLM-L12-v2",
-    "paraphrase-multilingual-mpnet-base-v2",
-}
+    def _saved_default_prompt(self):
+        return self._info["default_prompt"]
 
 
 def quantize_embeddings(embeddings, precision, ranges=None, calibration_embeddings=None):
     """Quantized embeddings, as sentence-transformers' function of this name."""
     embeddings = numpy.ascontiguousarray(_similarity.to_numpy(embeddings), numpy.float32)
+    if precision == "float32":
+        return embeddings
     if calibration_embeddings is not None and ranges is None:
         ranges = numpy.stack([numpy.min(calibration_embeddings, 0), numpy.max(calibration_embeddings, 0)])
     if ranges is not None:
         ranges = tuple(numpy.asarray(ranges, numpy.float32).tolist())
     width = embeddings.shape[-1]
-    quantized = _sconce.quantize(embeddings.reshape(-1).tolist(), width, precision, ranges)
+    quantized = _sconce.quantize(embeddings.tobytes(), width, precision, ranges)
     return numpy.asarray(quantized).reshape(*embeddings.shape[:-1], -1)
-
-
-def _tensors(embeddings, as_one):
-    """A torch tensor, or a list of them."""
-    import torch
-
-    tensor = torch.from_numpy(numpy.ascontiguousarray(embeddings))
-    return tensor if as_one else list(tensor)

@@ -65,8 +65,8 @@ def similarity_pairwise(a, b, name="cosine"):
 
 
 def like(result, given):
-    """A tensor if a tensor was given."""
-    if is_tensor(given):
+    """A tensor if a tensor, or a list of tensors, was given."""
+    if is_tensor(given) or (isinstance(given, (list, tuple)) and given and is_tensor(given[0])):
         import torch
 
         return torch.from_numpy(numpy.ascontiguousarray(result))

@@ -17,6 +17,8 @@ def as_texts(inputs):
         inputs = from_arrow(inputs)
     elif hasattr(inputs, "tolist"):  # numpy, pandas
         inputs = inputs.tolist()
+        if isinstance(inputs, str):  # An array without dimensions.
+            return [inputs], True
     if isinstance(inputs, (bytes, bytearray, dict)):
         raise TypeError(f"texts must be a str or a list of str, not {type(inputs).__name__}")
     texts = inputs if isinstance(inputs, list) else list(inputs)

@@ -62,7 +62,8 @@ class SconceVectorStore(VectorStore):
 
     def add_texts(self, texts, metadatas=None, *, ids=None, **_):
         texts = list(texts)
-        ids = list(ids) if ids is not None else [str(uuid.uuid4()) for _ in texts]
+        ids = list(ids) if ids is not None else [None] * len(texts)
+        ids = [key if key is not None else str(uuid.uuid4()) for key in ids]
         metadatas = list(metadatas) if metadatas is not None else [{} for _ in texts]
         if not len(texts) == len(ids) == len(metadatas):
             raise ValueError(f"{len(texts)} texts, {len(ids)} ids and {len(metadatas)} metadatas")
@@ -70,9 +71,11 @@ class SconceVectorStore(VectorStore):
             return []
         rows = _unit(numpy.asarray(self._embedding.embed_documents(texts), numpy.float32))
         self.delete(ids)
-        self._rows = rows if not self._documents else numpy.concatenate([self._rows, rows])
-        for key, text, metadata in zip(ids, texts, metadatas):
-            self._documents[key] = Document(page_content=text, metadata=dict(metadata), id=key)
+        # Of texts with the same id, the last is kept.
+        last = sorted({key: i for i, key in enumerate(ids)}.values())
+        self._rows = rows[last] if not self._documents else numpy.concatenate([self._rows, rows[last]])
+        for i in last:
+            self._documents[ids[i]] = Document(page_content=texts[i], metadata=dict(metadatas[i] or {}), id=ids[i])
         return ids
 
     def delete(self, ids=None, **_):

@@ -1,6 +1,5 @@
 """LlamaIndex: `SconceEmbedding` and `SconceRerank`."""
 
-import asyncio
 from typing import Any
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -8,6 +7,7 @@ from llama_index.core.bridge.pydantic import Field, PrivateAttr
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode
 
+from ..background import in_background
 from ..cross_encoder import CrossEncoder
 from ..sentence_transformer import SentenceTransformer
 
@@ -36,7 +36,7 @@ class SconceEmbedding(BaseEmbedding):
         return self._model.encode_document(list(texts)).tolist()
 
     async def _aget_query_embedding(self, query):
-        return await asyncio.to_thread(self._get_query_embedding, query)
+        return await in_background(self._get_query_embedding, query)
 
 
 class SconceRerank(BaseNodePostprocessor):

@@ -1,7 +1,6 @@
-"""Adapters, each where its library is installed."""
+"""Adapters for libraries that `bindings/python/test` installs."""
 
 import numpy as np
-import pytest
 
 from sconce import CrossEncoder, SentenceTransformer
 
@@ -9,7 +8,6 @@ TEXTS = ["the cat sat on the mat", "a man is eating food", "hello world"]
 
 
 def test_langchain(golden):
-    pytest.importorskip("langchain_core")
     from langchain_core.documents import Document
 
     from sconce.integrations.langchain import SconceEmbeddings, SconceReranker, SconceVectorStore
@@ -30,6 +28,11 @@ def test_langchain(golden):
     assert len(store.similarity_search("cat", k=9)) == 3 and store.get_by_ids(["d"])[0].page_content == "new"
     assert len(store.as_retriever(search_kwargs={"k": 1}).invoke("cat")) == 1
     assert store.similarity_search("cat", filter=lambda d: d.id == "d")[0].id == "d"
+    # Without an id a text gets one; of two texts with the same id, the last is kept.
+    ids = store.add_texts(["one", "two", "three"], ids=["e", None, "e"])
+    assert ids[0] == ids[2] == "e" and ids[1] and store.get_by_ids(["e"])[0].page_content == "three"
+    assert len(store._rows) == len(store._documents) == 5
+    assert store.similarity_search("three", k=1)[0].id == "e"
 
     name = str(golden("task-rerank"))
     reranker = SconceReranker(model=name, top_n=2)
@@ -40,7 +43,6 @@ def test_langchain(golden):
 
 
 def test_llama_index(golden):
-    pytest.importorskip("llama_index.core")
     from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
     from sconce.integrations.llama_index import SconceEmbedding, SconceRerank
@@ -57,7 +59,6 @@ def test_llama_index(golden):
 
 
 def test_haystack(golden):
-    pytest.importorskip("haystack")
     from haystack import Document
 
     from sconce.integrations.haystack import SconceDocumentEmbedder, SconceRanker, SconceTextEmbedder
@@ -75,7 +76,7 @@ def test_haystack(golden):
 
 
 def test_lancedb(golden, tmp_path):
-    lancedb = pytest.importorskip("lancedb")
+    import lancedb
     import sconce.integrations.lancedb  # noqa: F401
     from lancedb.embeddings import get_registry
     from lancedb.pydantic import LanceModel, Vector

@@ -32,10 +32,16 @@ module Helpers
   def reranker = $reranker ||= Candle::Reranker.from_pretrained(golden("task-rerank"), device: "cpu")
   def greedy(**options) = Candle::GenerationConfig.deterministic(repetition_penalty: 1.0, **options)
 
-  # Runs a program in a new Ruby, and returns its output and whether it succeeded.
+  # Runs a program in a new Ruby, and returns its output and whether it succeeded. A program that
+  # hangs is killed, with the processes that it forked.
   def ruby(program, env = {})
-    output, status = Open3.capture2e(env, RbConfig.ruby, "-e", program)
-    [output, status.success?]
+    Open3.popen2e(env, RbConfig.ruby, "-e", program, pgroup: true) do |input, output, process|
+      input.close
+      [Timeout.timeout(120) { output.read }, process.value.success?]
+    rescue Timeout::Error
+      Process.kill("KILL", -process.pid)
+      raise
+    end
   end
 
   def close_to(expected, tolerance = 1e-5)

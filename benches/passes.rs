@@ -78,8 +78,8 @@ impl Pass for EmbedPass<'_> {
         Batch::filled(&self.sequences, fill, self.model.limits(), self.place)
     }
 
-    fn given(&self, batch: &Batch) -> BatchLayout {
-        batch.given(&vec![0; batch.segments.count()])
+    fn layout(&self, batch: &Batch) -> BatchLayout {
+        batch.layout(&vec![0; batch.segments.count()])
     }
 
     fn forward(&self, batch: &Batch) -> sconce_models::Result<Vec<Tensor>> {
@@ -118,8 +118,8 @@ impl Pass for DecodePass<'_> {
         Batch::decode(&self.chunks, PAGE, self.cache, self.model.0.limits(), self.place)
     }
 
-    fn given(&self, batch: &Batch) -> BatchLayout {
-        batch.given(&[])
+    fn layout(&self, batch: &Batch) -> BatchLayout {
+        batch.layout(&[])
     }
 
     fn forward(&self, batch: &Batch) -> sconce_models::Result<Vec<Tensor>> {

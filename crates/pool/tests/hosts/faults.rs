@@ -102,7 +102,9 @@ fn hung_worker_is_replaced_and_its_requests_are_rerouted() {
     // response, so another worker gets the request.
     let (status, body) = pool.chat("ok", "same prefix");
     assert_eq!(status, StatusCode::OK, "{body}");
-    assert_ne!(body["worker"], json!(hung));
+    // On a busy machine the hung worker may be replaced before the request is sent again.
+    let is_replaced = pool.worker(&hung).is_some_and(|w| w["restarts"] == 1);
+    assert!(body["worker"] != json!(hung) || is_replaced, "{body}");
     let after = pool.wait("the hung worker to be replaced", |p| {
         p.worker(&hung).filter(|w| w["state"] == "ready" && w["restarts"] == 1)
     });

@@ -17,7 +17,7 @@ constexpr uint GROUP = 32, PART = 128;
 // Threads that draw from a row, and tokens of their window.
 constexpr uint THREADS = 1024, WINDOW = 2 * THREADS;
 // Tokens that each thread reads at once: with many threads, registers are few.
-constexpr uint FEW = 8;
+constexpr uint TOKENS_AT_ONCE = 8;
 
 struct SamplingParams {
     float temperature;
@@ -174,7 +174,7 @@ __device__ void sort_falling(place_t *v, uint count) {
 }
 
 // Shared memory of a block.
-struct Room {
+struct Scratch {
     // The window.
     place_t found[WINDOW];
     // Each thread's best.
@@ -202,43 +202,43 @@ template <typename T, int N> struct Logits {
 // At least r keys reach the r-th largest of the threads' maxima, and few others do: those are
 // collected. If there are too many, because few threads have most of the best, a smaller r is
 // tried; r = 1 gives one. Groups whose maximum does not reach the threshold are not read again.
-template <typename T, int N> __device__ uint window(const Logits<T, N> &row, place_t upto, Room &room) {
+template <typename T, int N> __device__ uint window(const Logits<T, N> &row, place_t upto, Scratch &scratch) {
     place_t own = 0;
     for (uint g = threadIdx.x; g < row.how_many; g += THREADS) {
         const place_t most = row.groups[g];
         if (most <= upto) own = max(own, most);
-        else each_of<T, N, FEW>(row.x, row.n, g, [&](float logit, uint id) {
+        else each_of<T, N, TOKENS_AT_ONCE>(row.x, row.n, g, [&](float logit, uint id) {
             const place_t place = place_of(logit, id);
             if (place <= upto) own = max(own, place);
         });
     }
-    room.most[threadIdx.x] = own;
-    sort_falling(room.most, THREADS);
+    scratch.most[threadIdx.x] = own;
+    sort_falling(scratch.most, THREADS);
     uint rank = THREADS / 2 - 1, count = 0;
     while (true) {
-        const place_t floor = max(room.most[rank], place_t(1));
+        const place_t floor = max(scratch.most[rank], place_t(1));
         __syncthreads(); // the last window and count have been read
-        if (threadIdx.x == 0) room.count = 0;
+        if (threadIdx.x == 0) scratch.count = 0;
         __syncthreads();
         for (uint g = threadIdx.x; g < row.how_many; g += THREADS) {
             if (row.groups[g] < floor) continue;
-            each_of<T, N, FEW>(row.x, row.n, g, [&](float logit, uint id) {
+            each_of<T, N, TOKENS_AT_ONCE>(row.x, row.n, g, [&](float logit, uint id) {
                 const place_t place = place_of(logit, id);
                 if (place >= floor && place <= upto) {
-                    const uint at = atomicAdd(&room.count, 1u); // in any order: they are sorted afterwards
-                    if (at < WINDOW) room.found[at] = place;
+                    const uint at = atomicAdd(&scratch.count, 1u); // in any order: they are sorted afterwards
+                    if (at < WINDOW) scratch.found[at] = place;
                 }
             });
         }
         __syncthreads();
-        count = room.count;
+        count = scratch.count;
         if (count <= WINDOW) break;
         rank /= 8;
     }
     uint size = 2;
     while (size < count) size *= 2;
-    for (uint i = count + threadIdx.x; i < size; i += THREADS) room.found[i] = 0;
-    sort_falling(room.found, size);
+    for (uint i = count + threadIdx.x; i < size; i += THREADS) scratch.found[i] = 0;
+    sort_falling(scratch.found, size);
     return count;
 }
 
@@ -260,14 +260,14 @@ struct Taken {
     uint id;
 };
 
-template <typename T, int N> __device__ Taken walk(Logits<T, N> &row, Until until, Room &room) {
+template <typename T, int N> __device__ Taken walk(Logits<T, N> &row, Until until, Scratch &scratch) {
     Taken taken = {0.0f, 0};
     uint before = 0;
     place_t upto = BROKEN;
     while (true) {
         uint count = row.first;
         if (before > 0 || count == 0) {
-            count = window<T, N>(row, upto, room);
+            count = window<T, N>(row, upto, scratch);
             row.first = before > 0 ? 0 : count;
         }
         if (count == 0) return taken;
@@ -276,10 +276,10 @@ template <typename T, int N> __device__ Taken walk(Logits<T, N> &row, Until unti
 #pragma unroll
         for (uint j = 0; j < 2; j++) {
             const uint i = 2 * threadIdx.x + j;
-            weights[j] = i < count ? weight_of(logit_at(room.found[i]), row.best, row.temperature) : 0.0f;
+            weights[j] = i < count ? weight_of(logit_at(scratch.found[i]), row.best, row.temperature) : 0.0f;
         }
         float sums[3];
-        sums[0] = taken.sum + block_before(weights[0] + weights[1], room.sums);
+        sums[0] = taken.sum + block_before(weights[0] + weights[1], scratch.sums);
         sums[1] = sums[0] + weights[0];
         sums[2] = sums[1] + weights[1];
         uint end = count;
@@ -290,14 +290,14 @@ template <typename T, int N> __device__ Taken walk(Logits<T, N> &row, Until unti
             if ((i > 0 || before > 0) && !goes) end = min(end, i);
             else if (sums[j + 1] > until.target) end = min(end, i + 1);
         }
-        end = block_first(end, room.ends);
+        end = block_first(end, scratch.ends);
         if (end > 0) {
-            if (threadIdx.x == (end - 1) / 2) room.sum = (end - 1) % 2 == 0 ? sums[1] : sums[2];
+            if (threadIdx.x == (end - 1) / 2) scratch.sum = (end - 1) % 2 == 0 ? sums[1] : sums[2];
             __syncthreads();
-            taken.sum = room.sum;
-            taken.id = id_at(room.found[end - 1]);
+            taken.sum = scratch.sum;
+            taken.id = id_at(scratch.found[end - 1]);
         }
-        const place_t last = room.found[count - 1];
+        const place_t last = scratch.found[count - 1];
         __syncthreads(); // this window and its sums have been read
         if (end < count || taken.sum > until.target) return taken;
         before += count;
@@ -309,34 +309,34 @@ template <typename T, int N> __device__ Taken walk(Logits<T, N> &row, Until unti
 template <typename T, int N>
 __device__ void draw(const T *x, const SamplingParams *all, const place_t *bests, const place_t *groups, const float *sums, uint *y, uint n,
     uint stride, uint parts) {
-    __shared__ Room room;
+    __shared__ Scratch scratch;
     __shared__ place_t places[LANES];
-    const SamplingParams how = all[blockIdx.x];
+    const SamplingParams params = all[blockIdx.x];
     const size_t first = size_t(blockIdx.x) * parts;
     place_t own = 0;
     for (uint i = threadIdx.x; i < parts; i += THREADS) own = max(own, bests[first + i]);
     const place_t best = block_most(own, places);
-    if (best == BROKEN || how.temperature == 0.0f) {
+    if (best == BROKEN || params.temperature == 0.0f) {
         if (threadIdx.x == 0) y[blockIdx.x] = best == BROKEN ? 0xffffffffu : id_at(best);
         return;
     }
-    Logits<T, N> row = {x + size_t(blockIdx.x) * stride, n, groups + first * PART, parts * PART, logit_at(best), how.temperature, 0};
-    const bool cuts = how.top_p < 1.0f || how.min_p > 0.0f;
+    Logits<T, N> row = {x + size_t(blockIdx.x) * stride, n, groups + first * PART, parts * PART, logit_at(best), params.temperature, 0};
+    const bool cuts = params.top_p < 1.0f || params.min_p > 0.0f;
     float whole = INFINITY;
-    if (how.top_k < n) {
-        whole = walk<T, N>(row, Until{how.top_k, INFINITY, 0.0f, INFINITY}, room).sum;
-    } else if (how.top_p < 1.0f || !cuts) {
+    if (params.top_k < n) {
+        whole = walk<T, N>(row, Until{params.top_k, INFINITY, 0.0f, INFINITY}, scratch).sum;
+    } else if (params.top_p < 1.0f || !cuts) {
         whole = 0.0f;
         // Of each part, relative to its best.
         for (uint i = threadIdx.x; i < parts; i += THREADS) {
-            whole += sums[first + i] * weight_of(logit_at(bests[first + i]), row.best, how.temperature);
+            whole += sums[first + i] * weight_of(logit_at(bests[first + i]), row.best, params.temperature);
         }
-        whole = block_sum(whole, room.sums);
+        whole = block_sum(whole, scratch.sums);
         __syncthreads();
     }
-    Until until = {how.top_k, how.top_p < 1.0f ? whole * how.top_p : INFINITY, how.min_p, INFINITY};
-    until.target = how.u * (cuts ? walk<T, N>(row, until, room).sum : whole);
-    const uint id = walk<T, N>(row, until, room).id;
+    Until until = {params.top_k, params.top_p < 1.0f ? whole * params.top_p : INFINITY, params.min_p, INFINITY};
+    until.target = params.u * (cuts ? walk<T, N>(row, until, scratch).sum : whole);
+    const uint id = walk<T, N>(row, until, scratch).id;
     if (threadIdx.x == 0) y[blockIdx.x] = id;
 }
 

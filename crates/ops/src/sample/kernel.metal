@@ -59,7 +59,7 @@ struct Self {
 };
 
 // Threadgroup memory.
-struct Room {
+struct Scratch {
     // The window: twice as many as threads.
     threadgroup ulong *found;
     // Each thread's best.
@@ -74,43 +74,43 @@ struct Room {
 
 // Reductions. A barrier separates two calls of the same one, so that the memory of the first has
 // been read.
-METAL_FUNC ulong group_most(ulong v, Room room, Self self) {
+METAL_FUNC ulong group_most(ulong v, Scratch scratch, Self self) {
     uint high = simd_max(uint(v >> 32));
     uint low = simd_max(uint(v >> 32) == high ? uint(v) : 0u);
     if (self.lane == 0) {
-        room.places[self.simd] = (ulong(high) << 32) | ulong(low);
+        scratch.places[self.simd] = (ulong(high) << 32) | ulong(low);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     ulong most = 0;
     for (uint i = 0; i < self.simds; i++) {
-        most = max(most, room.places[i]);
+        most = max(most, scratch.places[i]);
     }
     return most;
 }
 
-METAL_FUNC uint group_first(uint v, Room room, Self self) {
+METAL_FUNC uint group_first(uint v, Scratch scratch, Self self) {
     v = simd_min(v);
     if (self.lane == 0) {
-        room.ends[self.simd] = v;
+        scratch.ends[self.simd] = v;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    uint first = room.ends[0];
+    uint first = scratch.ends[0];
     for (uint i = 1; i < self.simds; i++) {
-        first = min(first, room.ends[i]);
+        first = min(first, scratch.ends[i]);
     }
     return first;
 }
 
 // The sum over the threads before this one.
-METAL_FUNC float group_before(float v, Room room, Self self) {
+METAL_FUNC float group_before(float v, Scratch scratch, Self self) {
     float before = simd_prefix_exclusive_sum(v);
     if (self.lane == LANES - 1) {
-        room.sums[self.simd] = before + v;
+        scratch.sums[self.simd] = before + v;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     float sum = 0.0f;
     for (uint i = 0; i < self.simd; i++) {
-        sum += room.sums[i];
+        sum += scratch.sums[i];
     }
     return sum + before;
 }
@@ -155,16 +155,16 @@ METAL_FUNC ulong most_upto(device const T *x, uint n, ulong upto, Self self) {
 // collected. If there are too many, because few threads have most of the best, a smaller r is
 // tried; r = 1 gives one.
 template <typename T>
-METAL_FUNC uint window(device const T *x, uint n, ulong upto, ulong own, Room room, Self self) {
-    room.most[self.tid] = own;
-    sort_falling(room.most, self.threads, self);
+METAL_FUNC uint window(device const T *x, uint n, ulong upto, ulong own, Scratch scratch, Self self) {
+    scratch.most[self.tid] = own;
+    sort_falling(scratch.most, self.threads, self);
     uint rank = self.threads / 2 - 1;
     uint count = 0;
     while (true) {
-        ulong floor = max(room.most[rank], ulong(1));
+        ulong floor = max(scratch.most[rank], ulong(1));
         threadgroup_barrier(mem_flags::mem_threadgroup); // the last window and count have been read
         if (self.tid == 0) {
-            atomic_store_explicit(room.count, 0u, memory_order_relaxed);
+            atomic_store_explicit(scratch.count, 0u, memory_order_relaxed);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
         for (uint i = 4 * self.tid; i < n; i += 4 * self.threads) {
@@ -172,15 +172,15 @@ METAL_FUNC uint window(device const T *x, uint n, ulong upto, ulong own, Room ro
             for (uint j = 0; j < 4; j++) {
                 ulong place = place_of(v[j], i + j);
                 if (i + j < n && place >= floor && place <= upto) {
-                    uint at = atomic_fetch_add_explicit(room.count, 1u, memory_order_relaxed);
+                    uint at = atomic_fetch_add_explicit(scratch.count, 1u, memory_order_relaxed);
                     if (at < 2 * self.threads) {
-                        room.found[at] = place;
+                        scratch.found[at] = place;
                     }
                 }
             }
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        count = atomic_load_explicit(room.count, memory_order_relaxed);
+        count = atomic_load_explicit(scratch.count, memory_order_relaxed);
         if (count <= 2 * self.threads) {
             break;
         }
@@ -191,9 +191,9 @@ METAL_FUNC uint window(device const T *x, uint n, ulong upto, ulong own, Room ro
         size *= 2;
     }
     for (uint i = count + self.tid; i < size; i += self.threads) {
-        room.found[i] = 0;
+        scratch.found[i] = 0;
     }
-    sort_falling(room.found, size, self);
+    sort_falling(scratch.found, size, self);
     return count;
 }
 
@@ -228,17 +228,17 @@ template <typename T> struct Logits {
 };
 
 template <typename T>
-METAL_FUNC Taken walk(thread Logits<T> &row, Until until, Room room, Self self) {
+METAL_FUNC Taken walk(thread Logits<T> &row, Until until, Scratch scratch, Self self) {
     Taken taken = {0.0f, 0u};
     uint before = 0;
     ulong upto = BROKEN;
     while (true) {
         uint count = row.first;
         if (before > 0) {
-            count = window<T>(row.x, row.n, upto, most_upto<T>(row.x, row.n, upto, self), room, self);
+            count = window<T>(row.x, row.n, upto, most_upto<T>(row.x, row.n, upto, self), scratch, self);
             row.first = 0;
         } else if (count == 0) {
-            count = window<T>(row.x, row.n, upto, row.own, room, self);
+            count = window<T>(row.x, row.n, upto, row.own, scratch, self);
             row.first = count;
         }
         if (count == 0) {
@@ -248,10 +248,10 @@ METAL_FUNC Taken walk(thread Logits<T> &row, Until until, Room room, Self self) 
         float weights[2];
         for (uint j = 0; j < 2; j++) {
             uint i = 2 * self.tid + j;
-            weights[j] = i < count ? weight_of(logit_at(room.found[i]), row.best, row.temperature) : 0.0f;
+            weights[j] = i < count ? weight_of(logit_at(scratch.found[i]), row.best, row.temperature) : 0.0f;
         }
         float sums[3];
-        sums[0] = taken.sum + group_before(weights[0] + weights[1], room, self);
+        sums[0] = taken.sum + group_before(weights[0] + weights[1], scratch, self);
         sums[1] = sums[0] + weights[0];
         sums[2] = sums[1] + weights[1];
         uint end = count;
@@ -264,21 +264,21 @@ METAL_FUNC Taken walk(thread Logits<T> &row, Until until, Room room, Self self) 
                 end = min(end, i + 1);
             }
         }
-        end = group_first(end, room, self);
+        end = group_first(end, scratch, self);
         if (end > 0) {
             if (self.tid == (end - 1) / 2) {
-                *room.sum = sums[1 + (end - 1) % 2];
+                *scratch.sum = sums[1 + (end - 1) % 2];
             }
             threadgroup_barrier(mem_flags::mem_threadgroup);
-            taken.sum = *room.sum;
-            taken.id = id_at(room.found[end - 1]);
+            taken.sum = *scratch.sum;
+            taken.id = id_at(scratch.found[end - 1]);
         }
         bool is_over = taken.sum > until.target;
         if (end < count || is_over) {
             return taken;
         }
         before += count;
-        upto = room.found[count - 1] - 1;
+        upto = scratch.found[count - 1] - 1;
     }
     return taken;
 }
@@ -296,26 +296,26 @@ template <typename T>
     threadgroup uint ends[32];
     threadgroup atomic_uint count;
     threadgroup float sum;
-    Room room = {found, most, places, sums, ends, &count, &sum};
+    Scratch scratch = {found, most, places, sums, ends, &count, &sum};
     Self self = {tid, threads, lane, simd, simds};
-    constant SamplingParams &how = all[group];
+    constant SamplingParams &params = all[group];
     x += ulong(group) * ulong(p.stride);
 
     ulong own = most_upto<T>(x, p.n, BROKEN, self);
-    ulong best = group_most(own, room, self);
-    if (best == BROKEN || how.temperature == 0.0f) {
+    ulong best = group_most(own, scratch, self);
+    if (best == BROKEN || params.temperature == 0.0f) {
         if (tid == 0) {
             y[group] = best == BROKEN ? 0xffffffffu : id_at(best);
         }
         return;
     }
-    Logits<T> row = {x, p.n, logit_at(best), how.temperature, own, 0u};
-    bool cuts = how.top_p < 1.0f || how.min_p > 0.0f;
+    Logits<T> row = {x, p.n, logit_at(best), params.temperature, own, 0u};
+    bool cuts = params.top_p < 1.0f || params.min_p > 0.0f;
     float whole = INFINITY;
-    if (how.top_k < p.n) {
-        Until top = {how.top_k, INFINITY, 0.0f, INFINITY};
-        whole = walk<T>(row, top, room, self).sum;
-    } else if (how.top_p < 1.0f || !cuts) {
+    if (params.top_k < p.n) {
+        Until top = {params.top_k, INFINITY, 0.0f, INFINITY};
+        whole = walk<T>(row, top, scratch, self).sum;
+    } else if (params.top_p < 1.0f || !cuts) {
         whole = 0.0f;
         for (uint i = 4 * tid; i < p.n; i += 4 * threads) {
             float4 v = four_at<T>(x, i, p.n, -INFINITY);
@@ -325,9 +325,9 @@ template <typename T>
         }
         whole = group_sum(whole, sums, lane, simd, simds);
     }
-    Until until = {how.top_k, how.top_p < 1.0f ? whole * how.top_p : INFINITY, how.min_p, INFINITY};
-    until.target = how.u * (cuts ? walk<T>(row, until, room, self).sum : whole);
-    uint id = walk<T>(row, until, room, self).id;
+    Until until = {params.top_k, params.top_p < 1.0f ? whole * params.top_p : INFINITY, params.min_p, INFINITY};
+    until.target = params.u * (cuts ? walk<T>(row, until, scratch, self).sum : whole);
+    uint id = walk<T>(row, until, scratch, self).id;
     if (tid == 0) {
         y[group] = id;
     }

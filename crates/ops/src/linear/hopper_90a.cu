@@ -37,9 +37,9 @@ template <> __device__ __forceinline__ void multiply<half_t>(float (&d)[64], uin
 template <> __device__ __forceinline__ void multiply<bhalf_t>(float (&d)[64], uint64_t a, uint64_t b, int more) { WGMMA("bf16"); }
 
 // Epilogue: none, GELU, or one of the others, which are rare.
-enum Then { PLAIN, WITH_GELU, WITH_ANY };
+enum Epilogue { PLAIN, WITH_GELU, WITH_ANY };
 
-template <typename T, Then THEN>
+template <typename T, Epilogue EPILOGUE>
 __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *bias, const T *residual, T *y, Sizes s,
     uint activation) {
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -120,7 +120,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
             there[c] = column0 + c * 64 < s.n;
             if (bias && there[c]) b[c] = load<T, 4>(bias + s.first + column0 + c * 64);
         }
-        constexpr int ROWS = THEN == WITH_ANY ? 1 : 8; // rows at once
+        constexpr int ROWS = EPILOGUE == WITH_ANY ? 1 : 8; // rows at once
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             __syncwarp(); // the strip has been read
@@ -159,8 +159,8 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
 #pragma unroll
                         for (int j = 0; j < 4; j++) {
                             v[j] += wide(b[c].of[j]);
-                            if (THEN == WITH_GELU) v[j] = gelu_half(v[j]);
-                            if (THEN == WITH_ANY) v[j] = activate(v[j], activation);
+                            if (EPILOGUE == WITH_GELU) v[j] = gelu_half(v[j]);
+                            if (EPILOGUE == WITH_ANY) v[j] = activate(v[j], activation);
                             out.of[j] = narrow<T>(v[j] + wide(added[i][c].of[j]));
                         }
                         if (row < s.rows && there[c]) put<T, 4>(to + c * 64, out);
@@ -171,11 +171,11 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     }
 }
 
-#define HOPPER(NAME, T, KIND, THEN) \
+#define HOPPER(NAME, T, KIND, EPILOGUE) \
     extern "C" __global__ void __launch_bounds__((CONSUMERS + 1) * GROUP, 1) linear_hopper_##KIND##_##NAME( \
         const __grid_constant__ CUtensorMap xs, const __grid_constant__ CUtensorMap ws, const T *bias, const T *residual, T *y, \
         SIZES) { \
-        product<T, THEN>(&xs, &ws, bias, residual, y, GIVEN, activation); \
+        product<T, EPILOGUE>(&xs, &ws, bias, residual, y, GIVEN, activation); \
     }
 #define KINDS(NAME, T) HOPPER(NAME, T, plain, PLAIN) HOPPER(NAME, T, gelu, WITH_GELU) HOPPER(NAME, T, any, WITH_ANY)
 KINDS(f16, half_t)

@@ -64,7 +64,7 @@ __device__ void then(const float *sums, const T *bias, const T *residual, T *y, 
         wait_for_earlier(); \
         one<T, N>(x, w, bias, residual, y, GIVEN, activation); \
     }
-#define THEN(NAME, T, N, KIND) \
+#define EPILOGUE(NAME, T, N, KIND) \
     extern "C" __global__ void linear_##KIND##_##NAME(const float *sums, const T *bias, const T *residual, T *y, SIZES) { \
         wait_for_earlier(); \
         then<T, N>(sums, bias, residual, y, GIVEN, activation); \
@@ -72,6 +72,6 @@ __device__ void then(const float *sums, const T *bias, const T *residual, T *y, 
 #define LINEAR(NAME, T) \
     ONE(NAME, T, SIXTEEN<T>, one) \
     ONE(NAME, T, 1, one_odd) \
-    THEN(NAME, T, SIXTEEN<T>, then) \
-    THEN(NAME, T, 1, then_odd)
+    EPILOGUE(NAME, T, SIXTEEN<T>, epilogue) \
+    EPILOGUE(NAME, T, 1, epilogue_odd)
 FORMATS(LINEAR)

@@ -128,7 +128,7 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
-        WayOut<T> out(shared + OUT + warp * 2 * PIECE_BYTES, lane);
+        EpilogueStaging<T> out(shared + OUT + warp * 2 * PIECE_BYTES, lane);
         auto release = [&](uint stage) {
             if (lane < CLUSTER) barrier_arrive_at(empty + stage, lane);
         };
@@ -212,16 +212,16 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
             if constexpr (!IS_WHOLE) {
                 // Double-buffered: a thread block that is a tile ahead has already received the
                 // values of this one.
-                float2 *room = reinterpret_cast<float2 *>(shared + HALF_ROWS) + number % 2 * ROWS + group * HALF;
+                float2 *buffer = reinterpret_cast<float2 *>(shared + HALF_ROWS) + number % 2 * ROWS + group * HALF;
                 uint64_t *barrier = received + warp;
                 if (lane == 0) barrier_expect(barrier, PIECE_ROWS * sizeof(float2));
                 __syncwarp();
                 const float2 mine = lane % 4 == 0 ? make_float2(mean[0], squares[0]) : make_float2(mean[1], squares[1]);
-                if (lane % 4 < 2) send(room + own + lane % 4 * 8, mine, barrier, rank ^ 1);
+                if (lane % 4 < 2) send(buffer + own + lane % 4 * 8, mine, barrier, rank ^ 1);
                 barrier_wait(barrier, number & 1);
 #pragma unroll
                 for (uint i = 0; i < 2; i++) {
-                    const float2 other = room[own + i * 8];
+                    const float2 other = buffer[own + i * 8];
                     const float apart = mean[i] - other.x;
                     squares[i] += other.y + apart * apart * (0.5f * COLUMNS);
                     mean[i] = (mean[i] + other.x) * 0.5f;

@@ -76,28 +76,28 @@ __device__ __forceinline__ void put_matrices(uint to, const uint (&of)[4]) {
 // Staging of a warp's results: from the layout of the sums into a piece, whose rows are 64 bytes,
 // swizzled, and from there into rows of y. A lane stores what it takes from a piece after the next
 // piece, so that no lane waits for it; pieces are double-buffered, so that one may still be read.
-template <typename T> struct WayOut {
-    unsigned char *rooms;
+template <typename T> struct EpilogueStaging {
+    unsigned char *buffers;
     uint in_piece; // this lane's row of a matrix; the last two of four matrices are 16 bytes further, the next four 32
     uint of_piece; // the 16 bytes that this lane stores, with those of eight rows on
     uint4 taken[2];
 
-    __device__ __forceinline__ WayOut(unsigned char *rooms, uint lane)
-        : rooms(rooms), in_piece(lane % 16 * 64 + ((lane / 16 ^ lane % 8 / 2) * 16)),
+    __device__ __forceinline__ EpilogueStaging(unsigned char *buffers, uint lane)
+        : buffers(buffers), in_piece(lane % 16 * 64 + ((lane / 16 ^ lane % 8 / 2) * 16)),
           of_piece(lane / 4 * 64 + ((lane % 4 ^ lane / 4 / 2 % 4) * 16)) {}
 
     __device__ __forceinline__ void put(const float (&v)[16], uint piece) {
-        unsigned char *room = rooms + piece % 2 * PIECE_BYTES;
+        unsigned char *buffer = buffers + piece % 2 * PIECE_BYTES;
 #pragma unroll
         for (int i = 0; i < 16; i += 8) {
             const uint four[4] = {pair_of<T>(v[i], v[i + 1]), pair_of<T>(v[i + 2], v[i + 3]), pair_of<T>(v[i + 4], v[i + 5]),
                 pair_of<T>(v[i + 6], v[i + 7])};
-            put_matrices(shared_address(room) + (in_piece ^ i * 4), four);
+            put_matrices(shared_address(buffer) + (in_piece ^ i * 4), four);
         }
         __syncwarp();
     }
     __device__ __forceinline__ void take(uint piece) {
-        const unsigned char *from = rooms + piece % 2 * PIECE_BYTES + of_piece;
+        const unsigned char *from = buffers + piece % 2 * PIECE_BYTES + of_piece;
         taken[0] = *reinterpret_cast<const uint4 *>(from), taken[1] = *reinterpret_cast<const uint4 *>(from + 8 * 64);
     }
     // Stores to `to` if `first` is set, and `step` elements further, eight rows on, if `second` is

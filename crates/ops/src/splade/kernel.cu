@@ -30,13 +30,13 @@ __device__ __forceinline__ void fetch(uint to, const T *from, uint first, uint e
 }
 
 template <typename T, uint M>
-__device__ void splade(const T *x, const T *w, const T *bias, float *y, const uint *ranges, uint n, uint k, uint stride, Splade how) {
+__device__ void splade(const T *x, const T *w, const T *bias, float *y, const uint *ranges, uint n, uint k, uint stride, Splade pooling) {
     constexpr uint HIGH = M / 32, WIDE = 4; // 16 × 8 matrices of a warp
     constexpr uint STAGE = (M + COLUMNS) * DEEP;
-    extern __shared__ __align__(128) unsigned char room[];
+    extern __shared__ __align__(128) unsigned char scratch[];
     const uint start = ranges[2 * blockIdx.x], end = ranges[2 * blockIdx.x + 1], first = blockIdx.y * COLUMNS;
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, down = warp / 4, across = warp % 4;
-    const uint base = shared_address(room);
+    const uint base = shared_address(scratch);
     const uint depths = (k + ELEMENTS - 1) / ELEMENTS, steps = (end - start + M - 1) / M * depths;
 
     // The next tile to copy: one commit group per step, empty after the last tile.
@@ -65,7 +65,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
         for (uint c = 0; c < 2; c++) {
             const uint column = first + across * 32 + j * 8 + lane % 4 * 2 + c;
             b[j][c] = bias && column < n ? wide(bias[column]) : 0.0f;
-            so_far[j][c] = how.none();
+            so_far[j][c] = pooling.none();
         }
     }
     float sums[HIGH][WIDE][4] = {};
@@ -102,7 +102,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
                 const bool there = token + down * (M / 2) + i * 16 + c / 2 * 8 + lane / 4 < end;
 #pragma unroll
                 for (uint j = 0; j < WIDE; j++) {
-                    if (there) so_far[j][c % 2] = how.with(so_far[j][c % 2], sums[i][j][c] + b[j][c % 2]);
+                    if (there) so_far[j][c % 2] = pooling.with(so_far[j][c % 2], sums[i][j][c] + b[j][c % 2]);
                     sums[i][j][c] = 0.0f;
                 }
             }
@@ -112,7 +112,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
     }
     await_copies<0>();
     __syncthreads(); // the tiles have been read: their memory now takes the results of the warps
-    float *parts = reinterpret_cast<float *>(room);
+    float *parts = reinterpret_cast<float *>(scratch);
 #pragma unroll
     for (uint j = 0; j < WIDE; j++) {
 #pragma unroll
@@ -120,14 +120,14 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
             float all = so_far[j][c];
             // Lanes four apart have the same columns.
 #pragma unroll
-            for (uint apart = 4; apart < LANES; apart *= 2) all = how.together(all, __shfl_xor_sync(ALL_LANES, all, apart));
+            for (uint apart = 4; apart < LANES; apart *= 2) all = pooling.together(all, __shfl_xor_sync(ALL_LANES, all, apart));
             if (lane < 4) parts[down * COLUMNS + across * 32 + j * 8 + lane * 2 + c] = all;
         }
     }
     __syncthreads();
     if (threadIdx.x < COLUMNS && first + threadIdx.x < n) {
-        const float all = how.together(parts[threadIdx.x], parts[COLUMNS + threadIdx.x]);
-        y[size_t(blockIdx.x) * n + first + threadIdx.x] = how.whole(all);
+        const float all = pooling.together(parts[threadIdx.x], parts[COLUMNS + threadIdx.x]);
+        y[size_t(blockIdx.x) * n + first + threadIdx.x] = pooling.whole(all);
     }
 }
 

@@ -301,7 +301,7 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &param
     extern "C" __global__ void __launch_bounds__(WARPS * LANES, (Sizes<D, DECODE, WARPS, KIND>::SHARING)) \
         attention_##CALLED##_##NAME##_##D(const T *q, const T *k, const T *v, const half_t *k_scales, const half_t *v_scales, \
             const T *position_keys, const T *position_queries, T *y, float *parts, const uint *table, SHAPE) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         const Given<T> given = {q, k, v, k_scales, v_scales, position_keys, position_queries, y, parts, table}; \
         attend<T, D, DECODE, WARPS, KIND>(given, GIVEN); \
     }

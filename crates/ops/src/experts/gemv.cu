@@ -98,12 +98,12 @@ __device__ void down(const T *x, const uint *selected, const float *probabilitie
     extern "C" __global__ void experts_up_##KIND##_##CAPACITY##_##NAME(const T *x, const float *logits, uint *selected, float *probabilities, T *y, \
         uint n, uint k, uint step, uint experts, uint top, uint is_renormalised, uint activation, uint is_gated, \
         const __grid_constant__ Weights<T, CAPACITY> weights) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         up<T, N, CAPACITY>(x, logits, selected, probabilities, y, Up{n, k, step, experts, top, is_renormalised, activation, is_gated}, weights); \
     } \
     extern "C" __global__ void experts_down_##KIND##_##CAPACITY##_##NAME(const T *x, const uint *selected, const float *probabilities, const T *bias, \
         const T *residual, T *y, uint n, uint k, uint top, uint residual_step, const __grid_constant__ Weights<T, CAPACITY> weights) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         down<T, N, CAPACITY>(x, selected, probabilities, bias, residual, y, Down{n, k, top, residual_step}, weights); \
     }
 // Space for as many addresses as most models need, and for the maximum.

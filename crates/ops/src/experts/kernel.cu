@@ -37,7 +37,7 @@ template <typename T, int N, int M> __device__ void logits_of(const T *x, const 
 #define LOGITS(NAME, T, N, M, KIND) \
     extern "C" __global__ void experts_logits_##KIND##_##NAME( \
         const T *x, const float *router, float *logits, uint tokens, uint n, uint step, uint experts) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         logits_of<T, N, M>(x, router, logits, Routing{tokens, n, step, experts}); \
     }
 #define ROUTES(NAME, T) \
@@ -47,7 +47,7 @@ FORMATS(ROUTES)
 // Selects experts: a warp per token.
 extern "C" __global__ void experts_top_k(
     const float *logits, uint *selected, float *probabilities, uint tokens, uint experts, uint top, uint is_renormalised) {
-    wait_for_earlier();
+    grid_dependency_sync();
     const uint lane = threadIdx.x % LANES, token = blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
     if (token >= tokens) return;
     uint mine;
@@ -63,7 +63,7 @@ extern "C" __global__ void experts_top_k(
 // experts, so that no block waits for another. Each warp has a part of the pairs, counts in it, and
 // writes after what earlier warps counted.
 extern "C" __global__ void experts_sort(const uint *selected, uint *starts, uint *sorted, uint pairs) {
-    wait_for_earlier();
+    grid_dependency_sync();
     __shared__ uint before[LANES], own[LANES];
     const uint expert = blockIdx.x, lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
     const uint part = (pairs + blockDim.x - 1) / blockDim.x * LANES; // whole warps' worth
@@ -123,7 +123,7 @@ __device__ void sum(const T *parts, const float *probabilities, const T *bias, c
 #define SUM(NAME, T, N, KIND) \
     extern "C" __global__ void experts_sum_##KIND##_##NAME(const T *parts, const float *probabilities, const T *bias, const T *residual, T *y, \
         uint n, uint top, uint residual_step) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         sum<T, N>(parts, probabilities, bias, residual, y, n, top, residual_step); \
     }
 #define SUMS(NAME, T) SUM(NAME, T, SIXTEEN<T>, runs) SUM(NAME, T, 1, odd)

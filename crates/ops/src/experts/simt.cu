@@ -100,7 +100,7 @@ __device__ void grouped(const float *x, const uint *starts, const uint *sorted, 
     extern "C" __global__ void __launch_bounds__(THREADS) experts_simt_##KIND(const float *x, const uint *starts, const uint *sorted, \
         float *y, uint n, uint k, uint step, uint top, uint experts, uint activation, uint is_up, uint is_gated, \
         const __grid_constant__ Weights<float, MAX_EXPERTS> weights) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         grouped<IN_RUNS>(x, starts, sorted, y, Grouped{n, k, step, top, experts, activation, is_up, is_gated}, weights); \
     }
 SIMT(runs, true)
@@ -125,7 +125,7 @@ __device__ void logits_of(const T *x, const float *router, float *logits, uint t
 #define ROUTE(NAME, T, KIND, IN_RUNS) \
     extern "C" __global__ void __launch_bounds__(THREADS) experts_logits_tile_##KIND##_##NAME( \
         const T *x, const float *router, float *logits, uint tokens, uint n, uint step, uint experts) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         logits_of<T, IN_RUNS>(x, router, logits, tokens, n, step, experts); \
     }
 #define ROUTES(NAME, T) ROUTE(NAME, T, runs, true) ROUTE(NAME, T, odd, false)

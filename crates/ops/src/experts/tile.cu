@@ -150,7 +150,7 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, T *y
     extern "C" __global__ void __launch_bounds__(WARPS *LANES, 2) experts_tile_##KIND##_##NAME(const T *x, const uint *starts, \
         const uint *sorted, T *y, uint n, uint k, uint step, uint top, uint experts, uint activation, uint is_up, uint is_gated, \
         const __grid_constant__ Weights<T, MAX_EXPERTS> weights) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         product<T, UP, M, N, STAGES, IN_RUNS>( \
             x, starts, sorted, y, Grouped{n, k, step, top, experts, activation, is_up, is_gated}, weights); \
     }

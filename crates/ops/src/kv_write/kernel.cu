@@ -129,13 +129,13 @@ __device__ void kv_write_blocks(const Given<T> &g, uint8_t *keys, uint8_t *value
 #define HEADS Heads{queries, heads, size, {{q_token, q_head}, {k_token, k_head}, {v_token, v_head}}, held, pairs, table}
 #define FLOATS_IN(NAME, T, KEPT, C, N, KIND) \
     extern "C" __global__ void kv_write_##KIND##_##NAME##_in_##KEPT(C *keys, C *values, PARAMETERS(T)) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         kv_write<T, C, N>(GIVEN(T), keys, values, HEADS); \
     }
 #define BLOCKS_IN(NAME, T, N, KIND) \
     extern "C" __global__ void kv_write_##KIND##_##NAME##_in_q8_0( \
         uint8_t *keys, uint8_t *values, half_t *key_scales, half_t *value_scales, PARAMETERS(T)) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         kv_write_blocks<T, N>(GIVEN(T), keys, values, key_scales, value_scales, HEADS); \
     }
 #define ALL(NAME, T, N, KIND) \
@@ -183,7 +183,7 @@ template <typename W> __device__ void copies(W *cache, const uint *from, const u
 }
 #define COPIES(BYTES, W) \
     extern "C" __global__ void kv_write_copies_##BYTES(W *cache, const uint *from, const uint *to, uint words, uint held, uint count) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         copies<W>(cache, from, to, words, held, count); \
     }
 COPIES(16, uint4)

@@ -53,8 +53,8 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    wait_for_earlier();
-    let_next_begin();
+    grid_dependency_sync();
+    trigger_dependent_launch();
     const uint columns = (s.n + TILE - 1) / TILE, tiles = (s.rows + TILE - 1) / TILE * columns, steps = (s.k + DEPTH - 1) / DEPTH;
     const uint group = threadIdx.x / GROUP;
 

@@ -61,12 +61,12 @@ __device__ void then(const float *sums, const T *bias, const T *residual, T *y, 
 
 #define ONE(NAME, T, N, KIND) \
     extern "C" __global__ void linear_##KIND##_##NAME(const T *x, const T *w, const T *bias, const T *residual, T *y, SIZES) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         one<T, N>(x, w, bias, residual, y, GIVEN, activation); \
     }
 #define EPILOGUE(NAME, T, N, KIND) \
     extern "C" __global__ void linear_##KIND##_##NAME(const float *sums, const T *bias, const T *residual, T *y, SIZES) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         then<T, N>(sums, bias, residual, y, GIVEN, activation); \
     }
 #define LINEAR(NAME, T) \

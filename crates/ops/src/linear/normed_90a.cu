@@ -75,8 +75,8 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     cluster_sync();
-    wait_for_earlier();
-    let_next_begin();
+    grid_dependency_sync();
+    trigger_dependent_launch();
     const uint rank = cluster_rank(), group = group_of_warp();
     const uint steps = (args.k + DEPTH - 1) / DEPTH;
     // The tiles of a cluster are above each other, or side by side.

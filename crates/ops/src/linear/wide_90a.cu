@@ -65,8 +65,8 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     }
     if (CLUSTER > 1) cluster_sync();
     else __syncthreads();
-    wait_for_earlier();
-    let_next_begin();
+    grid_dependency_sync();
+    trigger_dependent_launch();
     const uint rank = CLUSTER > 1 ? cluster_rank() : 0;
     // Tiles of a cluster's thread blocks are above each other. If W is kept, the number of thread
     // blocks is a multiple of the columns.

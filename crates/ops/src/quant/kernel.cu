@@ -47,7 +47,7 @@ template <typename T> __device__ void round_rows(const T *x, uint8_t *to, uint r
 }
 #define ROUND(NAME, T) \
     extern "C" __global__ void quant_round_##NAME(const T *x, uint8_t *to, uint rows, uint k, uint x_step, uint fours) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         round_rows<T>(x, to, rows, k, x_step, fours); \
     }
 FORMATS(ROUND)
@@ -102,7 +102,7 @@ __device__ void rows_of(const uint8_t *w, const uint16_t *grid, const uint *ids,
     extern "C" __global__ void quant_rows_##NAME(const uint8_t *w, const uint16_t *grid, const uint *ids, const void *table, \
         const uint *places, void *y, uint tokens, uint k, uint n, uint bytes, uint table_rows, uint table_step, uint dtype, \
         float scale) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         rows_of<F>(w, grid, ids, table, places, y, tokens, k, n, bytes, table_rows, table_step, dtype, scale); \
     }
 LEGACY_AND_K_QUANTS(ROWS_OF)
@@ -148,11 +148,11 @@ __device__ void floats_of(const uint8_t *w, const uint16_t *grid, T *y, uint pai
 }
 #define FLOATS_OF(NAME, F) \
     extern "C" __global__ void quant_floats_##NAME##_f16(const uint8_t *w, const uint16_t *grid, half_t *y, uint pairs, uint first, uint skipped) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         floats_of<F, half_t>(w, grid, y, pairs, first, skipped); \
     } \
     extern "C" __global__ void quant_floats_##NAME##_bf16(const uint8_t *w, const uint16_t *grid, bhalf_t *y, uint pairs, uint first, uint skipped) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         floats_of<F, bhalf_t>(w, grid, y, pairs, first, skipped); \
     }
 LEGACY_AND_K_QUANTS(FLOATS_OF)

@@ -341,18 +341,18 @@ __device__ void draw(const T *x, const SamplingParams *all, const place_t *bests
 }
 
 extern "C" __global__ void sample_best(const place_t *bests, uint *y, uint rows, uint parts) {
-    wait_for_earlier();
+    grid_dependency_sync();
     best(bests, y, rows, parts);
 }
 #define KIND(NAME, T, N, RUNS) \
     extern "C" __global__ void __launch_bounds__(PART) sample_parts_##RUNS##_##NAME(const T *x, const SamplingParams *all, place_t *bests, \
         place_t *groups, float *sums, uint n, uint stride) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         parts<T, N>(x, all, bests, groups, sums, n, stride); \
     } \
     extern "C" __global__ void __launch_bounds__(THREADS, 1) sample_draw_##RUNS##_##NAME(const T *x, const SamplingParams *all, \
         const place_t *bests, const place_t *groups, const float *sums, uint *y, uint n, uint stride, uint parts) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         draw<T, N>(x, all, bests, groups, sums, y, n, stride, parts); \
     }
 #define CHOOSE(NAME, T) KIND(NAME, T, SIXTEEN<T>, runs) KIND(NAME, T, 1, odd)

@@ -134,7 +134,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
 #define KIND(NAME, T, M) \
     extern "C" __global__ void __launch_bounds__(THREADS) splade_##M##_##NAME(const T *x, const T *w, const T *bias, float *y, \
         const uint *ranges, uint n, uint k, uint stride, uint sum, uint twice) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         splade<T, M>(x, w, bias, y, ranges, n, k, stride, Splade{sum != 0, twice != 0}); \
     }
 #define HALVES(NAME, T) KIND(NAME, T, 32) KIND(NAME, T, 64) KIND(NAME, T, 128)

@@ -65,7 +65,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
 #define SPLADE(NAME, T) \
     extern "C" __global__ void __launch_bounds__(THREADS) splade_##NAME(const T *x, const T *w, const T *bias, float *y, \
         const uint *ranges, uint n, uint k, uint stride, uint sum, uint twice) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         splade<T>(x, w, bias, y, ranges, n, k, stride, Splade{sum != 0, twice != 0}); \
     }
 FORMATS(SPLADE)

@@ -141,12 +141,12 @@ __device__ void down(const Activations &x, const uint *selected, const float *pr
     extern "C" __global__ void __launch_bounds__(256, 3) experts_up_##NAME(const void *x, const float *logits, uint *selected, \
         float *probabilities, void *y, uint n, uint k, uint step, uint experts, uint top, uint is_renormalised, uint activation, uint is_gated, \
         IN_BLOCKS) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         up<F>({x, dtype, in_runs != 0}, logits, grid, selected, probabilities, y, \
             Up{n, k, step, bytes, experts, top, is_renormalised, activation, is_gated}, weights); \
     } \
     extern "C" __global__ void __launch_bounds__(128, 6) experts_down_##NAME(const void *x, const uint *selected, const float *probabilities, \
         const void *bias, const void *residual, void *y, uint n, uint k, uint top, uint residual_step, IN_BLOCKS) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         down<F>({x, dtype, in_runs != 0}, selected, probabilities, grid, bias, residual, y, Down{n, k, bytes, top, residual_step}, weights); \
     }

@@ -123,7 +123,7 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, cons
     extern "C" __global__ void __launch_bounds__(THREADS, 3) experts_tile_##NAME##_##DTYPE(const T *x, const uint *starts, \
         const uint *sorted, T *y, uint n, uint k, uint step, uint top, uint experts, uint activation, uint is_up, uint is_gated, \
         IN_BLOCKS) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         product<T, F>(x, starts, sorted, grid, y, Grouped{n, k, step, top, experts, activation, is_up, is_gated}, bytes, in_runs != 0, \
             weights); \
     }

@@ -21,7 +21,7 @@ constexpr uint ALL_LANES = 0xffffffffu;
 // before it have ended too, including those that only read what is now overwritten; waiting for the
 // last is waiting for all. Work that is not ours (cuBLASLt's kernels, Candle's, copies) runs after
 // everything before it, and we wait for it.
-__device__ __forceinline__ void wait_for_earlier() {
+__device__ __forceinline__ void grid_dependency_sync() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -29,7 +29,7 @@ __device__ __forceinline__ void wait_for_earlier() {
 // Lets the next grid begin. For kernels whose blocks have a multiprocessor each. After others,
 // the next grid's blocks would be placed wherever there is space just then, several on one
 // multiprocessor and none on the next, which cost a token of Llama a tenth of its time.
-__device__ __forceinline__ void let_next_begin() {
+__device__ __forceinline__ void trigger_dependent_launch() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif

@@ -184,7 +184,7 @@ impl Normed {
 pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
     let (x, n, dtype) = (p.x.rows()?, p.columns.len(), p.x.dtype());
     if x.rows == 1 {
-        let kind = if p.x.is_16_byte_aligned()? && w.is_16_byte_aligned()? { "one" } else { "one_odd" };
+        let kind = if p.x.is_16_byte_aligned()? && w.is_16_byte_aligned()? { "gemv" } else { "gemv_odd" };
         let call = Call::new(p.x, &Kernel::new(BINARY, format!("linear_{kind}_{dtype}")))?;
         let call = call.input(p.x).input(w).optional_input(p.bias).optional_input(p.residual).made(p.y);
         return p.with_params(call)?.run(Grid::of(n.div_ceil(WARPS), 32 * WARPS));

@@ -1,7 +1,7 @@
-//! Launches `kernel.cu` and `q8_disentangled.cu` (tensor cores) or `simt.cu` (f32): the decode kernel
-//! for sequences with few rows, and another for those with many. In grouped-query attention (GQA),
-//! the rows of a sequence are those of all query heads that share a KV head. Keys and values may be
-//! views of the KV cache.
+//! Launches `kernel.cu` and `q8_disentangled.cu` (tensor cores) or `simt.cu` (f32): the decode
+//! kernel for sequences with few rows, and another for those with many. In grouped-query attention
+//! (GQA), the rows of a sequence are those of all query heads that share a KV head. Keys and values
+//! may be views of the KV cache.
 
 use super::tables::{KernelKind, Launch, Tables};
 use super::{Attention, AttentionOp, Bias, Mask, format_number};

@@ -90,10 +90,10 @@ struct Pairs {
 };
 
 // Adds the products of rows, or keys, with the positions of their distances to the scores. The
-// distance of row r and key c is r + N − 1 − c above the nearest. A SIMD-group with `multiplies` set
-// multiplies eight rows, or keys, with all positions. Then each pair of a row and a key selects its
-// product, in SIMD-groups with `any_visible` set: that of this lane's first key is in `products`,
-// and the next ones follow at intervals of `step`.
+// distance of row r and key c is r + N − 1 − c above the nearest. A SIMD-group with `multiplies`
+// set multiplies eight rows, or keys, with all positions. Then each pair of a row and a key selects
+// its product, in SIMD-groups with `any_visible` set: that of this lane's first key is in
+// `products`, and the next ones follow at intervals of `step`.
 template <typename S, uint D, uint N>
 METAL_FUNC void add_positions(thread float *x, thread simdgroup_matrix<S, 8, 8> *m, bool multiplies, bool any_visible,
     threadgroup const float *products, uint step, Pairs pairs, threadgroup vec<S, 4> *staging, device const uchar *table,

@@ -2,8 +2,8 @@
 // the router. The routing never leaves the device.
 //
 // This file has what surrounds the products: the router's logits, the selection, the sorting of
-// pairs of token and expert by expert, and the sum. Products of few pairs are in `gemv.cu`, those of
-// many in `tile.cu`.
+// pairs of token and expert by expert, and the sum. Products of few pairs are in `gemv.cu`, those
+// of many in `tile.cu`.
 #include "experts/top_k.cuh"
 
 struct Routing {

@@ -163,8 +163,8 @@ pub(crate) fn dequantize(parts: &[(Quant, View)], like: &View, [n, k]: [usize; 2
     Ok(floats)
 }
 
-/// Dequantizes `runs` runs of 32 elements, from block `from` on, to the dtype of `like`: to `floats`
-/// from its run `to` on.
+/// Dequantizes `runs` runs of 32 elements, from block `from` on, to the dtype of `like`: to
+/// `floats` from its run `to` on.
 fn dequantize_blocks(
     (quant, blocks): (Quant, &View),
     from: usize,

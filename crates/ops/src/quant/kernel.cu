@@ -80,8 +80,8 @@ static __device__ __noinline__ void put_sixteen(uint4 codes, float by, float min
     }
 }
 
-// Embedding lookup: y[t] = scale · W[ids[t]] + table[places[t]], a thread per pair. An id beyond the
-// last row reads the last row.
+// Embedding lookup: y[t] = scale · W[ids[t]] + table[places[t]], a thread per pair. An id beyond
+// the last row reads the last row.
 template <typename F>
 __device__ void rows_of(const uint8_t *w, const uint16_t *grid, const uint *ids, const void *table, const uint *places, void *y,
     uint tokens, uint k, uint n, uint bytes, uint table_rows, uint table_step, uint dtype, float scale) {
@@ -119,9 +119,10 @@ template <typename T> __device__ __forceinline__ Run<T, 8> eight_floats(uint a, 
 // Threads of a block of `floats_of`, and runs of 16 bytes that a warp stores.
 constexpr uint FLOATS_THREADS = 256, WARP_RUNS = 32 * 4;
 
-// Dequantizes `pairs` pairs, from block `first` on, for a product in floats; y begins `skipped` pairs
-// from its start. A thread per pair. The groups of a pair are apart, and stores to so many cache
-// lines at once would take most of the time: so a warp brings its runs into order in shared memory.
+// Dequantizes `pairs` pairs, from block `first` on, for a product in floats; y begins `skipped`
+// pairs from its start. A thread per pair. The groups of a pair are apart, and stores to so many
+// cache lines at once would take most of the time: so a warp brings its runs into order in shared
+// memory.
 template <typename F, typename T>
 __device__ void floats_of(const uint8_t *w, const uint16_t *grid, T *y, uint pairs, uint first, uint skipped) {
     __shared__ Run<T, 8> all[FLOATS_THREADS / 32][WARP_RUNS];

@@ -1,8 +1,8 @@
-// Matrix products (GEMM; llama.cpp's name is MMQ), y = act(x · Wᵀ + b) + residual for many rows of x
-// in 8 bits and W in a block format, with the int8 products of the tensor cores (mma): for 128 or
-// 256 inputs at a time, a tile of W is unpacked to bytes in shared memory beside a tile of x. Products of 32 inputs (16,
-// if a format has scales for so few) are integers; then they are multiplied by the scales of both,
-// in f32.
+// Matrix products (GEMM; llama.cpp's name is MMQ), y = act(x · Wᵀ + b) + residual for many rows of
+// x in 8 bits and W in a block format, with the int8 products of the tensor cores (mma): for 128 or
+// 256 inputs at a time, a tile of W is unpacked to bytes in shared memory beside a tile of x.
+// Products of 32 inputs (16, if a format has scales for so few) are integers; then they are
+// multiplied by the scales of both, in f32.
 #pragma once
 #include "launch/cuda/mma.cuh"
 #include "quant/formats.cuh"
@@ -201,8 +201,8 @@ template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
         grid_dependency_sync(); \
         Tile<F, MT, NT, WN, WK, UNITS>::run(x, w, grid, bias, residual, y, QUANT_GIVEN); \
     }
-// TILE is rows × columns: small tiles, so that a product with few rows of x still fills the card, and
-// larger ones for many rows.
+// TILE is rows × columns: small tiles, so that a product with few rows of x still fills the card,
+// and larger ones for many rows.
 #define MMQ_TILES(NAME, F) \
     MMQ(NAME, F, 32x16, 2, 2, 1, 4, 8, 6) \
     MMQ(NAME, F, 64x32, 4, 4, 1, 4, 4, 3) \

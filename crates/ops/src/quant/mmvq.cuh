@@ -1,8 +1,8 @@
 // Matrix-vector products (GEMV; llama.cpp's name is MMVQ), y = act(x · Wᵀ + b) + residual for up to
-// M rows of x in 8 bits and W in a block format: limited by the bandwidth of reading W once. A lane unpacks a pair
-// of each of R rows of W and multiplies it, in integers, with every row of x; scales are applied
-// once per 16 or 32 elements. `split` warps share their columns (split-K) if the columns are too
-// few to fill the card otherwise.
+// M rows of x in 8 bits and W in a block format: limited by the bandwidth of reading W once. A lane
+// unpacks a pair of each of R rows of W and multiplies it, in integers, with every row of x; scales
+// are applied once per 16 or 32 elements. `split` warps share their columns (split-K) if the
+// columns are too few to fill the card otherwise.
 #pragma once
 #include "quant/formats.cuh"
 #include "quant/activations_q8.cuh"

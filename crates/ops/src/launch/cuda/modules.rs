@@ -39,8 +39,8 @@ type ModuleKey = (usize, usize);
 #[derive(Clone)]
 pub(super) struct Function {
     pub(super) function: CudaFunction,
-    /// Whether it waits for earlier launches itself (`grid_dependency_sync` in `prelude.cuh`), so that
-    /// it may begin while they run.
+    /// Whether it waits for earlier launches itself (`grid_dependency_sync` in `prelude.cuh`), so
+    /// that it may begin while they run.
     pub(super) waits: bool,
 }
 

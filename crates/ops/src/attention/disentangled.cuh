@@ -31,9 +31,9 @@ __device__ __forceinline__ void multiply_band(const uint m[D / 16][4], const T *
 #pragma unroll
         for (uint i = 0; i < D / 16; i++) {
             uint p[4];
-            load_matrices(p, at + n * 8 * (D + 8) + i * 16);
-            multiply<T>(x[0], m[i], p[0], p[1]);
-            multiply<T>(x[1], m[i], p[2], p[3]);
+            ldmatrix_x4(p, at + n * 8 * (D + 8) + i * 16);
+            mma<T>(x[0], m[i], p[0], p[1]);
+            mma<T>(x[1], m[i], p[2], p[3]);
         }
 #pragma unroll
         for (uint h = 0; h < 4; h++) {
@@ -70,7 +70,7 @@ __device__ __forceinline__ void add_position_to_content(float x[8][4], const T *
     uint m[D / 16][4];
 #pragma unroll
     for (uint i = 0; i < D / 16; i++) {
-        load_matrices(m[i], ks + (warp * 16 + lane % 16) * (D + 8) + lane / 16 * 8 + i * 16);
+        ldmatrix_x4(m[i], ks + (warp * 16 + lane % 16) * (D + 8) + lane / 16 * 8 + i * 16);
     }
     multiply_band<T, D>(m, positions + (48 - warp * 16) * (D + 8), tiles + warp * 16 * BAND_PITCH);
     __syncthreads();

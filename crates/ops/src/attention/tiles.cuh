@@ -54,7 +54,7 @@ template <uint D, bool DECODE, uint WARPS, Kind KIND> struct Sizes {
 template <typename T>
 __device__ __forceinline__ void stage_eight(T *to, const T *from, bool there, uint left, bool in_sixteens) {
     if (in_sixteens) {
-        copy_sixteen(to, from, there);
+        cp_async_16(to, from, there);
         return;
     }
 #pragma unroll
@@ -94,7 +94,7 @@ __device__ __forceinline__ void stage_encoder(T *to, const T *from, uint step, i
     const uint row = threadIdx.x / RUNS, c = threadIdx.x % RUNS * 8;
     to += row * (D + 8) + c, from += size_t(row) * step + c;
 #pragma unroll
-    for (uint r = 0; r < N; r += ROWS, from += ROWS * step) copy_sixteen<true>(to + r * (D + 8), from, int(row + r) < left);
+    for (uint r = 0; r < N; r += ROWS, from += ROWS * step) cp_async_16<true>(to + r * (D + 8), from, int(row + r) < left);
 }
 
 // The rows of a task in q.
@@ -209,7 +209,7 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &param
                 issued_turn++;
             }
         }
-        end_of_copies();
+        cp_async_commit();
     };
 #pragma unroll 1
     for (uint i = 0; i < STAGES; i++) issue_copies();
@@ -234,14 +234,14 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &param
         // Key rows of the next copies; the loads have until the end of this step to arrive.
         uint next = NOWHERE;
         if (in_pages && threadIdx.x < KEYS) next = lookup_row(round + STAGES, threadIdx.x);
-        if (step == 0) await_copies<STAGES - 1>();
-        else await_copies<STAGES < 2 ? 0 : STAGES - 2>();
+        if (step == 0) cp_async_wait<STAGES - 1>();
+        else cp_async_wait<STAGES < 2 ? 0 : STAGES - 2>();
         __syncthreads(); // this step's copies have arrived, and the last step's have been read
         if (STAGES > 1 && step > 0) issue_copies();
         const T *q_at = of_lane(q_rows + first_row * PITCH, PITCH);
         if (Z::HELD && round == 0) {
 #pragma unroll
-            for (uint i = 0; i < D / 16; i++) load_matrices(mq[i], q_at + i * 16);
+            for (uint i = 0; i < D / 16; i++) ldmatrix_x4(mq[i], q_at + i * 16);
         }
         const T *ks = stages + step % STAGES * STAGE, *vs = ks + KEYS * PITCH;
         const int key = t.start + int(round * KEYS + own_keys), beyond = key + int(Z::OWN);

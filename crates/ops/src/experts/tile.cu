@@ -34,7 +34,7 @@ template <typename T, int UP, int M, int N, int STAGES, bool IN_RUNS> struct Pro
 
     __device__ void copy(unsigned char *to, const T *row, uint i) {
         if constexpr (IN_RUNS) {
-            copy_sixteen(shared_address(to), row + (i < k ? i : 0), i < k);
+            cp_async_16(shared_address(to), row + (i < k ? i : 0), i < k);
         } else {
             Run<T, 8> run;
 #pragma unroll
@@ -66,27 +66,27 @@ template <typename T, int UP, int M, int N, int STAGES, bool IN_RUNS> struct Pro
 #pragma unroll
         for (uint s = 0; s < STAGES - 1; s++) {
             if (s < steps) fill(s);
-            end_of_copies();
+            cp_async_commit();
         }
         for (uint step = 0; step < steps; step++) {
-            await_copies<STAGES - 2>();
+            cp_async_wait<STAGES - 2>();
             __syncthreads(); // this step has arrived for all threads, and the previous one has been read
             if (step + STAGES - 1 < steps) fill(step + STAGES - 1);
-            end_of_copies();
+            cp_async_commit();
             const uint of_x = shared_address(scratch) + step % STAGES * STAGE, of_w = of_x + TALL * ROW;
 #pragma unroll
             for (uint chunk = 0; chunk < CHUNKS; chunk += 2) {
                 uint a[M][4];
 #pragma unroll
-                for (int i = 0; i < M; i++) load_matrices(a[i], of_x + chunk_at(x_first + 16 * i, chunk + lane / 16));
+                for (int i = 0; i < M; i++) ldmatrix_x4(a[i], of_x + chunk_at(x_first + 16 * i, chunk + lane / 16));
 #pragma unroll
                 for (int j = 0; j < N; j += 2) {
                     uint b[4];
-                    load_matrices(b, of_w + chunk_at(w_first + 8 * j, chunk + lane / 8 % 2));
+                    ldmatrix_x4(b, of_w + chunk_at(w_first + 8 * j, chunk + lane / 8 % 2));
 #pragma unroll
                     for (int i = 0; i < M; i++) {
-                        multiply<T>(sums[i][j], a[i], b[0], b[1]);
-                        multiply<T>(sums[i][j + 1], a[i], b[2], b[3]);
+                        mma<T>(sums[i][j], a[i], b[0], b[1]);
+                        mma<T>(sums[i][j + 1], a[i], b[2], b[3]);
                     }
                 }
             }

@@ -13,7 +13,7 @@ constexpr int PIECE_ROWS = 16, PIECE_COLUMNS = 32, PIECE_BYTES = PIECE_ROWS * PI
 // Arrives at the same barrier of the cluster's thread block of this rank. Releasing ordinary writes
 // as well would take a fence of the whole GPU, as long as a step; here nothing was written, only
 // read, by products that are done and loads that have completed.
-__device__ __forceinline__ void barrier_arrive_at(uint64_t *barrier, uint rank) {
+__device__ __forceinline__ void mbarrier_arrive_at_rank(uint64_t *barrier, uint rank) {
     asm volatile(
         "{\n"
         ".reg .b32 there;\n"
@@ -32,16 +32,16 @@ __device__ __forceinline__ uint cluster_rank() {
 
 // Multicast: the same into both thread blocks of a cluster, to the same address, signalling the
 // same barrier of each.
-template <bool LAST = false>
-__device__ __forceinline__ void fetch_for_both(void *to, const CUtensorMap *map, uint64_t *barrier, uint column, uint row) {
+template <bool EVICT_FIRST = false>
+__device__ __forceinline__ void tma_load_multicast(void *to, const CUtensorMap *map, uint64_t *barrier, uint column, uint row) {
     const uint at = shared_address(to), barrier_at = shared_address(barrier);
     const uint16_t both = 3;
-    if constexpr (LAST) {
-        asm volatile(FETCH(".multicast::cluster.L2::cache_hint") ", %5, %6;" ::"r"(at), "l"(map), "r"(barrier_at), "r"(column), "r"(row), "h"(both),
-            "l"(read_last())
+    if constexpr (EVICT_FIRST) {
+        asm volatile(TMA_LOAD(".multicast::cluster.L2::cache_hint") ", %5, %6;" ::"r"(at), "l"(map), "r"(barrier_at), "r"(column), "r"(row), "h"(both),
+            "l"(evict_first_policy())
             : "memory");
     } else {
-        asm volatile(FETCH(".multicast::cluster") ", %5;" ::"r"(at), "l"(map), "r"(barrier_at), "r"(column), "r"(row), "h"(both) : "memory");
+        asm volatile(TMA_LOAD(".multicast::cluster") ", %5;" ::"r"(at), "l"(map), "r"(barrier_at), "r"(column), "r"(row), "h"(both) : "memory");
     }
 }
 // d += 64 rows of x · 192 rows of Wᵀ over a depth of 16; without `more`, d = ….
@@ -63,12 +63,12 @@ __device__ __forceinline__ void fetch_for_both(void *to, const CUtensorMap *map,
           SUMS8(d, 72), SUMS8(d, 80), SUMS8(d, 88) \
         : "l"(a), "l"(b), "r"(more))
 using Sums = float[TILE_COLUMNS / 2]; // of 64 rows: a lane has two adjacent elements of rows lane / 4 and lane / 4 + 8 in every eight columns
-template <typename T> __device__ __forceinline__ void multiply(Sums &d, uint64_t a, uint64_t b, int more);
-template <> __device__ __forceinline__ void multiply<half_t>(Sums &d, uint64_t a, uint64_t b, int more) { WGMMA("f16"); }
-template <> __device__ __forceinline__ void multiply<bhalf_t>(Sums &d, uint64_t a, uint64_t b, int more) { WGMMA("bf16"); }
+template <typename T> __device__ __forceinline__ void wgmma(Sums &d, uint64_t a, uint64_t b, int more);
+template <> __device__ __forceinline__ void wgmma<half_t>(Sums &d, uint64_t a, uint64_t b, int more) { WGMMA("f16"); }
+template <> __device__ __forceinline__ void wgmma<bhalf_t>(Sums &d, uint64_t a, uint64_t b, int more) { WGMMA("bf16"); }
 
 // stmatrix: four matrices of 8 × 8; each lane addresses a row of 16 bytes.
-__device__ __forceinline__ void put_matrices(uint to, const uint (&of)[4]) {
+__device__ __forceinline__ void stmatrix_x4(uint to, const uint (&of)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(of[0]), "r"(of[1]), "r"(of[2]), "r"(of[3])
         : "memory");
 }
@@ -92,7 +92,7 @@ template <typename T> struct EpilogueStaging {
         for (int i = 0; i < 16; i += 8) {
             const uint four[4] = {pair_of<T>(v[i], v[i + 1]), pair_of<T>(v[i + 2], v[i + 3]), pair_of<T>(v[i + 4], v[i + 5]),
                 pair_of<T>(v[i + 6], v[i + 7])};
-            put_matrices(shared_address(buffer) + (in_piece ^ i * 4), four);
+            stmatrix_x4(shared_address(buffer) + (in_piece ^ i * 4), four);
         }
         __syncwarp();
     }

@@ -58,9 +58,9 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     uint64_t *full = reinterpret_cast<uint64_t *>(shared + Plan::BARRIERS);
     uint64_t *empty = full + STAGES, *turns = empty + STAGES, *kept = turns + CONSUMERS;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) barrier_make(full + i, 1), barrier_make(empty + i, CLUSTER * GROUP / LANES);
-        for (int i = 0; i < CONSUMERS; i++) barrier_make(turns + i, GROUP / LANES);
-        for (int i = 0; i < Plan::STEPS; i++) barrier_make(kept + i, 1);
+        for (int i = 0; i < STAGES; i++) mbarrier_init(full + i, 1), mbarrier_init(empty + i, CLUSTER * GROUP / LANES);
+        for (int i = 0; i < CONSUMERS; i++) mbarrier_init(turns + i, GROUP / LANES);
+        for (int i = 0; i < Plan::STEPS; i++) mbarrier_init(kept + i, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     if (CLUSTER > 1) cluster_sync();
@@ -91,17 +91,17 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
                     unsigned char *x = shared + Plan::RING + stage * Plan::STAGE_BYTES;
                     if (RESIDENT && tile == first_tile) {
                         unsigned char *w = shared + step * W_BYTES;
-                        barrier_expect(kept + step, W_BYTES);
-                        fetch(w, ws, kept + step, step * DEPTH, column);
-                        fetch(w + W_BYTES / 2, ws, kept + step, step * DEPTH, column + W_HALF);
+                        mbarrier_expect_tx(kept + step, W_BYTES);
+                        tma_load(w, ws, kept + step, step * DEPTH, column);
+                        tma_load(w + W_BYTES / 2, ws, kept + step, step * DEPTH, column + W_HALF);
                     }
-                    barrier_wait(empty + stage, phases.next(stage) ^ 1);
-                    barrier_expect(barrier, Plan::STAGE_BYTES);
+                    mbarrier_wait(empty + stage, phases.next(stage) ^ 1);
+                    mbarrier_expect_tx(barrier, Plan::STAGE_BYTES);
 #pragma unroll
-                    for (uint half = 0; half < HALVES; half++) fetch(x + half * HALF_BYTES, xs, barrier, step * DEPTH, row + half * HALF);
+                    for (uint half = 0; half < HALVES; half++) tma_load(x + half * HALF_BYTES, xs, barrier, step * DEPTH, row + half * HALF);
                     if (!RESIDENT) {
                         unsigned char *w = x + Plan::X_BYTES + rank * (W_BYTES / 2);
-                        fetch_for_both(w, ws, barrier, step * DEPTH, column + rank * W_HALF);
+                        tma_load_multicast(w, ws, barrier, step * DEPTH, column + rank * W_HALF);
                     }
                 }
             }
@@ -111,8 +111,8 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
         const uint lane = threadIdx.x % LANES, warp = threadIdx.x % GROUP / LANES;
         EpilogueStaging<T> out(shared + Plan::OUT + (group * 4 + warp) * 2 * PIECE_BYTES, lane);
         auto release = [&](uint64_t *barrier) {
-            if (CLUSTER == 1 && lane == 0) barrier_arrive(barrier);
-            if (CLUSTER > 1 && lane < CLUSTER) barrier_arrive_at(barrier, lane);
+            if (CLUSTER == 1 && lane == 0) mbarrier_arrive(barrier);
+            if (CLUSTER > 1 && lane < CLUSTER) mbarrier_arrive_at_rank(barrier, lane);
         };
         Phases<STAGES> phases;
         phases.skip(group, steps);
@@ -126,7 +126,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
             if (bias && threadIdx.x % GROUP < TILE_COLUMNS / 2) two = load<T, 2>(bias + s.first + at);
             // A barrier distinguishes only the last use of its stage from the one before, so a
             // warpgroup must not run ahead by more.
-            barrier_wait(turns + group, (number / CONSUMERS + (group == 0)) & 1);
+            mbarrier_wait(turns + group, (number / CONSUMERS + (group == 0)) & 1);
             Sums sums[HALVES];
             // Unrolled over the stages, so that the compiler knows each stage's addresses:
             // computing them between two products, while other warps run their epilogues, would
@@ -137,16 +137,16 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
                     const uint step = first + stage;
                     if (!RESIDENT && step >= steps) break;
                     const unsigned char *x = shared + Plan::RING + stage * Plan::STAGE_BYTES;
-                    const uint64_t w = matrix(RESIDENT ? shared + stage * W_BYTES : x + Plan::X_BYTES);
-                    if (RESIDENT && number < CONSUMERS) barrier_wait(kept + stage, 0);
-                    barrier_wait(full + stage, phases.next(stage));
+                    const uint64_t w = smem_descriptor(RESIDENT ? shared + stage * W_BYTES : x + Plan::X_BYTES);
+                    if (RESIDENT && number < CONSUMERS) mbarrier_wait(kept + stage, 0);
+                    mbarrier_wait(full + stage, phases.next(stage));
                     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
                     for (int d = 0; d < DEPTH; d += 16) {
 #pragma unroll
                         for (uint half = 0; half < HALVES; half++) {
                             const bool more = (RESIDENT ? stage : step) + d > 0;
-                            multiply<T>(sums[half], matrix(x + half * HALF_BYTES) + d * 2 / 16, w + d * 2 / 16, more);
+                            wgmma<T>(sums[half], smem_descriptor(x + half * HALF_BYTES) + d * 2 / 16, w + d * 2 / 16, more);
                         }
                     }
                     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -156,7 +156,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
                 }
                 if (RESIDENT) break;
             }
-            if (lane == 0) barrier_arrive(turns + (group + 1) % CONSUMERS);
+            if (lane == 0) mbarrier_arrive(turns + (group + 1) % CONSUMERS);
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
             release(empty + (steps - 1) % STAGES);
 

@@ -14,12 +14,12 @@ constexpr int FLOAT_BITS = 0x4b400000;
 __device__ __forceinline__ float to_float(int v) { return __int_as_float(v) - 12582912.0f; }
 
 // 16 × 8 sums over 32 inputs, and over 16.
-__device__ __forceinline__ void multiply_32(int (&c)[4], const uint (&a)[4], uint b0, uint b1) {
+__device__ __forceinline__ void mma_32(int (&c)[4], const uint (&a)[4], uint b0, uint b1) {
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-__device__ __forceinline__ void multiply_16(int (&c)[4], uint a0, uint a1, uint b) {
+__device__ __forceinline__ void mma_16(int (&c)[4], uint a0, uint a1, uint b) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                  : "r"(a0), "r"(a1), "r"(b));
@@ -133,25 +133,25 @@ template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
         for (int j = 0; j < NT / 2; j++) {
             // Columns 0 to 7, their first sixteen inputs and their second; then columns 8 to 15.
             const uint row = first_column + 16 * j + lane / 16 * 8 + lane % 8;
-            load_matrices(b[j], from.w + row * PITCH + unit * 32 + lane / 8 % 2 * 16);
+            ldmatrix_x4(b[j], from.w + row * PITCH + unit * 32 + lane / 8 % 2 * 16);
         }
 #pragma unroll
         for (int i = 0; i < MT; i++) {
             uint a[4]; // rows 0 to 7 and 8 to 15 of the first sixteen inputs, then of the second
-            load_matrices(a, from.x + (16 * i + lane % 16) * PITCH + unit * 32 + lane / 16 * 16);
+            ldmatrix_x4(a, from.x + (16 * i + lane % 16) * PITCH + unit * 32 + lane / 16 * 16);
 #pragma unroll
             for (int j = 0; j < NT; j++) {
                 const uint b0 = b[j / 2][j % 2 * 2], b1 = b[j / 2][j % 2 * 2 + 1];
                 const uint row = 16 * i + g, column = first_column + 8 * j + two;
                 if constexpr (F::SCALE_PER_16) {
                     int first[4] = {FLOAT_BITS, FLOAT_BITS, FLOAT_BITS, FLOAT_BITS}, second[4] = {FLOAT_BITS, FLOAT_BITS, FLOAT_BITS, FLOAT_BITS};
-                    multiply_16(first, a[0], a[1], b0);
-                    multiply_16(second, a[2], a[3], b1);
+                    mma_16(first, a[0], a[1], b0);
+                    mma_16(second, a[2], a[3], b1);
                     add(sums[i][j], first, from, unit, 2 * unit, row, column);
                     add(sums[i][j], second, from, unit, 2 * unit + 1, row, column);
                 } else {
                     int c[4] = {FLOAT_BITS, FLOAT_BITS, FLOAT_BITS, FLOAT_BITS};
-                    multiply_32(c, a, b0, b1);
+                    mma_32(c, a, b0, b1);
                     add(sums[i][j], c, from, unit, unit, row, column);
                 }
             }

@@ -35,8 +35,8 @@ __device__ void rotary(const T *x, const uint *positions, const float *cosines, 
     read<float, N>(s, sines + row + i);
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        const float first = first_turned(a[j], b[j], c[j], s[j]);
-        b[j] = second_turned(a[j], b[j], c[j], s[j]);
+        const float first = rotated_first(a[j], b[j], c[j], s[j]);
+        b[j] = rotated_second(a[j], b[j], c[j], s[j]);
         a[j] = first;
     }
     write<T, N>(y + i, a);

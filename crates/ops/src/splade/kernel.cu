@@ -25,7 +25,7 @@ __device__ __forceinline__ void fetch(uint to, const T *from, uint first, uint e
         const uint at = i * THREADS + threadIdx.x, row = at / PIECES, piece = at % PIECES;
         if (ROWS * PIECES % THREADS > 0 && at >= ROWS * PIECES) continue;
         const bool there = first + row < end && depth + piece * PIECE < k;
-        copy_sixteen(to + place(row, piece), there ? from + size_t(first + row) * stride + depth + piece * PIECE : from, there);
+        cp_async_16(to + place(row, piece), there ? from + size_t(first + row) * stride + depth + piece * PIECE : from, there);
     }
 }
 
@@ -53,7 +53,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
             }
         }
         ahead++;
-        end_of_copies();
+        cp_async_commit();
     };
     for (uint i = 0; i < STAGES - 1; i++) fetch_next();
 
@@ -71,7 +71,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
     float sums[HIGH][WIDE][4] = {};
     uint token = start, depth = 0;
     for (uint step = 0; step < steps; step++) {
-        await_copies<STAGES - 2>();
+        cp_async_wait<STAGES - 2>();
         __syncthreads(); // this step's tiles are there, and those that the next copies overwrite have been read
         fetch_next();
         const uint xs = base + step % STAGES * STAGE, ws = xs + M * DEEP;
@@ -83,14 +83,14 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
                 // Of 16 columns: the first eight in both halves of the 16 elements, then the
                 // others.
                 const uint row = across * 32 + j * 16 + lane / 16 * 8 + lane % 8;
-                load_matrices(bs[j], ws + place(row, half * 2 + lane / 8 % 2));
+                ldmatrix_x4(bs[j], ws + place(row, half * 2 + lane / 8 % 2));
             }
 #pragma unroll
             for (uint i = 0; i < HIGH; i++) {
                 uint as[4];
-                load_matrices(as, xs + place(down * (M / 2) + i * 16 + lane % 16, half * 2 + lane / 16));
+                ldmatrix_x4(as, xs + place(down * (M / 2) + i * 16 + lane % 16, half * 2 + lane / 16));
 #pragma unroll
-                for (uint j = 0; j < WIDE; j++) multiply<T>(sums[i][j], as, bs[j / 2][j % 2 * 2], bs[j / 2][j % 2 * 2 + 1]);
+                for (uint j = 0; j < WIDE; j++) mma<T>(sums[i][j], as, bs[j / 2][j % 2 * 2], bs[j / 2][j % 2 * 2 + 1]);
             }
         }
         if (++depth < depths) continue;
@@ -110,7 +110,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
         token += M;
         depth = 0;
     }
-    await_copies<0>();
+    cp_async_wait<0>();
     __syncthreads(); // the tiles have been read: their memory now takes the results of the warps
     float *parts = reinterpret_cast<float *>(scratch);
 #pragma unroll

@@ -90,14 +90,14 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, cons
         for (uint chunk = 0; chunk < CHUNKS; chunk += 2) {
             uint b[N / 2][4];
 #pragma unroll
-            for (int j = 0; j < N / 2; j++) load_matrices(b[j], w_at + chunk_at(w_first + 16 * j, chunk + lane / 8 % 2));
+            for (int j = 0; j < N / 2; j++) ldmatrix_x4(b[j], w_at + chunk_at(w_first + 16 * j, chunk + lane / 8 % 2));
 #pragma unroll
             for (int i = 0; i < M; i++) {
                 if (16 * uint(i) >= tall) continue; // uniform for the whole block
                 uint a[4];
-                load_matrices(a, x_at + chunk_at(16 * i + lane % 16, chunk + lane / 16));
+                ldmatrix_x4(a, x_at + chunk_at(16 * i + lane % 16, chunk + lane / 16));
 #pragma unroll
-                for (int j = 0; j < N; j++) multiply<T>(sums[i][j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+                for (int j = 0; j < N; j++) mma<T>(sums[i][j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
             }
         }
     }

@@ -133,8 +133,8 @@ fn age(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).and_then(|meta| meta.modified()).ok()
 }
 
-/// The architectures that machine code is compiled for: `SCONCE_CUDA_ARCHS` (`80 86 89 90 100`), for
-/// a build that runs on several kinds of GPU, or `arch` alone, which is the oldest of them.
+/// The architectures that machine code is compiled for: `SCONCE_CUDA_ARCHS` (`80 86 89 90 100`),
+/// for a build that runs on several kinds of GPU, or `arch` alone, which is the oldest of them.
 fn archs(arch: String) -> Vec<String> {
     let requested = env::var("SCONCE_CUDA_ARCHS").unwrap_or_default();
     let all: Vec<_> = requested.split([' ', ',']).filter(|arch| !arch.is_empty()).map(String::from).collect();

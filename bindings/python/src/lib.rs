@@ -2,7 +2,7 @@
 //! file of functions per task, and the command. The classes that users see are written in Python.
 //!
 //! Every function that waits releases the GIL and watches for signals (`call.rs`). Options and
-//! structured results cross the border as JSON, numbers as arrays that numpy reads in place.
+//! structured results pass as JSON, numbers as arrays that numpy reads in place.
 #![allow(unsafe_code, reason = "PyO3's macros generate it; none is written here")]
 
 mod array;

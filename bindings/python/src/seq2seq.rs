@@ -61,7 +61,8 @@ fn seq2seq_model(model: &TaskModel) -> Result<&Seq2Seq> {
     }
 }
 
-/// The answers to each text, a JSON list of lists. `cancellation` ends the call from another thread.
+/// The answers to each text, a JSON list of lists. `cancellation` ends the call from another
+/// thread.
 #[pyfunction]
 pub(crate) fn seq2seq(
     py: Python<'_>,

@@ -18,7 +18,8 @@ fn load(ruby: &Ruby, name: Text, device: Text) -> Result<NativeEmbedder, Error> 
     gvl::run(ruby, &RequestContext::default(), load).map(|model| NativeEmbedder(Handle::new(model)))
 }
 
-/// `[texts, dimension]`. `pooling`: `model`, `mean` or `cls`; `normalize`: nil as the model's files say.
+/// `[texts, dimension]`. `pooling`: `model`, `mean` or `cls`; `normalize`: nil as the model's files
+/// say.
 fn embed(
     ruby: &Ruby,
     this: &NativeEmbedder,

@@ -104,8 +104,8 @@ fn check_interrupts() -> Result<(), Error> {
 }
 
 /// Runs `work` on a thread of its own and waits for it without the lock. If the wait is
-/// interrupted, cancels `context` and leaves the thread to end by itself. Work that does not look at
-/// the context, such as an operation on arrays, then finishes in the background.
+/// interrupted, cancels `context` and leaves the thread to end by itself. Work that does not look
+/// at the context, such as an operation on arrays, then finishes in the background.
 pub(crate) fn run<T: Send + 'static, E: ToString + Send + 'static>(
     ruby: &Ruby,
     context: &RequestContext,

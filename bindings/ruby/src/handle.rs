@@ -42,8 +42,8 @@ impl<T: Clone + Send> Handle<T> {
         model.clone().ok_or_else(|| failure(ruby, "this model is closed"))
     }
 
-    /// Unloads the model, and waits for it without the Ruby VM lock. Requests that run keep it until
-    /// they end.
+    /// Unloads the model, and waits for it without the Ruby VM lock. Requests that run keep it
+    /// until they end.
     pub(crate) fn close(&self, ruby: &Ruby) -> Result<(), Error> {
         let Some(model) = self.take() else { return Ok(()) };
         gvl::run(ruby, &RequestContext::default(), move || {

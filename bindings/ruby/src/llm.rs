@@ -132,7 +132,8 @@ fn render(ruby: &Ruby, this: &NativeLlm, messages: Text, tools: Option<Text>) ->
 /// The text of an answer, and the name and the arguments of each call in it.
 type ToolCalls = (String, Vec<(String, String)>);
 
-/// The text of an answer without its calls, and `[name, arguments]` of each call of these functions.
+/// The text of an answer without its calls, and `[name, arguments]` of each call of these
+/// functions.
 fn parse_tool_calls(ruby: &Ruby, this: &NativeLlm, text: Text, ids: RArray, names: RArray) -> Result<ToolCalls, Error> {
     let sampled = numbers::<u32>(ids)?.into_iter().map(|id| SampledToken { id, logprobs: None }).collect();
     let (model, names) = (this.0.get(ruby)?, texts(ruby, names)?);

@@ -105,7 +105,8 @@ fn special_tokens(ruby: &Ruby, this: &NativeTokenizer) -> Result<RHash, Error> {
     Ok(hash)
 }
 
-/// A padding length of nil pads to the longest text of a batch; a token of nil is the tokenizer's own.
+/// A padding length of nil pads to the longest text of a batch; a token of nil is the tokenizer's
+/// own.
 fn with_padding(
     ruby: &Ruby,
     this: &NativeTokenizer,

@@ -43,7 +43,7 @@ pub struct RerankRequest {
     pub max_tokens_per_doc: Option<usize>,
     /// Truncate texts that are longer than the model's limit (this API's default), or refuse them.
     pub truncate: Option<bool>,
-    /// What the classifier reads of query and document.
+    /// Which hidden states of query and document the classifier reads.
     #[serde(default)]
     pub pooling: RankPooling,
 }

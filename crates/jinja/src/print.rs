@@ -74,7 +74,7 @@ impl Value {
                 out.push("}")
             }
             Value::Itself => out.push("<TemplateReference None>"),
-            // Python prints an address here, which no template can mean.
+            // Python prints an address here, which no template can rely on.
             other => Err(Fault::wrong(format!("a {} cannot be printed", other.type_name()))),
         }
     }

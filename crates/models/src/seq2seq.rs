@@ -8,9 +8,9 @@ use std::sync::Arc;
 /// A sequence-to-sequence model: an encoder, and a decoder with cross-attention over the encoder's
 /// hidden states.
 ///
-/// To encode, run [`Seq2Seq::encoder`], then [`Seq2Seq::write_encoder_kv`], which writes the keys and
-/// values of cross-attention into the KV cache, at the rows of [`EncoderKv::rows`]. To decode, run
-/// [`Seq2Seq::forward`], as with a language model, and then [`Seq2Seq::head`].
+/// To encode, run [`Seq2Seq::encoder`], then [`Seq2Seq::write_encoder_kv`], which writes the keys
+/// and values of cross-attention into the KV cache, at the rows of [`EncoderKv::rows`]. To decode,
+/// run [`Seq2Seq::forward`], as with a language model, and then [`Seq2Seq::head`].
 pub trait Seq2Seq: Send {
     /// The encoder.
     fn encoder(&self) -> &dyn Backbone;

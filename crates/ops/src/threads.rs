@@ -104,7 +104,8 @@ fn start_candle_pool() -> Result<&'static rayon::ThreadPool> {
     match CANDLE_POOL.compare_exchange(ptr::null_mut(), pool, AcqRel, Acquire) {
         // SAFETY: the pool is never freed.
         Ok(_) => Ok(unsafe { &*pool }),
-        // SAFETY: another thread was first; nobody has seen this pool, and the first is never freed.
+        // SAFETY: another thread was first; nobody has seen this pool, and the first is never
+        // freed.
         Err(first) => unsafe {
             drop(Box::from_raw(pool));
             Ok(&*first)

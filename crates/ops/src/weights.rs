@@ -42,8 +42,8 @@ pub enum WeightFormat {
     Activations,
     /// The format in the file: floats if the activations are f32, blocks always.
     File,
-    /// As `File`, and on CUDA a copy of blocks in the dtype of the activations, for products of many
-    /// rows, which then need not dequantize the blocks.
+    /// As `File`, and on CUDA a copy of blocks in the dtype of the activations, for products of
+    /// many rows, which then need not dequantize the blocks.
     FileAndActivations,
     /// These blocks. Rows that are not a multiple of the block size become q8_0, or else the dtype
     /// of the activations.
@@ -154,8 +154,8 @@ impl Weights {
     }
 
     /// The same weights for heads and word embeddings: they are not quantized to bytes (int8),
-    /// because they are a small part of the work and their whole error shows in the result; and they
-    /// have no copies, because few rows are multiplied by them.
+    /// because they are a small part of the work and their whole error shows in the result; and
+    /// they have no copies, because few rows are multiplied by them.
     pub fn of_head(&self) -> Weights {
         let format = match self.format {
             WeightFormat::Bytes => WeightFormat::Activations,

@@ -17,7 +17,7 @@ constexpr size_t BUFFER_ARGUMENTS = 31, BYTES_LIMIT = 4096;
 constexpr size_t CONCURRENT = 1; // MTLDispatchTypeConcurrent
 
 std::map<std::string, uint64_t> dispatch_counts; // by kernel
-std::multiset<std::string> told_to_fail;         // kernels; see metal_sim_fail_next
+std::multiset<std::string> kernels_to_fail;         // kernels; see metal_sim_fail_next
 uint32_t counted = 0, ordered_until = 0; // sim_launch's clock
 const Function *running = nullptr;
 
@@ -39,10 +39,10 @@ void report_fault(int, siginfo_t *info, void *) {
 
 std::string run_dispatch(const Command &c) {
   const Function &function = *c.pipeline->function;
-  auto failing = told_to_fail.find(function.name);
-  if (failing != told_to_fail.end()) {
-    told_to_fail.erase(failing);
-    return function.name + " was told to fail";
+  auto failing = kernels_to_fail.find(function.name);
+  if (failing != kernels_to_fail.end()) {
+    kernels_to_fail.erase(failing);
+    return function.name + " fails because a test called metal_sim_fail_next";
   }
   sim_buffer buffers[BUFFER_ARGUMENTS] = {};
   for (auto &[index, argument] : c.arguments) {
@@ -295,7 +295,7 @@ void register_commands() {
 // For tests: the next command buffer with this kernel ends in an error at that kernel.
 EXPORT void metal_sim_fail_next(const char *kernel) {
   std::lock_guard<std::mutex> guard(device_lock);
-  told_to_fail.insert(kernel);
+  kernels_to_fail.insert(kernel);
 }
 
 // For tests: how often a kernel was dispatched; all kernels together if null.

@@ -14,12 +14,12 @@ Checker checker;
 namespace {
 constexpr uint32_t MEM_DEVICE = 1, MEM_THREADGROUP = 2; // of metal::mem_flags
 constexpr uint32_t LANES = 32;
-// What else is known of the accesses that a Seen stands for.
+// Facts about the accesses that one Seen records.
 enum : uint8_t {
-  ATOMIC = 1,         // all of them
-  SEVERAL_LANES = 2,  // of the SIMD-group, since its last barrier
-  SEVERAL_SIMDS = 4,  // of the threadgroup, since its last barrier
-  SEVERAL_GROUPS = 8, // of the dispatch, or of others at the same time
+  ATOMIC = 1,         // every access was atomic
+  SEVERAL_LANES = 2,  // several lanes of the SIMD-group since its last barrier
+  SEVERAL_SIMDS = 4,  // several SIMD-groups of the threadgroup since its last barrier
+  SEVERAL_GROUPS = 8, // several threadgroups, of this dispatch or of concurrent ones
 };
 
 bool writes(Access a) { return a == Access::Write || a == Access::AtomicWrite; }
@@ -38,15 +38,15 @@ const char *verb(Access a) {
 }
 uint32_t running_thread() { return current_fiber()->thread.thread_index_in_threadgroup; }
 
-// The program's own: function constants, tables, literals.
+// Memory of the program itself: function constants, tables, literals.
 extern "C" __attribute__((visibility("hidden"))) char __ehdr_start, _end;
 bool is_of_library(const char *p) { return p >= &__ehdr_start && p < &_end; }
 
-// The access that is being made.
+// The current access.
 struct Now {
   uint32_t segment, simd_segment, thread;
   uint32_t group_began;
-  uint32_t unordered_from; // what was before is ordered
+  uint32_t unordered_from; // earlier segments are ordered before this access
   bool is_atomic;
 };
 
@@ -62,7 +62,7 @@ bool races(const Seen &seen, const Now &now) {
   return seen.simd_segment == now.simd_segment && ((seen.flags & SEVERAL_LANES) || seen.thread != now.thread);
 }
 
-// What is now seen last stands for what was, as far as others may still race with that.
+// Records the access. Flags of earlier accesses are kept as long as others may race with them.
 void record(Seen &seen, const Now &now) {
   uint8_t flags = 0;
   bool is_past = seen.segment < now.unordered_from;
@@ -111,7 +111,7 @@ void Checker::begin_dispatch(const char *name, const sim_launch &launch) {
     if (found == buffers.end()) {
       buffers.push_back({"buffer " + index, bound.data, bound.length, bound.offset, (Cell *)bound.shadow,
                          bound.is_fresh != 0});
-    } else { // who goes through which binding cannot be told
+    } else { // two bindings of one buffer: it is unknown through which of them the access went
       found->name += " (or " + index + ")";
       found->floor = std::min(found->floor, bound.offset);
     }
@@ -184,7 +184,7 @@ void Checker::access_threadgroup(const char *p, size_t size, Access kind) {
                        ", which its threadgroup has not written");
       break;
     }
-  static Region region; // kept, so that its name is not made anew for every access
+  static Region region; // static, so that its name is not built for every access
   if (region.name.compare(0, std::string::npos, v.name) != 0)
     region.name = v.name;
   region.data = v.data;
@@ -223,7 +223,7 @@ void Checker::access_device(const char *p, size_t size, Access kind) {
   check(r, p, size, kind, device, true);
 }
 
-// Single bytes may have any value: their neighbours are asked too.
+// A single byte may have the poison's value by chance, so the bytes beside it are compared too.
 bool Checker::is_uninitialised(const Region &r, const char *p, size_t size) const {
   size_t unit = size == 2 ? 2 : 4, from = size_t(p - r.data) / unit * unit;
   for (size_t at = from; at < size_t(p - r.data) + size; at += unit) {
@@ -242,7 +242,7 @@ void Checker::check(const Region &r, const char *p, size_t size, Access kind, co
   Now now{clock.segment, clock.simd_segments[thread / LANES] & 0x3FFF,      thread,
           group_began,   is_device ? unordered_from : group_began, is_atomic(kind)};
   for (Cell *cell = r.cells + (p - r.data), *end = cell + size; cell != end;) {
-    // Bytes are mostly used together: what is found of the first holds for its neighbours.
+    // The bytes of an access mostly have one history: the result for the first holds for all of them.
     const Cell was = *cell;
     Cell is = was;
     if (races(was.write, now))
@@ -283,9 +283,9 @@ std::string Checker::thread_at(uint32_t segment, uint32_t thread) const {
 
 std::string Checker::self() const { return thread_at(groups.back().first_segment, running_thread()); }
 
-// The thread goes no further, nor does the dispatch.
+// Ends the thread and the dispatch.
 void Checker::stop(const std::string &what) {
-  if (library.error.empty()) // lanes that were already running come here too
+  if (library.error.empty()) // lanes that had already started also get here
     library.error = kernel + ": out of bounds: " + what;
   wait_as(State::Done);
   abort();

@@ -1,8 +1,10 @@
-// Watches every access that the kernels of a checked library make: bounds, uninitialised reads, data races.
+// Checks every memory access of the kernels of a checked library: bounds, uninitialised reads, data
+// races.
 //
-// Two accesses of one byte race if they are of different threads, one writes, they are not both atomic, and nothing
-// orders them. What orders: a barrier of the threadgroup or the SIMD-group, for the kind of memory that it names; and
-// one between commands. Time is cut into segments: one begins with every threadgroup and every barrier that is passed.
+// Two accesses to one byte race if different threads make them, at least one writes, they are not both
+// atomic, and nothing orders them. Accesses are ordered by barriers of the threadgroup or SIMD-group,
+// for the kind of memory that the barrier names, and by barriers between commands. The checker divides
+// time into segments: every threadgroup and every barrier begins a new one.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,9 +14,9 @@
 
 enum class Access : uint8_t { Read, Write, AtomicRead, AtomicWrite };
 
-// Who was last at a byte. Two of them, for writes and for reads, are the shadow of a byte.
+// The last access to a byte. The shadow memory of a byte has two: the last write and the last read.
 struct Seen {
-  uint32_t segment; // 0: no one
+  uint32_t segment; // 0: no access yet
   uint32_t simd_segment : 14, thread : 10, flags : 8;
 };
 struct Cell {
@@ -25,16 +27,16 @@ static_assert(sizeof(Cell) == SHADOW_CELL);
 // The segment of the running thread in one kind of memory.
 struct Clock {
   uint32_t segment = 0;
-  uint32_t simd_segments[32] = {}; // by SIMD-group; they count within the segment
+  uint32_t simd_segments[32] = {}; // of each SIMD-group, counted within the segment
 };
 
-// A stretch of memory that kernels may use.
+// A range of memory that kernels may access.
 struct Region {
   std::string name;
   char *data;
   size_t length;
   size_t floor; // bytes before it are out of bounds: the buffer is bound at an offset
-  Cell *cells;  // null: nothing can be written here
+  Cell *cells;  // null: the memory is read-only
   bool is_fresh;
 };
 
@@ -47,7 +49,7 @@ struct Checker {
   void pass_barrier(uint32_t flags);
   void pass_simd_barrier(uint32_t simdgroup, uint32_t flags);
   void end_dispatch();
-  // Called on a fiber, before the access. Does not return from an access that is out of bounds or not where its type may be.
+  // Called on a fiber before the access. Does not return if the access is out of bounds or misaligned.
   void access(const void *, size_t, Access, size_t alignment = 1);
 
 private:
@@ -58,7 +60,7 @@ private:
   std::string kernel;
   std::vector<Region> buffers;
   size_t last_buffer = 0;
-  std::vector<Group> groups; // that have begun
+  std::vector<Group> groups; // those that have begun
   sim_traffic own_traffic, *traffic = &own_traffic;
   uint32_t own_clock = 0, *clock = &own_clock, dispatch_began = 0, unordered_from = 0;
   Clock device, threadgroup;
@@ -74,6 +76,6 @@ private:
   [[noreturn]] void stop(const std::string &what);
 };
 
-// Whether the library was compiled for it.
+// Whether the library is instrumented.
 extern bool is_instrumented;
 extern Checker checker;

@@ -1,6 +1,6 @@
-// Runs a dispatch one threadgroup at a time. Barriers and SIMD-group operations are where threads wait for each other;
-// between two of them a thread runs alone, in an order the host can turn round or shuffle. What holds for every order
-// needs no luck on a GPU.
+// Runs a dispatch one threadgroup at a time. Threads wait for each other at barriers and SIMD-group
+// operations. Between two of them a thread runs alone; the host can reverse or shuffle the order of
+// threads. A kernel that is correct in every order does not depend on a GPU's scheduling.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -19,7 +19,7 @@ void shuffle(std::vector<uint32_t> &items) {
     std::swap(items[i - 1], items[library.random() % i]);
 }
 
-// 0 to count - 1 in the library's order.
+// The numbers from 0 to count - 1, in the library's order.
 std::vector<uint32_t> in_order(uint32_t count) {
   std::vector<uint32_t> items(count);
   for (uint32_t i = 0; i < count; i++)
@@ -34,7 +34,7 @@ struct Dispatch {
   const sim_kernel &kernel;
   const sim_launch &launch;
   uint32_t groups[3];
-  uint32_t bound_threads = 0; // fibers that know this dispatch's buffers
+  uint32_t bound_threads = 0; // fibers whose arguments are set to this dispatch's buffers
   std::vector<uint32_t> lanes;
 
   Dispatch(const char *name, const sim_kernel &kernel, const sim_launch &launch)
@@ -56,7 +56,7 @@ struct Dispatch {
   // Returns the number of threads.
   uint32_t start_threads(const uint32_t group[3]) {
     const uint32_t *size = launch.threadgroup;
-    uint32_t here[3]; // the last threadgroup of a row is smaller where the grid counts threads
+    uint32_t here[3]; // the last threadgroup of a row may be smaller if the grid counts threads
     for (int d = 0; d < 3; d++)
       here[d] = launch.grid_is_threads ? std::min(size[d], launch.grid[d] - group[d] * size[d]) : size[d];
     uint32_t count = here[0] * here[1] * here[2];
@@ -95,12 +95,12 @@ struct Dispatch {
     } while (library.error.empty() && pass_barrier(threads));
   }
 
-  // Until every thread waits at a threadgroup barrier or has returned.
+  // Runs until every thread waits at a threadgroup barrier or has returned.
   void run_to_barrier(uint32_t threads) {
     std::vector<uint32_t> running = in_order((threads + LANES - 1) / LANES);
     size_t turn = 0;
     while (!running.empty() && library.error.empty()) {
-      // SIMD-groups run as far as they can one after the other, or change places at every SIMD operation.
+      // Each SIMD-group runs until it must wait, or only to its next SIMD operation (interleaved).
       turn = library.order == SHUFFLED ? library.random() % running.size() : turn % running.size();
       if (!step(running[turn], threads))
         running.erase(running.begin() + turn);
@@ -109,7 +109,7 @@ struct Dispatch {
     }
   }
 
-  // Runs every lane to where it next waits, and completes a SIMD operation; false if none waits at one.
+  // Runs every lane until it waits, then completes a SIMD operation; false if no lane waits at one.
   bool step(uint32_t simdgroup, uint32_t threads) {
     uint32_t first = simdgroup * LANES, width = std::min(threads - first, LANES);
     if (library.order == SHUFFLED)
@@ -160,9 +160,9 @@ struct Dispatch {
       if (!(mask >> lane & 1))
         continue;
       const void *mine = fibers[first + lane].mine;
-      if (size == 4) // nearly always
+      if (size == 4) // the usual size
         memcpy(shared->values + lane * 4, mine, 4);
-      else if (size == 24) // of a product of matrices
+      else if (size == 24) // a product of matrices
         memcpy(shared->values + lane * 24, mine, 24);
       else
         memcpy(shared->values + lane * size, mine, size);
@@ -177,7 +177,7 @@ struct Dispatch {
                                   : "lanes of one SIMD-group wait at different SIMD operations");
   }
 
-  // Lets the threads pass the barrier they wait at; false if all have returned.
+  // Releases the threads that wait at a barrier; false if all have returned.
   bool pass_barrier(uint32_t threads) {
     const void *site = nullptr;
     uint32_t waiting = 0, flags = ~0u;

@@ -1,5 +1,6 @@
-// Fibers by hand: a dispatch has up to 1024 of them and switches millions of times, which ucontext (a system call each)
-// would make several times slower. One OS thread at a time runs a library's kernels.
+// Fibers with a context switch in assembly. A dispatch has up to 1024 fibers and switches millions of
+// times; ucontext, which makes a system call per switch, would be several times slower. One OS thread
+// at a time runs a library's kernels.
 #include "fiber.h"
 
 #include <cstdio>
@@ -12,7 +13,7 @@
 #endif
 
 extern "C" void sim_switch(void **save, void *to);
-// Saves what the System V ABI says a callee must keep.
+// Saves the registers that a callee must preserve by the System V ABI.
 __asm__(R"(
 .text
 .globl sim_switch
@@ -44,7 +45,7 @@ constexpr int SAVED_REGISTERS = 6;
 constexpr uint32_t LANES = 32;
 constexpr uint32_t SIMDGROUPS = SIM_THREADS_PER_THREADGROUP / LANES;
 
-// All of it in one piece, so that one comparison tells it from what kernels share.
+// One block of memory, so that one comparison distinguishes it from memory that kernels share.
 struct Private {
   Fiber fibers[SIM_THREADS_PER_THREADGROUP];
   sim_exchange exchanges[SIMDGROUPS];
@@ -55,14 +56,14 @@ Private *memory = nullptr;
 uint32_t made = 0;
 void *scheduler_stack_pointer = nullptr;
 void (*entry_point)(const sim_thread *) = nullptr;
-// The fiber that runs now, and those whose turn it is next.
+// The running fiber, and the fibers that run next.
 Fiber *current = nullptr;
 Fiber *const *next = nullptr, *const *last = nullptr;
 
 void enter() {
   entry_point(&current->thread);
   wait_as(State::Done);
-  abort(); // a fiber that is done never has its turn
+  abort(); // a finished fiber is never switched to
 }
 
 void make_memory() {
@@ -93,10 +94,11 @@ void make_fibers(uint32_t count) {
 void prepare(uint32_t i, void (*run)(const sim_thread *)) {
   entry_point = run;
   Fiber *f = &fibers[i];
-  // The tops of the stacks are kept out of each other's way in the cache, which sees only an address's last bits.
+  // The stacks begin at different offsets in their pages, because a cache selects its set by the low
+  // bits of an address.
   char *top = memory->stacks[i] + PAGE + STACK_SIZE - (1 + i % LANES) * 192;
-  // As sim_switch leaves a stack: the saved registers, then the address to return to. One word more keeps the stack
-  // aligned as after a call.
+  // The stack as sim_switch leaves it: the saved registers, then the return address. One more word
+  // keeps the alignment that a call leaves.
   uint64_t *sp = (uint64_t *)top;
   *--sp = 0;
   *--sp = (uint64_t)&enter;
@@ -115,7 +117,7 @@ void run_in_turn(Fiber *const *list, uint32_t count) {
   sim_switch(&scheduler_stack_pointer, current->stack_pointer);
 }
 
-// Straight to the next fiber: the way over the scheduler would be two switches.
+// Switches directly to the next fiber; going through the scheduler would take two switches.
 void wait_as(State state) {
   Fiber *f = current;
   f->state = state;

@@ -1,4 +1,4 @@
-// A thread of the GPU: a stack of its own, and where it waits.
+// A fiber for each thread of the GPU: its stack, and the place where it waits.
 #pragma once
 #include "abi.h"
 
@@ -7,9 +7,9 @@ enum class State : uint8_t { Ready, AtThreadgroupBarrier, AtSimd, Done };
 struct Fiber {
   State state;
   uint32_t flags; // of the barrier
-  // Where it waits: the address of the call tells one barrier from another.
+  // The place where it waits: the address of the call identifies the barrier.
   const void *site;
-  // A SIMD exchange: this lane's value. A barrier of the SIMD-group has none.
+  // This lane's value in a SIMD exchange. A SIMD-group barrier has none.
   const void *mine;
   uint32_t size;
   sim_exchange *exchange; // of its SIMD-group
@@ -17,16 +17,17 @@ struct Fiber {
   sim_thread thread;
 };
 
-// They live as long as the library. Those below `count` are there after make_fibers(count).
+// Fibers live as long as the library. After make_fibers(count) the first `count` exist.
 extern Fiber *fibers; // [SIM_THREADS_PER_THREADGROUP]
 void make_fibers(uint32_t count);
-// Makes the i-th start `run(&fiber->thread)` when its turn comes.
+// Prepares the i-th fiber to call `run(&fiber->thread)` when it is first switched to.
 void prepare(uint32_t i, void (*run)(const sim_thread *));
-// Runs them one after the other, each until it waits or ends.
+// Runs these fibers one after the other, each until it waits or ends.
 void run_in_turn(Fiber *const *, uint32_t count);
-// Called on a fiber: it is the next one's turn.
+// Called on a fiber: switches to the next one.
 void wait_as(State);
-// The fiber that runs now, or null.
+// The running fiber, or null.
 Fiber *current_fiber();
-// Whether this address is on a stack, in a fiber or in an exchange: nothing that threads of a GPU would share.
+// Whether this address is on a stack, in a fiber or in an exchange: memory that the threads of a GPU
+// would not share.
 bool is_private(const void *);

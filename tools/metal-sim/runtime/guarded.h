@@ -1,14 +1,15 @@
-// Memory between two pages that trap, so that a read or write far out of bounds stops the program at once. Behind the
-// upper one lies the shadow of checked runs: a cell for every byte, which costs nothing until it is touched.
+// Memory between two guard pages, which trap, so that a read or write far out of bounds stops the
+// program at once. Behind the upper one is the shadow memory of the checked mode: a cell for every
+// byte, which takes no memory until it is accessed.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <sys/mman.h>
 
-constexpr size_t SHADOW_CELL = 16; // bytes of shadow a byte
+constexpr size_t SHADOW_CELL = 16; // bytes of shadow memory per byte
 
-// What memory holds that no one has written: NaN in every float type, and no number that one would choose. From an even
-// address on.
+// The contents of unwritten memory: NaN in every float type, and an unlikely integer. The pattern
+// begins at an even address.
 constexpr uint16_t POISON = 0xFFFB;
 inline void poison(void *data, size_t size) {
   for (size_t i = 0; i < size / 2; i++)
@@ -20,10 +21,11 @@ inline void poison(void *data, size_t size) {
 struct Guarded {
   static constexpr size_t PAGE = 4096;
   char *map = nullptr;
-  size_t body = 0; // bytes between the two pages
+  size_t body = 0; // bytes between the two guard pages
   char *data = nullptr;
 
-  // Ends at the upper page, less what 16-byte alignment costs: smaller overruns are for the checked mode to see.
+  // The memory ends at the upper guard page, except for up to 15 bytes of alignment. Only the checked
+  // mode detects an overrun that stays within these.
   static Guarded alloc(size_t size) {
     Guarded g;
     g.body = body_of(size);
@@ -37,7 +39,7 @@ struct Guarded {
     g.data = g.map + PAGE + g.body - aligned(size);
     return g;
   }
-  // The allocation that alloc(size) returned with this data.
+  // The allocation whose data alloc(size) returned.
   static Guarded of(void *data, size_t size) {
     Guarded g;
     g.data = (char *)data;

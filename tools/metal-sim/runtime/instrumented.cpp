@@ -1,10 +1,10 @@
-// What clang's -fsanitize=thread makes a kernel call before each access to memory. A volatile access is one of
-// <metal_atomic>'s, which are written so.
+// The functions that kernels compiled with clang's -fsanitize=thread call before each memory access.
+// <metal_atomic> uses volatile accesses, so a volatile access counts as atomic.
 #include <cstring>
 
 #include "check.h"
 
-// Clang takes 16 bytes for aligned from 8 on.
+// Clang treats 16-byte accesses as aligned if the address is a multiple of 8.
 #define ACCESS(NAME, SIZE, KIND)                                                                                       \
   void __tsan_##NAME##SIZE(void *p) { checker.access(p, SIZE, Access::KIND, SIZE < 8 ? SIZE : 8); }                   \
   void __tsan_unaligned_##NAME##SIZE(void *p) { checker.access(p, SIZE, Access::KIND); }
@@ -21,7 +21,7 @@ ACCESSES(4)
 ACCESSES(8)
 ACCESSES(16)
 
-// Called when the library is loaded, and only if it is instrumented: before the checker itself is made.
+// Called when an instrumented library is loaded, before the checker is created.
 void __tsan_init() { is_instrumented = true; }
 void __tsan_func_entry(void *) {}
 void __tsan_func_exit() {}

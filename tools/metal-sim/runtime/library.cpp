@@ -1,4 +1,4 @@
-// The edges of the runtime: what kernels call from inside, and what the host asks from outside.
+// The interface of the runtime: functions that kernels call, and functions that the host calls.
 #include "library.h"
 
 #include <csignal>
@@ -13,7 +13,7 @@
 #include "fiber.h"
 #include "guarded.h"
 
-// Before the tables, whose constructors register with it.
+// Initialized before the tables, whose constructors register kernels in it.
 __attribute__((init_priority(101))) Library library;
 
 char *Library::add_variable(const std::string &name, size_t size) {
@@ -25,7 +25,7 @@ char *Library::add_variable(const std::string &name, size_t size) {
     abort();
   }
   char *data = arena + variables.size() * SLOT + BEFORE_VARIABLE;
-  poison(data, size); // a new threadgroup starts from NaN, not zero
+  poison(data, size); // a new threadgroup's memory is NaN, not zero
   variables.push_back({name, data, size});
   return data;
 }
@@ -134,7 +134,7 @@ void sim_clear() {
 }
 void sim_thread_order(int order, uint64_t seed) {
   library.order = order;
-  library.random_state = (seed + 1) * 0x9E3779B97F4A7C15ull | 1; // never 0, from which nothing would come
+  library.random_state = (seed + 1) * 0x9E3779B97F4A7C15ull | 1; // never 0, because the generator would stay at 0
 }
 int sim_set_constant(int id, const void *value, unsigned size) {
   int set = 0;

@@ -1,5 +1,5 @@
-// What one library holds: its kernels, its function constants, the threadgroup memory in use, and what it has to
-// report.
+// The state of one library: its kernels, its function constants, the threadgroup memory in use, errors
+// and warnings.
 #pragma once
 #include <map>
 #include <set>
@@ -8,8 +8,8 @@
 
 #include "abi.h"
 
-// A threadgroup variable, or memory of a length that the host has set. Each has a slot of its own in the arena, far
-// from its neighbours, so that what is out of bounds meets no one else.
+// A threadgroup variable, or threadgroup memory whose length the host has set. Each has its own slot in
+// the arena, far from the others, so that an access out of bounds does not reach another variable.
 struct Variable {
   std::string name;
   char *data;
@@ -21,12 +21,12 @@ struct Library {
   std::map<std::string, sim_kernel> kernels;
   std::vector<sim_constant> constants;
   std::string error, warnings;
-  std::set<std::string> warned; // what of
+  std::set<std::string> warned; // subjects of warnings so far
 
   int order = 0;
   uint64_t random_state = 1;
 
-  // Threadgroup memory that the running threadgroup has reached, and its variables by their key.
+  // Threadgroup memory used by the running threadgroup, and its variables by key.
   char *arena = nullptr; // SLOT * SLOTS bytes
   std::vector<Variable> variables;
   std::map<const void *, size_t> variable_of;
@@ -37,7 +37,7 @@ struct Library {
     random_state ^= random_state << 17;
     return random_state;
   }
-  // Said once for each kernel and subject, however often it happens.
+  // Warns once per kernel and subject, however often it happens.
   void warn(const std::string &kernel, const std::string &subject, const std::string &what) {
     if (warned.insert(kernel + ": " + subject).second)
       warnings += kernel + ": " + what + "\n";

@@ -81,7 +81,7 @@ module Sconce
     # The model's own tokenizer, or the one that `from_pretrained` was given.
     def tokenizer = @tokenizer_id ? @chosen_tokenizer ||= Tokenizer.from_pretrained(@tokenizer_id) : own_tokenizer
 
-    # Does nothing: answers share only cached prefixes of prompts, which do not change any answer.
+    # Does nothing: answers share only cached prefixes of prompts, which change an answer by rounding at most.
     def clear_cache = nil
 
     # The longest sequence, prompt and answer together.

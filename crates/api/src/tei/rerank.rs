@@ -25,7 +25,7 @@ pub struct RerankRequest {
     /// Return the texts.
     #[serde(default)]
     pub return_text: bool,
-    /// What the classifier reads of query and text.
+    /// Which hidden states of query and text the classifier reads.
     #[serde(default)]
     pub pooling: RankPooling,
 }

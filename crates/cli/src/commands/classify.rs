@@ -41,7 +41,7 @@ pub(crate) struct Classify {
     /// Second text of every pair, for models that read two.
     #[arg(long, value_name = "TEXT", conflicts_with = "pair_field")]
     pair: Option<String>,
-    /// Field of each row with the second text.
+    /// Field that holds the second text of each row.
     #[arg(long, value_name = "NAME", conflicts_with = "texts")]
     pair_field: Option<String>,
     /// Print the model's raw scores (logits).

@@ -35,7 +35,7 @@ pub(crate) struct Rerank {
     /// Print whole documents, not only their index and beginning.
     #[arg(long = "texts")]
     full_texts: bool,
-    /// What the classifier reads of query and document.
+    /// Which hidden states of query and document the classifier reads.
     #[arg(long, alias = "representation", value_enum, value_name = "POOLING", default_value_t)]
     pooling: PoolingArg,
     /// Instruction for LLM rerankers (Qwen3-Reranker), in a sentence.

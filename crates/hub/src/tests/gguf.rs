@@ -1,5 +1,5 @@
-//! GGUF: the choice of one of several models, that no other is fetched, and that cached files are
-//! found again.
+//! GGUF: which of several models is chosen, that no other file is fetched, and that cached files
+//! are found again.
 
 use super::super::gguf::choose;
 use super::server::{HubServer, Repo, Seen};

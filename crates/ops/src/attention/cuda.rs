@@ -1,6 +1,7 @@
-//! Launches `kernel.cu` and `other.cu` (tensor cores) or `plain.cu` (f32): once for sequences with
-//! few rows and once for those with many. In grouped-query attention (GQA), the rows of a sequence
-//! are those of all query heads that share a KV head. Keys and values may be views of the KV cache.
+//! Launches `kernel.cu` and `q8_disentangled.cu` (tensor cores) or `simt.cu` (f32): the decode
+//! kernel for sequences with few rows, and another for those with many. In grouped-query attention
+//! (GQA), the rows of a sequence are those of all query heads that share a KV head. Keys and values
+//! may be views of the KV cache.
 
 use super::tables::{KernelKind, Launch, Tables};
 use super::{Attention, AttentionOp, Bias, Mask, format_number};
@@ -12,8 +13,8 @@ use crate::{DType, Error, Result, Tensor};
 use std::sync::Arc;
 
 const TILES: Binary = binary!("attention");
-const OTHER: Binary = binary!("attention_other");
-const PLAIN: Binary = binary!("attention_plain");
+const Q8_DISENTANGLED: Binary = binary!("attention_q8_disentangled");
+const SIMT: Binary = binary!("attention_simt");
 
 /// A tensor `[tokens, heads, size]` as a kernel argument.
 struct TensorArg {
@@ -85,11 +86,11 @@ impl DynamicTables<'_> {
 /// Shared memory of a block, for heads of `padded` elements. As in the kernels.
 fn shared_bytes(launch: &Launch, padded: usize, has_positions: bool) -> usize {
     match launch.kind {
-        "plain" => 4 * 32 * (padded + 4) * (2 + usize::from(has_positions)),
-        "placed" => 2 * (padded + 8) * (launch.rows + 2 * 64 + 2 * 128) + 4 * 4 * 16 * 84,
-        "few_coded" | "many_coded" => 2 * (padded + 8) * (launch.rows + 4 * 64),
+        "simt" => 4 * 32 * (padded + 4) * (2 + usize::from(has_positions)),
+        "disentangled" => 2 * (padded + 8) * (launch.rows + 2 * 64 + 2 * 128) + 4 * 4 * 16 * 84,
+        "decode_q8" | "tile64_q8" => 2 * (padded + 8) * (launch.rows + 4 * 64),
         kind => {
-            let keys = if kind != "few" && padded * launch.warps >= 1024 { 32 } else { 64 };
+            let keys = if kind != "decode" && padded * launch.warps >= 1024 { 32 } else { 64 };
             let stages = if padded > 128 { 1 } else { 2 };
             let queries = if loops_over_heads(launch, padded) { stages } else { 1 };
             2 * (padded + 8) * (queries * launch.rows + stages * 2 * keys)
@@ -104,7 +105,7 @@ const MAX_HEADS_PER_BLOCK: usize = 4;
 
 /// Whether a block may loop over several KV heads. As in the kernels.
 fn loops_over_heads(launch: &Launch, padded: usize) -> bool {
-    launch.kind == "many" && padded <= 64
+    launch.kind == "tile64" && padded <= 64
 }
 
 /// KV heads that a block takes one after another, so that it waits for memory only before the
@@ -151,8 +152,8 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
             .numbers(&params![tables.distance_count, tables.origin as i32])
             .numbers(&params![launch.entries, launch.splits, launch.tickets, heads_per_block(launch, padded, kv_heads)])
     };
-    // The conditions of `straight` in `task.cuh`, besides those of the launch.
-    let is_plain = is_aligned
+    // The conditions of `encoder_shape` in `task.cuh`, besides those of the launch.
+    let fits_encoder = is_aligned
         && heads == kv_heads
         && page == 0
         && options.mask == Mask::All
@@ -164,11 +165,12 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
         let bytes = shared_bytes(launch, padded, c2p.is_some() || p2c.is_some());
         let binary = match kernel_kind {
             KernelKind::TensorCores { .. } => TILES,
-            KernelKind::Quantized | KernelKind::Disentangled => OTHER,
-            KernelKind::F32 => PLAIN,
+            KernelKind::Quantized | KernelKind::Disentangled => Q8_DISENTANGLED,
+            KernelKind::F32 => SIMT,
         };
-        let is_straight = launch.kind == "many" && launch.splits == 1 && is_plain && padded == size && padded <= 64;
-        let kind = if is_straight { "straight" } else { launch.kind };
+        let is_encoder =
+            launch.kind == "tile64" && launch.splits == 1 && fits_encoder && padded == size && padded <= 64;
+        let kind = if is_encoder { "encoder" } else { launch.kind };
         let kernel = Kernel::new(binary, format!("attention_{kind}_{dtype}_{padded}")).shared(bytes);
         let call = Call::new(&q.view, &kernel)?.input(&q.view).input(&k.view).input(&v.view);
         let call = call.optional_input(k.scales.as_ref()).optional_input(v.scales.as_ref());
@@ -176,7 +178,7 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
         let call = positions.into_iter().fold(call, Call::optional_input);
         let grid = Grid::of(launch.grid(kv_heads) / heads_per_block(launch, padded, kv_heads), 32 * launch.warps);
         let call = add_params(dynamic_tables.add_to(call.made(&y).made(&parts))?, launch);
-        let call = if is_straight { call.alternate_row_order() } else { call.u32(0) };
+        let call = if is_encoder { call.alternate_row_order() } else { call.u32(0) };
         call.run(grid)?;
     }
     y.tensor(op.q.dims())

@@ -22,7 +22,7 @@ __device__ __forceinline__ uint position_row(int distance, const Shape &s, const
 
 // Products of sixteen vectors with the positions of a band, written to a tile.
 template <typename T, uint D>
-__device__ __forceinline__ void meet_band(const uint m[D / 16][4], const T *band, float *tile) {
+__device__ __forceinline__ void multiply_band(const uint m[D / 16][4], const T *band, float *tile) {
     const uint lane = threadIdx.x % LANES;
     const T *at = band + (lane / 16 * 8 + lane % 8) * (D + 8) + lane / 8 % 2 * 8;
 #pragma unroll
@@ -31,9 +31,9 @@ __device__ __forceinline__ void meet_band(const uint m[D / 16][4], const T *band
 #pragma unroll
         for (uint i = 0; i < D / 16; i++) {
             uint p[4];
-            load_matrices(p, at + n * 8 * (D + 8) + i * 16);
-            multiply<T>(x[0], m[i], p[0], p[1]);
-            multiply<T>(x[1], m[i], p[2], p[3]);
+            ldmatrix_x4(p, at + n * 8 * (D + 8) + i * 16);
+            mma<T>(x[0], m[i], p[0], p[1]);
+            mma<T>(x[1], m[i], p[2], p[3]);
         }
 #pragma unroll
         for (uint h = 0; h < 4; h++) {
@@ -45,11 +45,11 @@ __device__ __forceinline__ void meet_band(const uint m[D / 16][4], const T *band
 
 // Content-to-position: adds the terms of a warp's own rows to its scores; `m` are its rows of q.
 template <typename T, uint D>
-__device__ __forceinline__ void add_met_by_queries(float x[8][4], const uint m[D / 16][4], const T *placed, float *tiles) {
+__device__ __forceinline__ void add_content_to_position(float x[8][4], const uint m[D / 16][4], const T *positions, float *tiles) {
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
     float *tile = tiles + warp * 16 * BAND_PITCH;
     __syncwarp(); // the previous tile has been read
-    meet_band<T, D>(m, placed + warp * 16 * (D + 8), tile);
+    multiply_band<T, D>(m, positions + warp * 16 * (D + 8), tile);
     __syncwarp();
 #pragma unroll
     for (uint n = 0; n < 8; n++) {
@@ -65,14 +65,14 @@ __device__ __forceinline__ void add_met_by_queries(float x[8][4], const uint m[D
 // Position-to-content: each warp multiplies sixteen keys, for the scores of all warps. All warps
 // call it.
 template <typename T, uint D>
-__device__ __forceinline__ void add_met_by_keys(float x[8][4], const T *ks, const T *placed, float *tiles) {
+__device__ __forceinline__ void add_position_to_content(float x[8][4], const T *ks, const T *positions, float *tiles) {
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
     uint m[D / 16][4];
 #pragma unroll
     for (uint i = 0; i < D / 16; i++) {
-        load_matrices(m[i], ks + (warp * 16 + lane % 16) * (D + 8) + lane / 16 * 8 + i * 16);
+        ldmatrix_x4(m[i], ks + (warp * 16 + lane % 16) * (D + 8) + lane / 16 * 8 + i * 16);
     }
-    meet_band<T, D>(m, placed + (48 - warp * 16) * (D + 8), tiles + warp * 16 * BAND_PITCH);
+    multiply_band<T, D>(m, positions + (48 - warp * 16) * (D + 8), tiles + warp * 16 * BAND_PITCH);
     __syncthreads();
 #pragma unroll
     for (uint n = 0; n < 8; n++) {

@@ -10,9 +10,9 @@ constant bool VECTORS [[function_constant(3)]];
 constant ushort PAGE [[function_constant(4)]];
 constant bool CAPPED [[function_constant(5)]];
 constant ushort BIAS [[function_constant(6)]];
-// Which position tables are given.
-constant bool MET_BY_QUERIES [[function_constant(7)]];
-constant bool MET_BY_KEYS [[function_constant(8)]];
+// Whether position tables are given: content-to-position, position-to-content.
+constant bool HAS_C2P [[function_constant(7)]];
+constant bool HAS_P2C [[function_constant(8)]];
 
 constant ushort FORMAT_F32 = 0;
 constant ushort FORMAT_F16 = 1;

@@ -88,12 +88,12 @@ template <typename S, typename E, uint D, uint N>
 
     for (int first = item.start; first < item.end; first += int(N)) {
         int key = first + int(from);
-        bool sees = simd_any(key < high && key + int(blocks * 8) > low) && from < N;
+        bool any_visible = simd_any(key < high && key + int(blocks * 8) > low) && from < N;
         stage<S, D, N>(staging, k, k_scales, K_FORMAT, t, p, KEYS, first, tid);
         BARRIER;
         float x[N / 4] = {};
-        if (sees) {
-            meet<S, D, N>(mq, staged + from * PITCH, blocks, tile);
+        if (any_visible) {
+            multiply_staged<S, D, N>(mq, staged + from * PITCH, blocks, tile);
             SIMD_BARRIER;
             UNROLL
             for (uint b = 0; b < N / 4; b++) {
@@ -104,24 +104,24 @@ template <typename S, typename E, uint D, uint N>
             SIMD_BARRIER; // the tile has been read
         }
 
-        if (MET_BY_QUERIES || MET_BY_KEYS) {
+        if (HAS_C2P || HAS_P2C) {
             simdgroup_matrix<S, 8, 8> mk[D / 8];
-            if (MET_BY_KEYS && simd * 8 < N) {
+            if (HAS_P2C && simd * 8 < N) {
                 load<S, D>(mk, staged + simd * 8 * PITCH);
             }
             Pairs pairs = {item.place + int(item.row) - first - int(N - 1), int(r + N - 1 - column), tile, tid};
-            if (MET_BY_QUERIES) {
-                add_positions<S, D, N>(x, mq, sees, sees, tiles + r * TILE, 0, pairs, staging, position_keys, t, p,
-                    POSITION_KEYS);
+            if (HAS_C2P) {
+                add_positions<S, D, N>(x, mq, any_visible, any_visible, tiles + r * TILE, 0, pairs, staging,
+                    position_keys, t, p, POSITION_KEYS);
             }
-            if (MET_BY_KEYS) {
-                add_positions<S, D, N>(x, mk, simd * 8 < N, sees, tiles + column * TILE, 4 * TILE, pairs, staging,
+            if (HAS_P2C) {
+                add_positions<S, D, N>(x, mk, simd * 8 < N, any_visible, tiles + column * TILE, 4 * TILE, pairs, staging,
                     position_queries, t, p, POSITION_QUERIES);
             }
             BARRIER; // every tile has been read by every SIMD-group
         }
 
-        if (sees) {
+        if (any_visible) {
             float largest = top;
             UNROLL
             for (uint b = 0; b < N / 4; b++) {
@@ -131,14 +131,14 @@ template <typename S, typename E, uint D, uint N>
                     if (CAPPED) {
                         s = p.cap * precise::tanh(s / p.cap);
                     }
-                    bool seen = j >= low && j < high;
+                    bool visible = j >= low && j < high;
                     if (BIAS == BIAS_ALIBI) {
                         s -= slope * float(abs(j - place));
                     }
-                    if (BIAS == BIAS_TABLE && seen) {
+                    if (BIAS == BIAS_TABLE && visible) {
                         s += bias[ulong(head) * ulong(p.distances) + ulong(int(p.origin) + j - place)];
                     }
-                    x[b] = seen ? s : -INFINITY;
+                    x[b] = visible ? s : -INFINITY;
                     largest = max(largest, x[b]);
                 }
             }
@@ -178,7 +178,7 @@ template <typename S, typename E, uint D, uint N>
         BARRIER; // what was staged has been read
         stage<S, D, N>(staging, v, v_scales, K_FORMAT, t, p, VALUES, first, tid);
         BARRIER;
-        if (sees) {
+        if (any_visible) {
             UNROLL
             for (uint b = 0; b < N / 8; b++) {
                 if (b < blocks) {

@@ -20,7 +20,7 @@ template <> __device__ __forceinline__ float within<half_t>(float x) { return fm
 // Stages rows `rows` of k or v, 16 codes per thread; second parts begin `rest` elements after the
 // first. All loads come before the first store. Vectors are whole Q8 blocks.
 template <typename T, uint D, uint N, uint THREADS>
-__device__ __forceinline__ void stage_coded(T *to, uint rest, const T *from, const half_t *scales, Steps steps, uint head,
+__device__ __forceinline__ void stage_q8(T *to, uint rest, const T *from, const half_t *scales, Steps steps, uint head,
     const uint *rows, uint size) {
     constexpr uint TURNS = N * (D / 16) / THREADS;
     static_assert(N * (D / 16) % THREADS == 0, "every thread copies the same number of codes");

@@ -47,17 +47,17 @@ __device__ __forceinline__ void add_scores(float (&x)[TILES][4], const uint (&m)
 #pragma unroll
     for (uint i = 0; i < D / 16; i++) {
         uint other[4];
-        if (!HELD) load_matrices(other, q_at + i * 16);
+        if (!HELD) ldmatrix_x4(other, q_at + i * 16);
 #pragma unroll
         for (uint n = 0; n < TILES; n += 2) {
             uint mk[4];
-            load_matrices(mk, k_at + n * 8 * (D + 8) + i * 16);
-            multiply<T>(x[n], HELD ? m[i] : other, mk[0], mk[1]);
-            multiply<T>(x[n + 1], HELD ? m[i] : other, mk[2], mk[3]);
+            ldmatrix_x4(mk, k_at + n * 8 * (D + 8) + i * 16);
+            mma<T>(x[n], HELD ? m[i] : other, mk[0], mk[1]);
+            mma<T>(x[n + 1], HELD ? m[i] : other, mk[2], mk[3]);
             if constexpr (TWO) {
-                load_matrices(mk, k_at + rest + n * 8 * (D + 8) + i * 16);
-                multiply<T>(x[n], HELD ? m[i] : other, mk[0], mk[1]);
-                multiply<T>(x[n + 1], HELD ? m[i] : other, mk[2], mk[3]);
+                ldmatrix_x4(mk, k_at + rest + n * 8 * (D + 8) + i * 16);
+                mma<T>(x[n], HELD ? m[i] : other, mk[0], mk[1]);
+                mma<T>(x[n + 1], HELD ? m[i] : other, mk[2], mk[3]);
             }
         }
     }
@@ -104,21 +104,21 @@ __device__ __forceinline__ void add_weighted(Sums<D> &own, float (&x)[TILES][4],
             p[h] = pair_of<T>(of[0], of[1]);
             if (EXACT) rests[h] = rest_of<T>(of[0], of[1], p[h]);
         }
-        if (!EXACT) multiply<T>(totals, p, ones, ones);
+        if (!EXACT) mma<T>(totals, p, ones, ones);
 #pragma unroll
         for (uint i = 0; i < D / 8; i += 2) {
             uint mv[4];
-            load_transposed(mv, v_at + n * 8 * (D + 8) + i * 8);
-            multiply<T>(own.o[i], p, mv[0], mv[1]);
-            multiply<T>(own.o[i + 1], p, mv[2], mv[3]);
+            ldmatrix_x4_trans(mv, v_at + n * 8 * (D + 8) + i * 8);
+            mma<T>(own.o[i], p, mv[0], mv[1]);
+            mma<T>(own.o[i + 1], p, mv[2], mv[3]);
             if constexpr (EXACT) {
-                multiply<T>(own.o[i], rests, mv[0], mv[1]);
-                multiply<T>(own.o[i + 1], rests, mv[2], mv[3]);
+                mma<T>(own.o[i], rests, mv[0], mv[1]);
+                mma<T>(own.o[i + 1], rests, mv[2], mv[3]);
             }
             if constexpr (TWO) {
-                load_transposed(mv, v_at + rest + n * 8 * (D + 8) + i * 8);
-                multiply<T>(own.o[i], p, mv[0], mv[1]);
-                multiply<T>(own.o[i + 1], p, mv[2], mv[3]);
+                ldmatrix_x4_trans(mv, v_at + rest + n * 8 * (D + 8) + i * 8);
+                mma<T>(own.o[i], p, mv[0], mv[1]);
+                mma<T>(own.o[i + 1], p, mv[2], mv[3]);
             }
         }
     }

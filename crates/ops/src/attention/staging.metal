@@ -53,7 +53,7 @@ METAL_FUNC void load(thread simdgroup_matrix<S, 8, 8> *m, threadgroup const S *r
 
 // Products of eight vectors with 8 · `blocks` staged ones, at most N, written to the tile.
 template <typename S, uint D, uint N>
-METAL_FUNC void meet(thread simdgroup_matrix<S, 8, 8> *m, threadgroup const S *staged, uint blocks,
+METAL_FUNC void multiply_staged(thread simdgroup_matrix<S, 8, 8> *m, threadgroup const S *staged, uint blocks,
     threadgroup float *tile) {
     constexpr uint PITCH = D + 16 / sizeof(S);
     simdgroup_float8x8 sums[N / 8];
@@ -90,27 +90,27 @@ struct Pairs {
 };
 
 // Adds the products of rows, or keys, with the positions of their distances to the scores. The
-// distance of row r and key c is r + N − 1 − c above the nearest. Each SIMD-group that `meets`
-// multiplies eight rows, or keys, with all positions; every pair of one that `sees` then selects
-// its product: that of this lane's first key is in `met`, and its next ones follow at intervals of
-// `step`.
+// distance of row r and key c is r + N − 1 − c above the nearest. A SIMD-group with `multiplies`
+// set multiplies eight rows, or keys, with all positions. Then each pair of a row and a key selects
+// its product, in SIMD-groups with `any_visible` set: that of this lane's first key is in
+// `products`, and the next ones follow at intervals of `step`.
 template <typename S, uint D, uint N>
-METAL_FUNC void add_positions(thread float *x, thread simdgroup_matrix<S, 8, 8> *m, bool meets, bool sees,
-    threadgroup const float *met, uint step, Pairs pairs, threadgroup vec<S, 4> *staging, device const uchar *table,
+METAL_FUNC void add_positions(thread float *x, thread simdgroup_matrix<S, 8, 8> *m, bool multiplies, bool any_visible,
+    threadgroup const float *products, uint step, Pairs pairs, threadgroup vec<S, 4> *staging, device const uchar *table,
     Task t, constant Shape &p, ushort kind) {
     for (uint piece = 0; piece < ROWS + N - 1; piece += N) {
-        BARRIER; // the staged vectors and `met` have been read
+        BARRIER; // the staged vectors and `products` have been read
         stage<S, D, N>(staging, table, (device const half *)table, Q_FORMAT, t, p, kind, pairs.nearest + int(piece),
             pairs.tid);
         BARRIER;
-        if (meets) {
-            meet<S, D, N>(m, (threadgroup const S *)staging, N / 8, pairs.tile);
+        if (multiplies) {
+            multiply_staged<S, D, N>(m, (threadgroup const S *)staging, N / 8, pairs.tile);
         }
         BARRIER;
         UNROLL
         for (uint b = 0; b < N / 4; b++) {
             int at = pairs.further - int(piece + b * 4);
-            x[b] += sees && at >= 0 && at < int(N) ? met[b * step + uint(at)] : 0.0f;
+            x[b] += any_visible && at >= 0 && at < int(N) ? products[b * step + uint(at)] : 0.0f;
         }
     }
 }

@@ -191,21 +191,21 @@ impl Tables {
         let four_warps = match kernel_kind {
             KernelKind::TensorCores { four_warps } => four_warps,
             KernelKind::Quantized => {
-                launch("few_coded", (SMALL_ROWS, 4), &|rows| rows <= SMALL_ROWS, BUSY_SMALL_BLOCKS);
-                return launch("many_coded", (64, 4), &|rows| rows > SMALL_ROWS, BUSY_BLOCKS);
+                launch("decode_q8", (SMALL_ROWS, 4), &|rows| rows <= SMALL_ROWS, BUSY_SMALL_BLOCKS);
+                return launch("tile64_q8", (64, 4), &|rows| rows > SMALL_ROWS, BUSY_BLOCKS);
             }
-            KernelKind::Disentangled => return launch("placed", (64, 4), &|_| true, BUSY_BLOCKS),
-            KernelKind::F32 => return launch("plain", (32, 4), &|_| true, BUSY_BLOCKS),
+            KernelKind::Disentangled => return launch("disentangled", (64, 4), &|_| true, BUSY_BLOCKS),
+            KernelKind::F32 => return launch("simt", (32, 4), &|_| true, BUSY_BLOCKS),
         };
         if options.queries.fillers() > 0 {
-            return launch("many", (64, 4), &|_| true, BUSY_BLOCKS);
+            return launch("tile64", (64, 4), &|_| true, BUSY_BLOCKS);
         }
-        launch("few", (SMALL_ROWS, 4), &|rows| rows <= SMALL_ROWS, BUSY_SMALL_BLOCKS);
+        launch("decode", (SMALL_ROWS, 4), &|rows| rows <= SMALL_ROWS, BUSY_SMALL_BLOCKS);
         // Blocks of eight warps if most sequences fill them and there are enough blocks.
         let many = rows.iter().filter(|rows| **rows > SMALL_ROWS);
         let (count, all) = (many.clone().count(), many.sum::<usize>());
         let is_wide = !four_warps && all >= WIDE_ROWS * count && all * kv_heads >= BUSY_BLOCKS * 128;
-        let (kind, block) = if is_wide { ("wide", (128, 8)) } else { ("many", (64, 4)) };
+        let (kind, block) = if is_wide { ("tile128", (128, 8)) } else { ("tile64", (64, 4)) };
         launch(kind, block, &|rows| rows > SMALL_ROWS, BUSY_BLOCKS);
     }
 
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!((t.bias, t.reach), (pages + 29, 128));
         assert_eq!(t.words.len(), t.bias + 8 * 257);
         let launches: Vec<_> = t.launches.iter().map(|l| (l.kind, l.entries - pages, l.blocks, l.splits)).collect();
-        assert_eq!(launches, [("few", 0, 2, 96), ("many", 14, 3, 1)]);
+        assert_eq!(launches, [("decode", 0, 2, 96), ("tile64", 14, 3, 1)]);
         assert_eq!((t.launches[0].tickets, t.launches[0].parts(2, 64)), (pages + 10, 2 * 96 * 2 * 16 * 66));
         assert_eq!(Tables::of(&options, op_scope(), KernelKind::F32, [8, 2]).launches.len(), 1);
     }

@@ -61,7 +61,7 @@ struct Shape {
 
 // Shape with the constants of most encoders, so that the compiler can drop branches: heads of D
 // elements, as many KV heads as heads of q, aligned, packed, no mask, bias or cap.
-template <uint D> __device__ __forceinline__ Shape straight(Shape s) {
+template <uint D> __device__ __forceinline__ Shape encoder_shape(Shape s) {
     s.size = D, s.shared = s.heads, s.group = 1, s.in_sixteens = 1, s.page = 0, s.at_end = 0, s.cap = 0.0f, s.added = ADDED_NONE;
     s.back = s.ahead = FAR, s.splits = 1;
     return s;

@@ -116,7 +116,8 @@ impl Kernel for Task<'_> {
             for (r, sum) in sums[..block.len()].iter().enumerate() {
                 // A query that attends to no key yields zeros.
                 let part = if *sum == 0.0 { 0.0 } else { 1.0 / sum };
-                // SAFETY: the row is a token of this task's segment, and this task alone writes there.
+                // SAFETY: the row is a token of this task's segment, and this task alone writes
+                // there.
                 let y = unsafe { head.out.part(head.first + (first + r) * head.stride, size) };
                 let results = &results[r * width..][..width];
                 let mut i = 0;
@@ -161,7 +162,8 @@ impl Row<'_> {
         if visible.end < scores.len() {
             scores[visible.end..].fill(f32::NEG_INFINITY);
         }
-        // SAFETY: the contract of Lanes, kept by Isa::run; all offsets are below the length of both.
+        // SAFETY: the contract of Lanes, kept by Isa::run; all offsets are below the length of
+        // both.
         unsafe {
             let (from, to) = (scores.as_ptr(), weights.as_mut_ptr());
             let mut most = [S::load(from), S::load(from.add(S::WIDTH))];

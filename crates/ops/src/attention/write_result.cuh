@@ -20,7 +20,7 @@ __device__ __forceinline__ float over(float sum) { return sum == 0.0f ? 0.0f : 1
 // For warps that have different keys of the same 16 rows: joined in `all`, which reuses the memory
 // of the keys.
 template <typename T, uint D, uint WARPS>
-__device__ __forceinline__ void leave_joined(const Sums<D> &own, float *all, T *y, float *parts, const Task &t, const Shape &s) {
+__device__ __forceinline__ void write_joined(const Sums<D> &own, float *all, T *y, float *parts, const Task &t, const Shape &s) {
     __shared__ float tops[WARPS][16], sums[WARPS][16];
     constexpr uint LINE = D + 4;
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
@@ -66,7 +66,7 @@ __device__ __forceinline__ void leave_joined(const Sums<D> &own, float *all, T *
 
 // Writes a warp's own rows where keys are split.
 template <uint D, uint ROWS>
-__device__ __forceinline__ void leave_part(const Sums<D> &own, uint first_row, float *parts, const Task &t, const Shape &s) {
+__device__ __forceinline__ void write_part(const Sums<D> &own, uint first_row, float *parts, const Task &t, const Shape &s) {
     const uint lane = threadIdx.x % LANES;
     const Part<ROWS> part(parts, s, blockIdx.x);
 #pragma unroll
@@ -88,7 +88,7 @@ __device__ __forceinline__ void leave_part(const Sums<D> &own, uint first_row, f
 // Writes a warp's own rows through its rows of q in shared memory, so that 16 bytes are written at
 // once.
 template <typename T, uint D>
-__device__ __forceinline__ void leave_rows(const Sums<D> &own, uint first_row, T *held, T *y, const Task &t, const Shape &s) {
+__device__ __forceinline__ void write_rows(const Sums<D> &own, uint first_row, T *held, T *y, const Task &t, const Shape &s) {
     const uint lane = threadIdx.x % LANES;
     __syncwarp(); // q has been read
 #pragma unroll

@@ -1,6 +1,7 @@
-//! Launches `kernel.cu` and the products: first the router's logits. Few pairs of token and expert
-//! take `few.cu`, which selects, multiplies and adds up in two launches. Many pairs are selected,
-//! sorted by expert, multiplied in tiles (`tile.cu`, in f32 `plain.cu`) and added up, in five.
+//! Launches `kernel.cu` and the products: first the router's logits. With few pairs of token and
+//! expert, the two launches of `gemv.cu` select the experts, multiply and add up. Many pairs take
+//! five launches (grouped GEMM): they are selected, sorted by expert, multiplied in tiles twice
+//! (`tile.cu`, in f32 `simt.cu`) and added up.
 //! Nothing is read back, so grids have the size of the worst case, and blocks without work return
 //! at once.
 //!
@@ -14,16 +15,16 @@ use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::launch::params;
 use crate::launch::strided::Rows;
 use crate::linear::Weight;
-use crate::quant::cuda::{codes, is_plain, number};
+use crate::quant::cuda::{codes, is_legacy_or_k_quant, number};
 use crate::{Activation, DType, Error, Quant, Result};
 
 const ROUTING: Binary = binary!("experts");
-const FEW_PAIRS: Binary = binary!("experts_few");
+const GEMV: Binary = binary!("experts_gemv");
 const TILE: Binary = binary!("experts_tile");
-const PLAIN: Binary = binary!("experts_plain");
+const SIMT: Binary = binary!("experts_simt");
 
 /// Up to this many tokens, each warp that computes logits reads the router itself.
-const FEW_TOKENS: usize = 256;
+const MAX_TOKENS_BY_WARPS: usize = 256;
 
 /// Rows and columns of a tile in f32, and columns of one in 16-bit floats.
 const SIDE: usize = 64;
@@ -32,7 +33,7 @@ const WIDE: usize = 128;
 /// Rows of a tile with quantized weights, which has as many columns as one in 16-bit floats.
 const TALL_IN_BLOCKS: usize = 64;
 
-/// Columns per block of `down` in `few.cu`, and matrix rows per warp of `up`.
+/// Columns per block of `down` in `gemv.cu`, and matrix rows per warp of `up`.
 const ROWS: usize = 4;
 
 pub(super) fn run(op: &ExpertsOp) -> Result<candle_core::Tensor> {
@@ -48,9 +49,9 @@ pub(super) fn run(op: &ExpertsOp) -> Result<candle_core::Tensor> {
     let has_blocks = [&e.up, &e.down].into_iter().any(|weights| weights[0].only_raw().is_some());
     // With hardly more than one pair per expert, a tile would be empty but for its first row.
     if layer.pairs <= e.up.len().max(8) || (has_blocks && layer.dtype() == DType::F32) {
-        layer.run_few_pairs(&logits, &y)?;
+        layer.run_gemv(&logits, &y)?;
     } else {
-        layer.run_many_pairs(&logits, &y)?;
+        layer.run_grouped_gemm(&logits, &y)?;
     }
     y.tensor(op.x.dims())
 }
@@ -110,22 +111,22 @@ impl Matrices {
     /// The kernel of this kind for their block format, or the given one for floats.
     fn kernel(&self, kind: &str, (binary, floats): (Binary, String)) -> Kernel {
         let Some(quant) = self.quant else { return Kernel::new(binary, floats) };
-        match (kind, is_plain(quant)) {
+        match (kind, is_legacy_or_k_quant(quant)) {
             ("tile", true) => {
-                Kernel::new(binary!("experts_blocks_tile_plain"), format!("experts_tile_{quant}_{}", self.dtype))
+                Kernel::new(binary!("experts_blocks_tile_k"), format!("experts_tile_{quant}_{}", self.dtype))
             }
             ("tile", false) => {
-                Kernel::new(binary!("experts_blocks_tile_other"), format!("experts_tile_{quant}_{}", self.dtype))
+                Kernel::new(binary!("experts_blocks_tile_iq"), format!("experts_tile_{quant}_{}", self.dtype))
             }
-            (_, true) => Kernel::new(binary!("experts_blocks_few_plain"), format!("experts_{kind}_{quant}")),
-            (_, false) => Kernel::new(binary!("experts_blocks_few_other"), format!("experts_{kind}_{quant}")),
+            (_, true) => Kernel::new(binary!("experts_blocks_gemv_k"), format!("experts_{kind}_{quant}")),
+            (_, false) => Kernel::new(binary!("experts_blocks_gemv_iq"), format!("experts_{kind}_{quant}")),
         }
     }
 
-    /// Adds a kernel's last parameters: the addresses of the matrices, up to `room` of them for
+    /// Adds a kernel's last parameters: the addresses of the matrices, up to `capacity` of them for
     /// floats, and before them what block formats need.
-    fn add_weights(&self, call: Call, in_runs: bool, room: usize) -> Result<Call> {
-        let Some(quant) = self.quant else { return Ok(call.addresses(&self.addresses, room)) };
+    fn add_weights(&self, call: Call, in_runs: bool, capacity: usize) -> Result<Call> {
+        let Some(quant) = self.quant else { return Ok(call.addresses(&self.addresses, capacity)) };
         let call = call.table(codes(quant))?.numbers(&params![self.row, number(self.dtype), in_runs]);
         Ok(call.addresses(&self.addresses, MAX_EXPERTS))
     }
@@ -151,8 +152,8 @@ impl Layer<'_> {
         let router = View::whole(&self.op.experts.router)?;
         let in_runs = self.x.is_16_byte_aligned()? && router.in_runs(self.run)?;
         let logits = Call::alloc(&self.x, tokens * experts, DType::F32)?;
-        let (kernel, grid) = if tokens > FEW_TOKENS {
-            let kernel = Kernel::new(PLAIN, format!("experts_many_{}_{dtype}", kind(in_runs)));
+        let (kernel, grid) = if tokens > MAX_TOKENS_BY_WARPS {
+            let kernel = Kernel::new(SIMT, format!("experts_logits_tile_{}_{dtype}", kind(in_runs)));
             (kernel, Grid { blocks: [tokens.div_ceil(SIDE), experts.div_ceil(SIDE), 1], threads: 128 })
         } else {
             let (tokens_per_warp, kind) = match tokens {
@@ -169,17 +170,17 @@ impl Layer<'_> {
         Ok(logits)
     }
 
-    fn run_few_pairs(&self, logits: &DeviceBuffer, y: &DeviceBuffer) -> Result<()> {
+    fn run_gemv(&self, logits: &DeviceBuffer, y: &DeviceBuffer) -> Result<()> {
         let (e, pairs, dtype) = (&self.op.experts, self.pairs, self.dtype());
         let (up, down) = (Matrices::of(&e.up)?, Matrices::of(&e.down)?);
         let selected = Call::alloc(&self.x, pairs, DType::U32)?;
         let probabilities = Call::alloc(&self.x, pairs, DType::F32)?;
         let hidden = Call::alloc(&self.x, pairs * self.inner, dtype)?;
-        let room = if self.experts() <= 128 { 128 } else { MAX_EXPERTS };
+        let capacity = if self.experts() <= 128 { 128 } else { MAX_EXPERTS };
         let in_runs = up.in_runs && self.x.is_16_byte_aligned()?;
         let warps = 8;
         let columns = warps * if e.gated { ROWS / 2 } else { ROWS };
-        let kernel = up.kernel("up", (FEW_PAIRS, format!("experts_up_{}_{room}_{dtype}", kind(in_runs))));
+        let kernel = up.kernel("up", (GEMV, format!("experts_up_{}_{capacity}_{dtype}", kind(in_runs))));
         let call = Call::new(&self.x, &kernel)?
             .input(&self.x)
             .made(logits)
@@ -188,9 +189,9 @@ impl Layer<'_> {
             .made(&hidden)
             .numbers(&params![self.inner, self.n, self.rows.stride, self.experts()])
             .numbers(&params![e.top, e.renormalised, e.activation as usize, e.gated]);
-        up.add_weights(call, in_runs, room)?
+        up.add_weights(call, in_runs, capacity)?
             .run(Grid { blocks: [pairs, self.inner.div_ceil(columns), 1], threads: 32 * warps })?;
-        let kernel = down.kernel("down", (FEW_PAIRS, format!("experts_down_{}_{room}_{dtype}", kind(down.in_runs))));
+        let kernel = down.kernel("down", (GEMV, format!("experts_down_{}_{capacity}_{dtype}", kind(down.in_runs))));
         let call = Call::new(&self.x, &kernel)?
             .made(&hidden)
             .made(&selected)
@@ -199,15 +200,15 @@ impl Layer<'_> {
             .optional_input(self.residual.as_ref())
             .made(y)
             .numbers(&params![self.n, self.inner, e.top, self.residual_step()?]);
-        down.add_weights(call, true, room)?
+        down.add_weights(call, true, capacity)?
             .run(Grid { blocks: [self.rows.rows, self.n.div_ceil(ROWS), 1], threads: 128 })
     }
 
-    fn run_many_pairs(&self, logits: &DeviceBuffer, y: &DeviceBuffer) -> Result<()> {
+    fn run_grouped_gemm(&self, logits: &DeviceBuffer, y: &DeviceBuffer) -> Result<()> {
         let (e, tokens, pairs, dtype) = (&self.op.experts, self.rows.rows, self.pairs, self.dtype());
         let selected = Call::alloc(&self.x, pairs, DType::U32)?;
         let probabilities = Call::alloc(&self.x, pairs, DType::F32)?;
-        Call::new(&self.x, &Kernel::new(ROUTING, "experts_choose"))?
+        Call::new(&self.x, &Kernel::new(ROUTING, "experts_top_k"))?
             .made(logits)
             .made(&selected)
             .made(&probabilities)
@@ -251,7 +252,7 @@ impl Layer<'_> {
         let (kernel, tall, wide) = if matrices.quant.is_some() {
             (matrices.kernel("tile", (TILE, String::new())), TALL_IN_BLOCKS, WIDE)
         } else if self.dtype() == DType::F32 {
-            (Kernel::new(PLAIN, format!("experts_plain_{}", kind(in_runs))), SIDE, SIDE)
+            (Kernel::new(SIMT, format!("experts_simt_{}", kind(in_runs))), SIDE, SIDE)
         } else {
             // As many rows as the experts fill on average, and as many steps of 64 elements in
             // shared memory as the kernel has.

@@ -41,7 +41,7 @@ device const T *w15 [[buffer(20)]]
 
 // R results of one pair from `first` on, in the row at `y`.
 template <typename T, int R>
-METAL_FUNC void put_few(thread const Dots<R, 1> &dots, thread const Dots<R, 1> &gated, device T *y, uint first,
+METAL_FUNC void write_gemv(thread const Dots<R, 1> &dots, thread const Dots<R, 1> &gated, device T *y, uint first,
     constant Grouped &p, uint lane) {
     float v = 0.0f;
     for (int r = 0; r < R; r++) {
@@ -101,13 +101,13 @@ METAL_FUNC uint tile_output(uint row, uint block, constant Grouped &p) {
 // Up writes in sorted order; down writes each pair's row where the sum over its token expects it.
 template <typename T, int M, int N>
 METAL_FUNC void put_tile(thread const Sums<M, N> &sums, uint first, uint end, uint block, device const uint *sorted,
-    device T *y, constant Grouped &p, threadgroup float4 *room, uint lane, uint simd) {
+    device T *y, constant Grouped &p, threadgroup float4 *scratch, uint lane, uint simd) {
     uint width = tile_width<N>();
     first += simd / 2 * uint(8 * M);
     uint first_column = (block * 2 + simd % 2) * width;
     #pragma unroll
     for (int i = 0; i < M; i++) {
-        threadgroup const float *strip = tile_strip<M, N>(sums, i, room, simd);
+        threadgroup const float *strip = tile_strip<M, N>(sums, i, scratch, simd);
         for (uint at = lane; at < 8 * width; at += LANES) {
             uint r = at / width;
             uint place = first + uint(8 * i) + r;

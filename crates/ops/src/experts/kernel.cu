@@ -2,8 +2,8 @@
 // the router. The routing never leaves the device.
 //
 // This file has what surrounds the products: the router's logits, the selection, the sorting of
-// pairs of token and expert by expert, and the sum. Products of few pairs are in `few.cu`, those of
-// many in `tile.cu`.
+// pairs of token and expert by expert, and the sum. Products of few pairs are in `gemv.cu`, those
+// of many in `tile.cu`.
 #include "experts/top_k.cuh"
 
 struct Routing {
@@ -37,7 +37,7 @@ template <typename T, int N, int M> __device__ void logits_of(const T *x, const 
 #define LOGITS(NAME, T, N, M, KIND) \
     extern "C" __global__ void experts_logits_##KIND##_##NAME( \
         const T *x, const float *router, float *logits, uint tokens, uint n, uint step, uint experts) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         logits_of<T, N, M>(x, router, logits, Routing{tokens, n, step, experts}); \
     }
 #define ROUTES(NAME, T) \
@@ -45,25 +45,25 @@ template <typename T, int N, int M> __device__ void logits_of(const T *x, const 
 FORMATS(ROUTES)
 
 // Selects experts: a warp per token.
-extern "C" __global__ void experts_choose(
-    const float *logits, uint *chosen, float *share, uint tokens, uint experts, uint top, uint is_renormalised) {
-    wait_for_earlier();
+extern "C" __global__ void experts_top_k(
+    const float *logits, uint *selected, float *probabilities, uint tokens, uint experts, uint top, uint is_renormalised) {
+    grid_dependency_sync();
     const uint lane = threadIdx.x % LANES, token = blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
     if (token >= tokens) return;
     uint mine;
     float probability;
-    choose(logits + size_t(token) * experts, experts, top, is_renormalised, mine, probability);
+    top_k(logits + size_t(token) * experts, experts, top, is_renormalised, mine, probability);
     if (lane >= top) return;
-    chosen[size_t(token) * top + lane] = mine;
-    share[size_t(token) * top + lane] = probability;
+    selected[size_t(token) * top + lane] = mine;
+    probabilities[size_t(token) * top + lane] = probability;
 }
 
 // A block per expert, and one more for the end: computes where its pairs begin after sorting by
 // expert, and their indices, in the order of tokens. The begin is the number of pairs of earlier
 // experts, so that no block waits for another. Each warp has a part of the pairs, counts in it, and
 // writes after what earlier warps counted.
-extern "C" __global__ void experts_sort(const uint *chosen, uint *starts, uint *sorted, uint pairs) {
-    wait_for_earlier();
+extern "C" __global__ void experts_sort(const uint *selected, uint *starts, uint *sorted, uint pairs) {
+    grid_dependency_sync();
     __shared__ uint before[LANES], own[LANES];
     const uint expert = blockIdx.x, lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
     const uint part = (pairs + blockDim.x - 1) / blockDim.x * LANES; // whole warps' worth
@@ -71,7 +71,7 @@ extern "C" __global__ void experts_sort(const uint *chosen, uint *starts, uint *
     uint below = 0, equal = 0;
 #pragma unroll 4
     for (uint i = first + lane; i < end; i += LANES) {
-        const uint e = chosen[i];
+        const uint e = selected[i];
         below += e < expert;
         equal += e == expert;
     }
@@ -88,7 +88,7 @@ extern "C" __global__ void experts_sort(const uint *chosen, uint *starts, uint *
     if (equal == 0) return;
 #pragma unroll 4
     for (uint i = first; i < end; i += LANES) {
-        const bool is_own = i + lane < end && chosen[i + lane] == expert;
+        const bool is_own = i + lane < end && selected[i + lane] == expert;
         const uint all = __ballot_sync(ALL_LANES, is_own);
         if (is_own) sorted[place + __popc(all & ((1u << lane) - 1))] = i + lane;
         place += __popc(all);
@@ -97,7 +97,7 @@ extern "C" __global__ void experts_sort(const uint *chosen, uint *starts, uint *
 
 // The sum over a token's pairs. One rounding.
 template <typename T, int N>
-__device__ void sum(const T *parts, const float *share, const T *bias, const T *residual, T *y, uint n, uint top, uint residual_step) {
+__device__ void sum(const T *parts, const float *probabilities, const T *bias, const T *residual, T *y, uint n, uint top, uint residual_step) {
     const uint token = blockIdx.x, column = (blockIdx.y * blockDim.x + threadIdx.x) * N;
     if (column >= n) return;
     float sums[N] = {}, v[N];
@@ -106,7 +106,7 @@ __device__ void sum(const T *parts, const float *share, const T *bias, const T *
         const size_t pair = size_t(token) * top + s;
         read<T, N>(v, parts + pair * n + column);
 #pragma unroll
-        for (int j = 0; j < N; j++) sums[j] = fmaf(share[pair], v[j], sums[j]);
+        for (int j = 0; j < N; j++) sums[j] = fmaf(probabilities[pair], v[j], sums[j]);
     }
     if (bias) {
         read<T, N>(v, bias + column);
@@ -121,10 +121,10 @@ __device__ void sum(const T *parts, const float *share, const T *bias, const T *
     write<T, N>(y + size_t(token) * n + column, sums);
 }
 #define SUM(NAME, T, N, KIND) \
-    extern "C" __global__ void experts_sum_##KIND##_##NAME(const T *parts, const float *share, const T *bias, const T *residual, T *y, \
+    extern "C" __global__ void experts_sum_##KIND##_##NAME(const T *parts, const float *probabilities, const T *bias, const T *residual, T *y, \
         uint n, uint top, uint residual_step) { \
-        wait_for_earlier(); \
-        sum<T, N>(parts, share, bias, residual, y, n, top, residual_step); \
+        grid_dependency_sync(); \
+        sum<T, N>(parts, probabilities, bias, residual, y, n, top, residual_step); \
     }
 #define SUMS(NAME, T) SUM(NAME, T, SIXTEEN<T>, runs) SUM(NAME, T, 1, odd)
 FORMATS(SUMS)

@@ -4,7 +4,7 @@
 // adds up.
 
 // As in Rust.
-constant uint MOST_EXPERTS = 512;
+constant uint MAX_EXPERTS = 512;
 
 struct Routing {
     uint tokens;
@@ -20,10 +20,10 @@ struct Routing {
 // All SIMD-groups compute the logits; one selects the experts of a token.
 template <typename T, int M>
 [[kernel]] void experts_route(device const T *x [[buffer(0)]], device const float *router [[buffer(1)]],
-    device uint *chosen [[buffer(2)]], device float *share [[buffer(3)]], constant Routing &p [[buffer(4)]],
+    device uint *selected [[buffer(2)]], device float *probabilities [[buffer(3)]], constant Routing &p [[buffer(4)]],
     uint group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]) {
-    threadgroup float logits[M * MOST_EXPERTS];
+    threadgroup float logits[M * MAX_EXPERTS];
     Rows<T, M> xs;
     for (int m = 0; m < M; m++) {
         xs.at[m] = x + ulong(min(group * uint(M) + uint(m), p.tokens - 1)) * ulong(p.stride);
@@ -39,7 +39,7 @@ template <typename T, int M>
             for (int m = 0; m < M; m++) {
                 // Values beyond the last expert have space and are not read.
                 if (lane == 0) {
-                    logits[uint(m) * MOST_EXPERTS + first + uint(r)] = dots.of[r][m];
+                    logits[uint(m) * MAX_EXPERTS + first + uint(r)] = dots.of[r][m];
                 }
             }
         }
@@ -49,7 +49,7 @@ template <typename T, int M>
     if (simd >= uint(M) || token >= p.tokens) {
         return;
     }
-    threadgroup const float *own = logits + simd * MOST_EXPERTS;
+    threadgroup const float *own = logits + simd * MAX_EXPERTS;
     // A bit for each expert lane, lane + 32, … that has been selected.
     uint taken = 0;
     float largest = 0.0f;
@@ -84,8 +84,8 @@ template <typename T, int M>
         sum = simd_sum(sum);
     }
     if (lane < p.top) {
-        chosen[ulong(token) * ulong(p.top) + ulong(lane)] = mine;
-        share[ulong(token) * ulong(p.top) + ulong(lane)] = precise::exp(own[mine] - largest) / sum;
+        selected[ulong(token) * ulong(p.top) + ulong(lane)] = mine;
+        probabilities[ulong(token) * ulong(p.top) + ulong(lane)] = precise::exp(own[mine] - largest) / sum;
     }
 }
 #define ROUTES(M) \
@@ -116,7 +116,7 @@ METAL_FUNC uint group_count(uint v, threadgroup uint *part, uint lane, uint simd
 // A threadgroup per expert, and one more for the end: computes where its pairs begin after sorting
 // by expert, and their indices, in the order of tokens. The begin is the number of pairs of earlier
 // experts, so that no threadgroup waits for another.
-[[kernel]] void experts_sort(device const uint *chosen [[buffer(0)]], device uint *starts [[buffer(1)]],
+[[kernel]] void experts_sort(device const uint *selected [[buffer(0)]], device uint *starts [[buffer(1)]],
     device uint *sorted [[buffer(2)]], constant uint &pairs [[buffer(3)]], uint expert [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]], uint threads [[threads_per_threadgroup]],
     uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]],
@@ -125,7 +125,7 @@ METAL_FUNC uint group_count(uint v, threadgroup uint *part, uint lane, uint simd
     uint before = 0;
     uint below = 0;
     for (uint i = tid; i < pairs; i += threads) {
-        before += chosen[i] < expert ? 1 : 0;
+        before += selected[i] < expert ? 1 : 0;
     }
     uint place = group_count(before, part, lane, simd, simds, below);
     if (tid == 0) {
@@ -133,7 +133,7 @@ METAL_FUNC uint group_count(uint v, threadgroup uint *part, uint lane, uint simd
     }
     for (uint first = 0; first < pairs; first += threads) {
         uint i = first + simd * LANES + lane;
-        uint is_own = i < pairs && chosen[i] == expert ? 1 : 0;
+        uint is_own = i < pairs && selected[i] == expert ? 1 : 0;
         uint rank = simd_prefix_exclusive_sum(is_own);
         uint all = group_count(is_own, part, lane, simd, simds, below);
         if (is_own == 1) {
@@ -145,12 +145,12 @@ METAL_FUNC uint group_count(uint v, threadgroup uint *part, uint lane, uint simd
 
 // Few pairs, each on its own: four results per SIMD-group. Pairs are in the order of tokens.
 template <typename T>
-[[kernel]] void experts_few(device const T *x [[buffer(0)]], device const uint *chosen [[buffer(1)]],
+[[kernel]] void experts_gemv(device const T *x [[buffer(0)]], device const uint *selected [[buffer(1)]],
     device const uint *unused [[buffer(2)]], device T *y [[buffer(3)]], constant Grouped &p [[buffer(4)]], WEIGHTS(T),
     uint2 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]) {
     uint pair = group.y;
-    uint e = chosen[pair] - p.first_expert;
+    uint e = selected[pair] - p.first_expert;
     uint first = (group.x * simds + simd) * 4;
     // For experts before the first of this dispatch, e wraps to a large number.
     if (e >= p.experts || first >= p.n) {
@@ -172,9 +172,9 @@ template <typename T>
         }
         dot_rows<T, T, 4, 1>(gated, ws, xs, p.k, FOURS, lane);
     }
-    put_few<T, 4>(dots, gated, y + ulong(pair) * ulong(p.n), first, p, lane);
+    write_gemv<T, 4>(dots, gated, y + ulong(pair) * ulong(p.n), first, p, lane);
 }
-FLOATS(experts_few)
+FLOATS(experts_gemv)
 
 // Many pairs: tiles of an expert's pairs. Up reads the rows of their tokens and writes in sorted
 // order; down reads that order and writes each pair's row where the sum over its token expects it.
@@ -184,7 +184,7 @@ template <typename T, int M, int N>
     device const uint *sorted [[buffer(2)]], device T *y [[buffer(3)]], constant Grouped &p [[buffer(4)]], WEIGHTS(T),
     uint2 group [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]]) {
-    threadgroup float4 room[TILE_ROOM(M, N)];
+    threadgroup float4 scratch[TILE_SCRATCH(M, N)];
     uint first = 0;
     uint end = 0;
     uint e = tile_expert<M>(starts, p, group.x, first, end);
@@ -201,8 +201,8 @@ template <typename T, int M, int N>
         ws.at[i] = w + ulong(tile_output<N>(tile_row<T>(tid, i), group.y, p)) * ulong(p.k);
     }
     Sums<M, N> sums;
-    tile_product<T, M, N>(sums, xs, ws, p.k, FOURS, room, tid, simd);
-    put_tile<T, M, N>(sums, first, end, group.y, sorted, y, p, room, lane, simd);
+    tile_product<T, M, N>(sums, xs, ws, p.k, FOURS, scratch, tid, simd);
+    put_tile<T, M, N>(sums, first, end, group.y, sorted, y, p, scratch, lane, simd);
 }
 #define TILES(NAME, M, N) \
 KERNEL(NAME "_f32", experts_tile<float, M, N>) \
@@ -219,7 +219,7 @@ struct Adding {
 
 // The sum over a token's pairs. One rounding.
 template <typename T>
-[[kernel]] void experts_sum(device const T *parts [[buffer(0)]], device const float *share [[buffer(1)]],
+[[kernel]] void experts_sum(device const T *parts [[buffer(0)]], device const float *probabilities [[buffer(1)]],
     device const T *bias [[buffer(2)]], device const T *residual [[buffer(3)]], device T *y [[buffer(4)]],
     constant Adding &p [[buffer(5)]], uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]], uint2 threads [[threads_per_threadgroup]]) {
@@ -230,7 +230,7 @@ template <typename T>
     float sum = 0.0f;
     for (uint s = 0; s < p.top; s++) {
         ulong pair = ulong(group.y) * ulong(p.top) + ulong(s);
-        sum = fma(share[pair], float(parts[pair * ulong(p.n) + ulong(column)]), sum);
+        sum = fma(probabilities[pair], float(parts[pair * ulong(p.n) + ulong(column)]), sum);
     }
     if (HAS_BIAS) {
         sum += float(bias[column]);

@@ -152,17 +152,18 @@ impl Routing {
         let activation = if is_up { e.activation } else { Activation::None };
         let flags = KernelFlags { fours, up: is_up, gated, activation, ..KernelFlags::default() };
         let dtype = op.x.dtype();
-        let is_many = self.order.is_some();
+        let is_grouped = self.order.is_some();
         // Rows and columns of a tile, large if the experts can fill it; columns per threadgroup for
         // few pairs.
-        let (kernel, [tall, wide], few_columns) = match quant {
+        let (kernel, [tall, wide], gemv_columns) = match quant {
             Some(quant) => {
-                let name = format!("experts_{}_{quant}_{dtype}", if is_many { "tile" } else { "few" });
+                let name = format!("experts_{}_{quant}_{dtype}", if is_grouped { "tile" } else { "gemv" });
                 (flags.kernel_of(IN_BLOCKS, name), [TALL, WIDE], OUTPUTS * SIMDS)
             }
             None => {
                 let side = if self.pairs >= 48 * views.len() { 64 } else { 32 };
-                let name = if is_many { format!("experts_tile{side}_{dtype}") } else { format!("experts_few_{dtype}") };
+                let name =
+                    if is_grouped { format!("experts_tile{side}_{dtype}") } else { format!("experts_gemv_{dtype}") };
                 (flags.kernel(name), [side, side], 4 * SIMDS)
             }
         };
@@ -179,7 +180,7 @@ impl Routing {
                     let columns = if gated { wide / 2 } else { wide };
                     Grid { groups: [tiles, projection.n.div_ceil(columns), 1], threads: 128 }
                 }
-                None => Grid { groups: [projection.n.div_ceil(few_columns), self.pairs, 1], threads: 32 * SIMDS },
+                None => Grid { groups: [projection.n.div_ceil(gemv_columns), self.pairs, 1], threads: 32 * SIMDS },
             };
             let call = Call::new(&x, &kernel)?;
             let call = match projection.inner {

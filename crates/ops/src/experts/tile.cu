@@ -29,12 +29,12 @@ template <typename T, int UP, int M, int N, int STAGES, bool IN_RUNS> struct Pro
     uint k, x_step;
     // The rows that this thread copies.
     uint x_rows[TALL / AT_ONCE], w_rows[WIDE / AT_ONCE];
-    unsigned char *room;
+    unsigned char *scratch;
     float sums[M][N][4];
 
     __device__ void copy(unsigned char *to, const T *row, uint i) {
         if constexpr (IN_RUNS) {
-            copy_sixteen(shared_address(to), row + (i < k ? i : 0), i < k);
+            cp_async_16(shared_address(to), row + (i < k ? i : 0), i < k);
         } else {
             Run<T, 8> run;
 #pragma unroll
@@ -45,7 +45,7 @@ template <typename T, int UP, int M, int N, int STAGES, bool IN_RUNS> struct Pro
 
     // Beyond k both sides are zeros.
     __device__ void fill(uint step) {
-        unsigned char *stage = room + step % STAGES * STAGE;
+        unsigned char *stage = scratch + step % STAGES * STAGE;
         const uint own = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS, i = step * DEPTH + chunk * (DEPTH / CHUNKS);
 #pragma unroll
         for (uint r = 0; r < TALL / AT_ONCE; r++) copy(stage + chunk_at(r * AT_ONCE + own, chunk), x + size_t(x_rows[r]) * x_step, i);
@@ -66,27 +66,27 @@ template <typename T, int UP, int M, int N, int STAGES, bool IN_RUNS> struct Pro
 #pragma unroll
         for (uint s = 0; s < STAGES - 1; s++) {
             if (s < steps) fill(s);
-            end_of_copies();
+            cp_async_commit();
         }
         for (uint step = 0; step < steps; step++) {
-            await_copies<STAGES - 2>();
+            cp_async_wait<STAGES - 2>();
             __syncthreads(); // this step has arrived for all threads, and the previous one has been read
             if (step + STAGES - 1 < steps) fill(step + STAGES - 1);
-            end_of_copies();
-            const uint of_x = shared_address(room) + step % STAGES * STAGE, of_w = of_x + TALL * ROW;
+            cp_async_commit();
+            const uint of_x = shared_address(scratch) + step % STAGES * STAGE, of_w = of_x + TALL * ROW;
 #pragma unroll
             for (uint chunk = 0; chunk < CHUNKS; chunk += 2) {
                 uint a[M][4];
 #pragma unroll
-                for (int i = 0; i < M; i++) load_matrices(a[i], of_x + chunk_at(x_first + 16 * i, chunk + lane / 16));
+                for (int i = 0; i < M; i++) ldmatrix_x4(a[i], of_x + chunk_at(x_first + 16 * i, chunk + lane / 16));
 #pragma unroll
                 for (int j = 0; j < N; j += 2) {
                     uint b[4];
-                    load_matrices(b, of_w + chunk_at(w_first + 8 * j, chunk + lane / 8 % 2));
+                    ldmatrix_x4(b, of_w + chunk_at(w_first + 8 * j, chunk + lane / 8 % 2));
 #pragma unroll
                     for (int i = 0; i < M; i++) {
-                        multiply<T>(sums[i][j], a[i], b[0], b[1]);
-                        multiply<T>(sums[i][j + 1], a[i], b[2], b[3]);
+                        mma<T>(sums[i][j], a[i], b[0], b[1]);
+                        mma<T>(sums[i][j + 1], a[i], b[2], b[3]);
                     }
                 }
             }
@@ -96,9 +96,9 @@ template <typename T, int UP, int M, int N, int STAGES, bool IN_RUNS> struct Pro
 
 template <typename T, int UP, int M, int N, int STAGES, bool IN_RUNS>
 __device__ void product(const T *x, const uint *starts, const uint *sorted, T *y, const Grouped &p,
-    const Weights<T, MOST_EXPERTS> &weights) {
+    const Weights<T, MAX_EXPERTS> &weights) {
     using P = Product<T, UP, M, N, STAGES, IN_RUNS>;
-    extern __shared__ __align__(128) unsigned char room[];
+    extern __shared__ __align__(128) unsigned char scratch[];
     Tile tile;
     if (!tile_of(tile, starts, blockIdx.x, P::TALL, p.experts)) return;
     P own;
@@ -106,7 +106,7 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, T *y
     own.w = weights.of[tile.expert];
     own.k = p.k;
     own.x_step = p.step;
-    own.room = room;
+    own.scratch = scratch;
     const uint copied = threadIdx.x / CHUNKS;
 #pragma unroll
     for (uint r = 0; r < P::TALL / AT_ONCE; r++) own.x_rows[r] = tile.row(r * AT_ONCE + copied, sorted, p);
@@ -119,7 +119,7 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, T *y
     // eight banks apart.
     constexpr uint STRIP = P::WIDE + 8;
     static_assert(P::TALL * STRIP * sizeof(float) <= STAGES * P::STAGE);
-    float *strips = reinterpret_cast<float *>(room);
+    float *strips = reinterpret_cast<float *>(scratch);
     const uint warp = threadIdx.x / LANES;
     __syncthreads(); // the last step has been read
     put_fragments<STRIP>(strips, own.sums, warp / P::ACROSS * M, warp % P::ACROSS * N);
@@ -149,8 +149,8 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, T *y
 #define TILE(NAME, T, KIND, UP, M, N, STAGES, IN_RUNS) \
     extern "C" __global__ void __launch_bounds__(WARPS *LANES, 2) experts_tile_##KIND##_##NAME(const T *x, const uint *starts, \
         const uint *sorted, T *y, uint n, uint k, uint step, uint top, uint experts, uint activation, uint is_up, uint is_gated, \
-        const __grid_constant__ Weights<T, MOST_EXPERTS> weights) { \
-        wait_for_earlier(); \
+        const __grid_constant__ Weights<T, MAX_EXPERTS> weights) { \
+        grid_dependency_sync(); \
         product<T, UP, M, N, STAGES, IN_RUNS>( \
             x, starts, sorted, y, Grouped{n, k, step, top, experts, activation, is_up, is_gated}, weights); \
     }

@@ -5,8 +5,8 @@
 // Lane i gets the i-th likeliest expert, of equals the first, and its probability; up to 32 · EACH
 // experts, of which a lane examines EACH.
 template <uint EACH>
-__device__ __forceinline__ void choose_of(
-    const float *logits, uint experts, uint top, bool is_renormalised, uint &mine, float &share) {
+__device__ __forceinline__ void top_k_of(
+    const float *logits, uint experts, uint top, bool is_renormalised, uint &mine, float &probability) {
     const uint lane = threadIdx.x % LANES;
     float own[EACH];
     // A bit for each expert lane, lane + 32, … that has been selected or does not exist.
@@ -42,13 +42,13 @@ __device__ __forceinline__ void choose_of(
             }
         }
         if (at % LANES == lane) taken |= 1u << at / LANES;
-        const float chosen = logits[at];
-        if (s == 0) largest = chosen;
+        const float selected_logit = logits[at];
+        if (s == 0) largest = selected_logit;
         if (lane == s) {
             mine = at;
-            logit = chosen;
+            logit = selected_logit;
         }
-        sum += expf(chosen - largest);
+        sum += expf(selected_logit - largest);
     }
     if (!is_renormalised) {
         sum = 0.0f;
@@ -56,11 +56,11 @@ __device__ __forceinline__ void choose_of(
         for (uint j = 0; j < EACH; j++) sum += j * LANES + lane < experts ? expf(own[j] - largest) : 0.0f;
         sum = warp_sum(sum);
     }
-    share = expf(logit - largest) / sum;
+    probability = expf(logit - largest) / sum;
 }
 
-__device__ __forceinline__ void choose(
-    const float *logits, uint experts, uint top, bool is_renormalised, uint &mine, float &share) {
-    if (experts <= 4 * LANES) choose_of<4>(logits, experts, top, is_renormalised, mine, share);
-    else choose_of<MOST_EXPERTS / LANES>(logits, experts, top, is_renormalised, mine, share);
+__device__ __forceinline__ void top_k(
+    const float *logits, uint experts, uint top, bool is_renormalised, uint &mine, float &probability) {
+    if (experts <= 4 * LANES) top_k_of<4>(logits, experts, top, is_renormalised, mine, probability);
+    else top_k_of<MAX_EXPERTS / LANES>(logits, experts, top, is_renormalised, mine, probability);
 }

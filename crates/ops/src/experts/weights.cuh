@@ -4,15 +4,15 @@
 #include "launch/cuda/runs.cuh"
 
 // As in Rust.
-constexpr uint MOST_EXPERTS = 512;
-constexpr uint MOST_CHOSEN = 32;
+constexpr uint MAX_EXPERTS = 512;
+constexpr uint MAX_TOP_K = 32;
 
-template <typename T, uint ROOM> struct Weights {
-    const T *of[ROOM];
+template <typename T, uint CAPACITY> struct Weights {
+    const T *of[CAPACITY];
 };
 
 // Last parameters for quantized weights: the codebook, bytes of a row, the format of the
 // activations (0 for f32, 1 for f16, 2 for bf16), whether their rows begin at multiples of 16
 // bytes, and the matrices.
 #define IN_BLOCKS \
-    const uint16_t *grid, uint bytes, uint dtype, uint in_runs, const __grid_constant__ Weights<uint8_t, MOST_EXPERTS> weights
+    const uint16_t *grid, uint bytes, uint dtype, uint in_runs, const __grid_constant__ Weights<uint8_t, MAX_EXPERTS> weights

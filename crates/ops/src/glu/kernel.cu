@@ -35,7 +35,7 @@ __device__ void glu(const T *x, const T *scales, T *y, uint n, uint stride, uint
 #define KIND(NAME, T, N, RUNS) \
     extern "C" __global__ void __launch_bounds__(128) glu_##RUNS##_##NAME(const T *x, const T *scales, T *y, uint n, uint stride, \
         uint activation, uint is_second) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         glu<T, N>(x, scales, y, n, stride, activation, is_second); \
     }
 #define GLU(NAME, T) KIND(NAME, T, SIXTEEN<T>, runs) KIND(NAME, T, 1, odd)

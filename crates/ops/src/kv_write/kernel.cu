@@ -12,9 +12,9 @@ struct Heads {
     uint queries, heads, size;
     // Elements from one token of queries, keys and values to the next, and from one head to the
     // next.
-    uint apart[3][2];
+    uint strides[3][2];
     // Rows of the cache.
-    uint held;
+    uint cache_rows;
     // Rotated pairs of a head, and positions; a position beyond them, which callers must not send,
     // counts as the last.
     uint pairs, positions;
@@ -50,8 +50,8 @@ template <typename T, int N> __device__ __forceinline__ void take(float (&v)[N],
     const uint token = blockIdx.x;
     const T *x = s.of == QUERIES ? g.q : s.of == KEYS ? g.k : g.v;
     // Not indexed by runtime values: that would move the array to local memory.
-    const uint step = s.of == QUERIES ? p.apart[0][0] : s.of == KEYS ? p.apart[1][0] : p.apart[2][0];
-    const uint head = s.of == QUERIES ? p.apart[0][1] : s.of == KEYS ? p.apart[1][1] : p.apart[2][1];
+    const uint step = s.of == QUERIES ? p.strides[0][0] : s.of == KEYS ? p.strides[1][0] : p.strides[2][0];
+    const uint head = s.of == QUERIES ? p.strides[0][1] : s.of == KEYS ? p.strides[1][1] : p.strides[2][1];
     x += size_t(token) * step + size_t(s.head) * head;
     read<T, N>(v, x + s.i);
     if (!g.positions || s.of == VALUES || s.i >= 2 * p.pairs) return;
@@ -64,8 +64,8 @@ template <typename T, int N> __device__ __forceinline__ void take(float (&v)[N],
     read<float, N>(t, g.sines + row + pair);
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        const float turned = is_first ? first_turned(v[j], other[j], c[j], t[j]) : second_turned(other[j], v[j], c[j], t[j]);
-        v[j] = wide(narrow<T>(turned));
+        const float rotated = is_first ? rotated_first(v[j], other[j], c[j], t[j]) : rotated_second(other[j], v[j], c[j], t[j]);
+        v[j] = wide(narrow<T>(rotated));
     }
 }
 
@@ -81,7 +81,7 @@ template <typename T, typename C, int N> __device__ void kv_write(const Given<T>
     take<T, N>(v, s, g, p);
     if (s.of == QUERIES) return put_query<T, N>(v, s, g, p);
     const uint row = g.rows[blockIdx.x];
-    if (row >= p.held) return;
+    if (row >= p.cache_rows) return;
     write<C, N>((s.of == KEYS ? keys : values) + (size_t(row) * p.heads + s.head) * p.size + s.i, v);
 }
 
@@ -105,7 +105,7 @@ __device__ void kv_write_blocks(const Given<T> &g, uint8_t *keys, uint8_t *value
     if (s.of == NOTHING) return;
     if (s.of == QUERIES) return put_query<T, N>(v, s, g, p);
     const uint row = g.rows[blockIdx.x];
-    if (row >= p.held) return;
+    if (row >= p.cache_rows) return;
     // A value that is not finite has no code: the scale becomes NaN, so that the error shows.
     const bool is_sound = most < INFINITY;
     const float d = __fdiv_rn(most, 127.0f), inverse = d == 0.0f || !is_sound ? 0.0f : __frcp_rn(d);
@@ -124,18 +124,18 @@ __device__ void kv_write_blocks(const Given<T> &g, uint8_t *keys, uint8_t *value
 
 #define PARAMETERS(T) const T *q, const T *k, const T *v, const uint *positions, const float *cosines, const float *sines, \
     const uint *rows, T *y, uint queries, uint heads, uint size, uint q_token, uint q_head, uint k_token, uint k_head, uint v_token, \
-    uint v_head, uint held, uint pairs, uint table
+    uint v_head, uint cache_rows, uint pairs, uint table
 #define GIVEN(T) Given<T>{q, k, v, positions, cosines, sines, rows, y}
-#define HEADS Heads{queries, heads, size, {{q_token, q_head}, {k_token, k_head}, {v_token, v_head}}, held, pairs, table}
+#define HEADS Heads{queries, heads, size, {{q_token, q_head}, {k_token, k_head}, {v_token, v_head}}, cache_rows, pairs, table}
 #define FLOATS_IN(NAME, T, KEPT, C, N, KIND) \
     extern "C" __global__ void kv_write_##KIND##_##NAME##_in_##KEPT(C *keys, C *values, PARAMETERS(T)) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         kv_write<T, C, N>(GIVEN(T), keys, values, HEADS); \
     }
 #define BLOCKS_IN(NAME, T, N, KIND) \
     extern "C" __global__ void kv_write_##KIND##_##NAME##_in_q8_0( \
         uint8_t *keys, uint8_t *values, half_t *key_scales, half_t *value_scales, PARAMETERS(T)) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         kv_write_blocks<T, N>(GIVEN(T), keys, values, key_scales, value_scales, HEADS); \
     }
 #define ALL(NAME, T, N, KIND) \
@@ -152,7 +152,7 @@ constexpr int AT_ONCE = 8;
 
 // Copies rows within the cache, as untyped words. A thread has one word of all rows, and so copies
 // one row after another, or several at once if none of them is a target before it is a source.
-template <typename W> __device__ void copies(W *cache, const uint *from, const uint *to, uint words, uint held, uint count) {
+template <typename W> __device__ void copies(W *cache, const uint *from, const uint *to, uint words, uint cache_rows, uint count) {
     const uint word = blockIdx.x * blockDim.x + threadIdx.x;
     if (word >= words) return;
     cache += word;
@@ -165,7 +165,7 @@ template <typename W> __device__ void copies(W *cache, const uint *from, const u
         for (int j = 0; j < AT_ONCE; j++) {
             source[j] = from[i + j];
             target[j] = to[i + j];
-            is_free &= source[j] < held && target[j] < held;
+            is_free &= source[j] < cache_rows && target[j] < cache_rows;
 #pragma unroll
             for (int earlier = 0; earlier < j; earlier++) is_free &= target[earlier] != source[j];
         }
@@ -178,13 +178,13 @@ template <typename W> __device__ void copies(W *cache, const uint *from, const u
     }
     for (; i < count; i++) {
         const uint source = from[i], target = to[i];
-        if (source < held && target < held) at(target) = at(source);
+        if (source < cache_rows && target < cache_rows) at(target) = at(source);
     }
 }
 #define COPIES(BYTES, W) \
-    extern "C" __global__ void kv_write_copies_##BYTES(W *cache, const uint *from, const uint *to, uint words, uint held, uint count) { \
-        wait_for_earlier(); \
-        copies<W>(cache, from, to, words, held, count); \
+    extern "C" __global__ void kv_write_copies_##BYTES(W *cache, const uint *from, const uint *to, uint words, uint cache_rows, uint count) { \
+        grid_dependency_sync(); \
+        copies<W>(cache, from, to, words, cache_rows, count); \
     }
 COPIES(16, uint4)
 COPIES(4, uint)

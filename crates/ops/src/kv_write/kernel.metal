@@ -13,7 +13,8 @@ struct Heads {
     uint queries;
     uint heads;
     uint size;
-    // Elements from one token of queries, keys and values to the next, and from one head to the next.
+    // Elements from one token of queries, keys and values to the next, and from one head to the
+    // next.
     uint apart[3][2];
     // Rows of the cache.
     uint held;

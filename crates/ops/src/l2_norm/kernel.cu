@@ -40,7 +40,7 @@ __device__ void l2_norm(const T *x, T *y, uint rows, uint n, uint stride, float 
 #define L2_NORM(NAME, T, KIND, N, RUNS, IS_WARP, THREADS) \
     extern "C" __global__ void __launch_bounds__(THREADS) l2_norm_##KIND##_##NAME(const T *x, T *y, uint rows, uint n, uint stride, \
         float least) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         l2_norm<T, N, RUNS, IS_WARP>(x, y, rows, n, stride, least); \
     }
 #define KINDS(NAME, T) ROWS(L2_NORM, NAME, T)

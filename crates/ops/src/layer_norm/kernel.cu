@@ -59,7 +59,7 @@ __device__ void long_row(const T *x, const T *residual, const T *w, const T *bia
 #define ARGUMENTS x, residual, w, bias, y, rows, n, Lines{heads, token, head}, Lines{heads, added_token, added_head}, weights, eps
 #define ONE(NAME, T, KIND, ...) \
     extern "C" __global__ void layer_norm_##KIND##_##NAME(PARAMETERS(T)) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         __VA_ARGS__(ARGUMENTS); \
     }
 // Variants: whole runs of up to 512 and of up to 1024 elements, any row of up to 256, and all

@@ -239,8 +239,8 @@ fn block_case(Blocks { dtype, m, k, formats, epilogue, gap, is_rounded, is_copie
     let name = format!("{m}x{k}x{n} in {}{}", names.join(" and "), options.concat());
     // As for other products. The block scales and the sums of minimums add one rounding each per
     // step. With many rows of activations in half precision a kernel may round the weights to it,
-    // which is a third of a rounding of the result's usual size, and three times that at worst; none
-    // of it shows if the reference does the same.
+    // which is a third of a rounding of the result's usual size, and three times that at worst;
+    // none of it shows if the reference does the same.
     let (fused, composed) = match dtype {
         DType::F32 => (1.0, 2.0),
         _ if is_rounded => (1.0, 5.0),

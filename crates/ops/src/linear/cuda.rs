@@ -43,7 +43,7 @@ struct WideConfig {
 
 /// A thread block keeps all of its columns of W in shared memory.
 const RESIDENT_W: WideConfig = WideConfig {
-    name: "kept",
+    name: "resident",
     rows: 64,
     cluster: 1,
     threads: 512,
@@ -53,7 +53,7 @@ const RESIDENT_STEPS: usize = 6;
 
 /// Two thread blocks of a cluster fetch half of W's part each, and share it.
 const MULTICAST_W: WideConfig = WideConfig {
-    name: "shared",
+    name: "multicast",
     rows: 128,
     cluster: 2,
     threads: 384,
@@ -184,7 +184,7 @@ impl Normed {
 pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
     let (x, n, dtype) = (p.x.rows()?, p.columns.len(), p.x.dtype());
     if x.rows == 1 {
-        let kind = if p.x.is_16_byte_aligned()? && w.is_16_byte_aligned()? { "one" } else { "one_odd" };
+        let kind = if p.x.is_16_byte_aligned()? && w.is_16_byte_aligned()? { "gemv" } else { "gemv_odd" };
         let call = Call::new(p.x, &Kernel::new(BINARY, format!("linear_{kind}_{dtype}")))?;
         let call = call.input(p.x).input(w).optional_input(p.bias).optional_input(p.residual).made(p.y);
         return p.with_params(call)?.run(Grid::of(n.div_ceil(WARPS), 32 * WARPS));
@@ -231,8 +231,8 @@ pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
     let steps = [n, p.width, p.columns.start, p.residual.map_or(Ok(0), |r| r.rows().map(|r| r.stride))?];
     let starts = [p.residual, p.bias].map(|t| t.map_or(0, |t| t.start));
     let (kind, run) = match steps.iter().chain(&starts).all(|i| i.is_multiple_of(run)) {
-        true => ("then", run),
-        false => ("then_odd", 1),
+        true => ("epilogue", run),
+        false => ("epilogue_odd", 1),
     };
     let call = Call::new(p.x, &Kernel::new(BINARY, format!("linear_{kind}_{dtype}")))?;
     p.with_params_and_stride(call.made(&sums).optional_input(p.bias).optional_input(p.residual).made(p.y), n)?

@@ -32,14 +32,14 @@ constexpr int STRIP_FLOATS = 16 * STRIP_STEP;
         "}\n" \
         : SUMS8(d, 0), SUMS8(d, 8), SUMS8(d, 16), SUMS8(d, 24), SUMS8(d, 32), SUMS8(d, 40), SUMS8(d, 48), SUMS8(d, 56) \
         : "l"(a), "l"(b), "r"(more))
-template <typename T> __device__ __forceinline__ void multiply(float (&d)[64], uint64_t a, uint64_t b, int more);
-template <> __device__ __forceinline__ void multiply<half_t>(float (&d)[64], uint64_t a, uint64_t b, int more) { WGMMA("f16"); }
-template <> __device__ __forceinline__ void multiply<bhalf_t>(float (&d)[64], uint64_t a, uint64_t b, int more) { WGMMA("bf16"); }
+template <typename T> __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, int more);
+template <> __device__ __forceinline__ void wgmma<half_t>(float (&d)[64], uint64_t a, uint64_t b, int more) { WGMMA("f16"); }
+template <> __device__ __forceinline__ void wgmma<bhalf_t>(float (&d)[64], uint64_t a, uint64_t b, int more) { WGMMA("bf16"); }
 
 // Epilogue: none, GELU, or one of the others, which are rare.
-enum Then { PLAIN, WITH_GELU, WITH_ANY };
+enum Epilogue { PLAIN, WITH_GELU, WITH_ANY };
 
-template <typename T, Then THEN>
+template <typename T, Epilogue EPILOGUE>
 __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *bias, const T *residual, T *y, Sizes s,
     uint activation) {
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -48,27 +48,27 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     uint64_t *full = reinterpret_cast<uint64_t *>(strips + CONSUMERS * 4 * STRIP_FLOATS);
     uint64_t *empty = full + STAGES, *turns = empty + STAGES;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) barrier_make(full + i, 1), barrier_make(empty + i, GROUP / LANES);
-        for (int i = 0; i < CONSUMERS; i++) barrier_make(turns + i, GROUP / LANES);
+        for (int i = 0; i < STAGES; i++) mbarrier_init(full + i, 1), mbarrier_init(empty + i, GROUP / LANES);
+        for (int i = 0; i < CONSUMERS; i++) mbarrier_init(turns + i, GROUP / LANES);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    wait_for_earlier();
-    let_next_begin();
+    grid_dependency_sync();
+    trigger_dependent_launch();
     const uint columns = (s.n + TILE - 1) / TILE, tiles = (s.rows + TILE - 1) / TILE * columns, steps = (s.k + DEPTH - 1) / DEPTH;
     const uint group = threadIdx.x / GROUP;
 
     if (group == CONSUMERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x != CONSUMERS * GROUP) return;
-        Turn<STAGES> turn;
+        PipelineState<STAGES> pipeline;
         for (uint tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-            for (uint step = 0; step < steps; step++, turn.next()) {
-                barrier_wait(empty + turn.stage, turn.phase ^ 1);
-                barrier_expect(full + turn.stage, STAGE_BYTES);
-                T *x = stages + turn.stage * (STAGE_BYTES / 2);
-                fetch(x, xs, full + turn.stage, step * DEPTH, tile / columns * TILE);
-                fetch(x + TILE * DEPTH, ws, full + turn.stage, step * DEPTH, tile % columns * TILE);
+            for (uint step = 0; step < steps; step++, pipeline.next()) {
+                mbarrier_wait(empty + pipeline.stage, pipeline.phase ^ 1);
+                mbarrier_expect_tx(full + pipeline.stage, STAGE_BYTES);
+                T *x = stages + pipeline.stage * (STAGE_BYTES / 2);
+                tma_load(x, xs, full + pipeline.stage, step * DEPTH, tile / columns * TILE);
+                tma_load(x + TILE * DEPTH, ws, full + pipeline.stage, step * DEPTH, tile % columns * TILE);
             }
         }
         return;
@@ -76,37 +76,37 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x % GROUP / LANES;
     float *strip = strips + (group * 4 + warp) * STRIP_FLOATS;
-    Turn<STAGES> turn;
+    PipelineState<STAGES> pipeline;
     uint number = 0;
     for (uint tile = blockIdx.x; tile < tiles; tile += gridDim.x, number++) {
         if (number % CONSUMERS != group) {
-            turn.skip(steps);
+            pipeline.skip(steps);
             continue;
         }
         // A barrier distinguishes only the last use of its stage from the one before, so a
         // warpgroup must not run ahead by more.
-        barrier_wait(turns + group, (number / CONSUMERS + group + 1) & 1);
+        mbarrier_wait(turns + group, (number / CONSUMERS + group + 1) & 1);
         float sums[2][64];
         uint before = 0;
-        for (uint step = 0; step < steps; step++, turn.next()) {
-            barrier_wait(full + turn.stage, turn.phase);
-            const T *x = stages + turn.stage * (STAGE_BYTES / 2);
+        for (uint step = 0; step < steps; step++, pipeline.next()) {
+            mbarrier_wait(full + pipeline.stage, pipeline.phase);
+            const T *x = stages + pipeline.stage * (STAGE_BYTES / 2);
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
             for (int d = 0; d < DEPTH; d += 16) {
-                const uint64_t w = matrix(x + TILE * DEPTH) + d * 2 / 16;
-                multiply<T>(sums[0], matrix(x) + d * 2 / 16, w, step + d > 0);
-                multiply<T>(sums[1], matrix(x + 64 * DEPTH) + d * 2 / 16, w, step + d > 0);
+                const uint64_t w = smem_descriptor(x + TILE * DEPTH) + d * 2 / 16;
+                wgmma<T>(sums[0], smem_descriptor(x) + d * 2 / 16, w, step + d > 0);
+                wgmma<T>(sums[1], smem_descriptor(x + 64 * DEPTH) + d * 2 / 16, w, step + d > 0);
             }
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
             // This warp has read the stage before when all but the last products are done.
             asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-            if (step > 0 && lane == 0) barrier_arrive(empty + before);
-            before = turn.stage;
+            if (step > 0 && lane == 0) mbarrier_arrive(empty + before);
+            before = pipeline.stage;
         }
-        if (lane == 0) barrier_arrive(turns + (group + 1) % CONSUMERS);
+        if (lane == 0) mbarrier_arrive(turns + (group + 1) % CONSUMERS);
         asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-        if (lane == 0) barrier_arrive(empty + before);
+        if (lane == 0) mbarrier_arrive(empty + before);
 
         // A lane has two adjacent elements of rows lane / 4 and lane / 4 + 8 in every eight
         // columns, and finishes two groups of four of a row, half a tile apart. This is a loop,
@@ -120,7 +120,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
             there[c] = column0 + c * 64 < s.n;
             if (bias && there[c]) b[c] = load<T, 4>(bias + s.first + column0 + c * 64);
         }
-        constexpr int ROWS = THEN == WITH_ANY ? 1 : 8; // rows at once
+        constexpr int ROWS = EPILOGUE == WITH_ANY ? 1 : 8; // rows at once
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             __syncwarp(); // the strip has been read
@@ -159,8 +159,8 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
 #pragma unroll
                         for (int j = 0; j < 4; j++) {
                             v[j] += wide(b[c].of[j]);
-                            if (THEN == WITH_GELU) v[j] = gelu_half(v[j]);
-                            if (THEN == WITH_ANY) v[j] = activate(v[j], activation);
+                            if (EPILOGUE == WITH_GELU) v[j] = gelu_half(v[j]);
+                            if (EPILOGUE == WITH_ANY) v[j] = activate(v[j], activation);
                             out.of[j] = narrow<T>(v[j] + wide(added[i][c].of[j]));
                         }
                         if (row < s.rows && there[c]) put<T, 4>(to + c * 64, out);
@@ -171,11 +171,11 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     }
 }
 
-#define HOPPER(NAME, T, KIND, THEN) \
+#define HOPPER(NAME, T, KIND, EPILOGUE) \
     extern "C" __global__ void __launch_bounds__((CONSUMERS + 1) * GROUP, 1) linear_hopper_##KIND##_##NAME( \
         const __grid_constant__ CUtensorMap xs, const __grid_constant__ CUtensorMap ws, const T *bias, const T *residual, T *y, \
         SIZES) { \
-        product<T, THEN>(&xs, &ws, bias, residual, y, GIVEN, activation); \
+        product<T, EPILOGUE>(&xs, &ws, bias, residual, y, GIVEN, activation); \
     }
 #define KINDS(NAME, T) HOPPER(NAME, T, plain, PLAIN) HOPPER(NAME, T, gelu, WITH_GELU) HOPPER(NAME, T, any, WITH_ANY)
 KINDS(f16, half_t)

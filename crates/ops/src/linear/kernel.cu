@@ -16,7 +16,7 @@ __device__ __forceinline__ void finish(float sum, uint row, uint column, const T
 }
 
 template <typename T, int N>
-__device__ void one(const T *x, const T *w, const T *bias, const T *residual, T *y, Sizes s, uint activation) {
+__device__ void gemv(const T *x, const T *w, const T *bias, const T *residual, T *y, Sizes s, uint activation) {
     constexpr uint AT_ONCE = 4, STEP = LANES * N;
     const uint lane = threadIdx.x % LANES;
     const uint column = blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
@@ -40,7 +40,7 @@ __device__ void one(const T *x, const T *w, const T *bias, const T *residual, T 
 // Second pass after cuBLASLt: act(sums + b) + residual; sums may be stored in y. Each thread has a
 // run of elements.
 template <typename T, int N>
-__device__ void then(const float *sums, const T *bias, const T *residual, T *y, Sizes s, uint activation) {
+__device__ void epilogue(const float *sums, const T *bias, const T *residual, T *y, Sizes s, uint activation) {
     const size_t i = (size_t(blockIdx.x) * blockDim.x + threadIdx.x) * N;
     if (i >= size_t(s.rows) * s.n) return;
     const size_t row = i / s.n, column = i % s.n, at = s.first + column;
@@ -59,19 +59,19 @@ __device__ void then(const float *sums, const T *bias, const T *residual, T *y, 
     put<T, N>(y + row * s.width + at, out);
 }
 
-#define ONE(NAME, T, N, KIND) \
+#define GEMV(NAME, T, N, KIND) \
     extern "C" __global__ void linear_##KIND##_##NAME(const T *x, const T *w, const T *bias, const T *residual, T *y, SIZES) { \
-        wait_for_earlier(); \
-        one<T, N>(x, w, bias, residual, y, GIVEN, activation); \
+        grid_dependency_sync(); \
+        gemv<T, N>(x, w, bias, residual, y, GIVEN, activation); \
     }
-#define THEN(NAME, T, N, KIND) \
+#define EPILOGUE(NAME, T, N, KIND) \
     extern "C" __global__ void linear_##KIND##_##NAME(const float *sums, const T *bias, const T *residual, T *y, SIZES) { \
-        wait_for_earlier(); \
-        then<T, N>(sums, bias, residual, y, GIVEN, activation); \
+        grid_dependency_sync(); \
+        epilogue<T, N>(sums, bias, residual, y, GIVEN, activation); \
     }
 #define LINEAR(NAME, T) \
-    ONE(NAME, T, SIXTEEN<T>, one) \
-    ONE(NAME, T, 1, one_odd) \
-    THEN(NAME, T, SIXTEEN<T>, then) \
-    THEN(NAME, T, 1, then_odd)
+    GEMV(NAME, T, SIXTEEN<T>, gemv) \
+    GEMV(NAME, T, 1, gemv_odd) \
+    EPILOGUE(NAME, T, SIXTEEN<T>, epilogue) \
+    EPILOGUE(NAME, T, 1, epilogue_odd)
 FORMATS(LINEAR)

@@ -4,7 +4,7 @@
 // Up to M rows of x. Each SIMD-group computes four columns of all of them, and reads its four rows
 // of W once.
 template <typename T, int M>
-[[kernel]] void linear_few(device const T *x [[buffer(0)]], device const T *w [[buffer(1)]],
+[[kernel]] void linear_gemv(device const T *x [[buffer(0)]], device const T *w [[buffer(1)]],
     device const T *bias [[buffer(2)]], device const T *residual [[buffer(3)]], device T *y [[buffer(4)]],
     constant Product &p [[buffer(5)]], uint group [[threadgroup_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]],
@@ -36,14 +36,14 @@ template <typename T, int M>
         finish<T>(v, row, column, bias, residual, y, p);
     }
 }
-#define FEW(M) \
-KERNEL("linear_few" #M "_f32", linear_few<float, M>) \
-KERNEL("linear_few" #M "_f16", linear_few<half, M>) \
-KERNEL("linear_few" #M "_bf16", linear_few<bfloat, M>)
-FEW(1)
-FEW(2)
-FEW(4)
-FEW(8)
+#define GEMV(M) \
+KERNEL("linear_gemv" #M "_f32", linear_gemv<float, M>) \
+KERNEL("linear_gemv" #M "_f16", linear_gemv<half, M>) \
+KERNEL("linear_gemv" #M "_bf16", linear_gemv<bfloat, M>)
+GEMV(1)
+GEMV(2)
+GEMV(4)
+GEMV(8)
 
 // Tiles of 16·M rows and 16·N columns. The grid runs through bands of four tiles of columns before
 // the next tile of rows: neighbours share rows of x, and those that follow share rows of W.
@@ -54,7 +54,7 @@ template <typename T, int M, int N>
     constant Product &p [[buffer(5)]], uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]]) {
-    threadgroup float4 room[TILE_ROOM(M, N)];
+    threadgroup float4 scratch[TILE_SCRATCH(M, N)];
     uint first_row = group.x / BAND * uint(16 * M);
     uint first_column = (group.y * BAND + group.x % BAND) * uint(16 * N);
     if (first_column >= p.n) {
@@ -65,8 +65,8 @@ template <typename T, int M, int N>
     tile_rows<T, M>(xs, x, first_row, p.rows, p.x_stride, tid);
     tile_rows<T, N>(ws, w, first_column, p.n, p.k, tid);
     Sums<M, N> sums;
-    tile_product<T, M, N>(sums, xs, ws, p.k, FOURS, room, tid, simd);
-    finish_tile<T, M, N>(sums, first_row, first_column, bias, residual, y, p, room, lane, simd);
+    tile_product<T, M, N>(sums, xs, ws, p.k, FOURS, scratch, tid, simd);
+    finish_tile<T, M, N>(sums, first_row, first_column, bias, residual, y, p, scratch, lane, simd);
 }
 #define TILES(NAME, M, N) \
 KERNEL("linear_tile" NAME "_f32", linear_tile<float, M, N>) \

@@ -11,7 +11,7 @@ use crate::{Error, Result, quant};
 const SOURCE: &str = kernels!("product.metal");
 
 /// Most rows of x per SIMD-group. With more, the sums would no longer fit the registers.
-const FEW: usize = 8;
+const MAX_GEMV_ROWS: usize = 8;
 
 /// Columns that a SIMD-group computes for few rows, and SIMD-groups of a threadgroup.
 const COLUMNS: usize = 4;
@@ -86,9 +86,9 @@ fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
 
 /// The kernel for this number of rows and columns, and its threadgroups.
 fn shape(rows: usize, n: usize) -> (String, Grid) {
-    if rows <= FEW {
+    if rows <= MAX_GEMV_ROWS {
         let groups = [n.div_ceil(COLUMNS * SIMDS), rows.min(1), 1];
-        return (format!("few{}", rows.next_power_of_two()), Grid { groups, threads: 32 * SIMDS });
+        return (format!("gemv{}", rows.next_power_of_two()), Grid { groups, threads: 32 * SIMDS });
     }
     let (tall, wide) = match rows * n {
         LARGE.. if rows > 32 => (64, 64),

@@ -36,7 +36,7 @@ __device__ __forceinline__ void send(float2 *to, float2 v, uint64_t *barrier, ui
 }
 
 // c += a for 16 rows and eight columns, as a product with the identity matrix: exact, and it takes
-// a fragment as `load_matrices` loads it; single elements would each have to be loaded, widened and
+// a fragment as `ldmatrix_x4` loads it; single elements would each have to be loaded, widened and
 // added.
 template <typename T> __device__ __forceinline__ void add_eight(float *c, uint a0, uint a1, uint identity);
 #define ADD_EIGHT(T, FORMAT) \
@@ -70,13 +70,13 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
     extern __shared__ __align__(1024) unsigned char shared[];
     uint64_t *full = reinterpret_cast<uint64_t *>(shared + BARRIERS), *empty = full + STAGES, *received = empty + STAGES;
     if (threadIdx.x == 0) {
-        for (uint i = 0; i < STAGES; i++) barrier_make(full + i, 1), barrier_make(empty + i, CLUSTER * WARPS);
-        for (uint i = 0; i < WARPS; i++) barrier_make(received + i, 1);
+        for (uint i = 0; i < STAGES; i++) mbarrier_init(full + i, 1), mbarrier_init(empty + i, CLUSTER * WARPS);
+        for (uint i = 0; i < WARPS; i++) mbarrier_init(received + i, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     cluster_sync();
-    wait_for_earlier();
-    let_next_begin();
+    grid_dependency_sync();
+    trigger_dependent_launch();
     const uint rank = cluster_rank(), group = group_of_warp();
     const uint steps = (args.k + DEPTH - 1) / DEPTH;
     // The tiles of a cluster are above each other, or side by side.
@@ -91,36 +91,36 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
     if (group == GROUPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         if (threadIdx.x == GROUPS * GROUP) {
-            Turn<STAGES> turn;
+            PipelineState<STAGES> pipeline;
             for (uint tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
                 const uint row = first_row(tile);
 #pragma unroll 1 // to save registers
-                for (uint step = 0; step < steps; step++, turn.next()) {
-                    uint64_t *barrier = full + turn.stage;
-                    unsigned char *x = shared + turn.stage * STAGE_BYTES, *w = x + X_BYTES;
+                for (uint step = 0; step < steps; step++, pipeline.next()) {
+                    uint64_t *barrier = full + pipeline.stage;
+                    unsigned char *x = shared + pipeline.stage * STAGE_BYTES, *w = x + X_BYTES;
                     const uint depth = step * DEPTH;
-                    barrier_wait(empty + turn.stage, turn.phase ^ 1);
-                    barrier_expect(barrier, STAGE_BYTES);
+                    mbarrier_wait(empty + pipeline.stage, pipeline.phase ^ 1);
+                    mbarrier_expect_tx(barrier, STAGE_BYTES);
                     if constexpr (IS_WHOLE) {
                         w += rank * W_BYTES;
                         for (uint i = 0; i < 2; i++) {
-                            fetch<true>(x + i * HALF_BYTES, xs, barrier, depth, row + i * HALF);
-                            fetch_for_both(w + i * (W_BYTES / 2), ws, barrier, depth, rank * TILE_COLUMNS + i * W_HALF);
+                            tma_load<true>(x + i * HALF_BYTES, xs, barrier, depth, row + i * HALF);
+                            tma_load_multicast(w + i * (W_BYTES / 2), ws, barrier, depth, rank * TILE_COLUMNS + i * W_HALF);
                         }
                     } else {
-                        fetch_for_both<true>(x + rank * HALF_BYTES, xs, barrier, depth, row + rank * HALF);
-                        for (uint i = 0; i < 4; i++) fetch(w + i * (W_BYTES / 2), ws, barrier, depth, column0 + i * W_HALF);
+                        tma_load_multicast<true>(x + rank * HALF_BYTES, xs, barrier, depth, row + rank * HALF);
+                        for (uint i = 0; i < 4; i++) tma_load(w + i * (W_BYTES / 2), ws, barrier, depth, column0 + i * W_HALF);
                     }
                 }
-                for (uint first = 0; first < CHUNKS; first += FIRST_CHUNKS, turn.next()) {
-                    uint64_t *barrier = full + turn.stage;
-                    unsigned char *to = shared + turn.stage * STAGE_BYTES;
+                for (uint first = 0; first < CHUNKS; first += FIRST_CHUNKS, pipeline.next()) {
+                    uint64_t *barrier = full + pipeline.stage;
+                    unsigned char *to = shared + pipeline.stage * STAGE_BYTES;
                     const uint chunks = min(FIRST_CHUNKS, CHUNKS - first);
-                    barrier_wait(empty + turn.stage, turn.phase ^ 1);
-                    barrier_expect(barrier, chunks * CHUNK_BYTES);
+                    mbarrier_wait(empty + pipeline.stage, pipeline.phase ^ 1);
+                    mbarrier_expect_tx(barrier, chunks * CHUNK_BYTES);
                     for (uint i = 0; i < chunks * GROUPS; i++) {
                         const uint column = column0 + (first + i / GROUPS) * DEPTH;
-                        fetch<true>(to + i * HALF_BYTES, residuals, barrier, column, row + i % GROUPS * HALF);
+                        tma_load<true>(to + i * HALF_BYTES, residuals, barrier, column, row + i % GROUPS * HALF);
                     }
                 }
             }
@@ -128,9 +128,9 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
-        WayOut<T> out(shared + OUT + warp * 2 * PIECE_BYTES, lane);
+        EpilogueStaging<T> out(shared + OUT + warp * 2 * PIECE_BYTES, lane);
         auto release = [&](uint stage) {
-            if (lane < CLUSTER) barrier_arrive_at(empty + stage, lane);
+            if (lane < CLUSTER) mbarrier_arrive_at_rank(empty + stage, lane);
         };
         // [bias, weight, bias][COLUMNS], for all tiles.
         float *vectors = reinterpret_cast<float *>(shared + VECTORS);
@@ -144,29 +144,29 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
         const float2 *biases = reinterpret_cast<const float2 *>(vectors) + lane % 4;
         const float2 *norm_weights = biases + COLUMNS / 2, *norm_biases = norm_weights + COLUMNS / 2;
         const uint identity = pair_of<T>(lane / 4 == lane % 4 * 2, lane / 4 == lane % 4 * 2 + 1);
-        Turn<STAGES> turn;
+        PipelineState<STAGES> pipeline;
         uint number = 0;
         for (uint tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER, number++) {
             Sums sums[2];
             uint before = 0;
-            for (uint step = 0; step < steps; step++, turn.next()) {
-                const unsigned char *stage = shared + turn.stage * STAGE_BYTES;
-                const uint64_t x = matrix(stage + group * HALF_BYTES);
-                barrier_wait(full + turn.stage, turn.phase);
+            for (uint step = 0; step < steps; step++, pipeline.next()) {
+                const unsigned char *stage = shared + pipeline.stage * STAGE_BYTES;
+                const uint64_t x = smem_descriptor(stage + group * HALF_BYTES);
+                mbarrier_wait(full + pipeline.stage, pipeline.phase);
                 asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
                 for (int d = 0; d < DEPTH; d += 16) {
 #pragma unroll
                     for (uint side = 0; side < 2; side++) {
-                        const uint64_t w = matrix(stage + X_BYTES + side * W_BYTES);
-                        multiply<T>(sums[side], x + d * 2 / 16, w + d * 2 / 16, step + d > 0);
+                        const uint64_t w = smem_descriptor(stage + X_BYTES + side * W_BYTES);
+                        wgmma<T>(sums[side], x + d * 2 / 16, w + d * 2 / 16, step + d > 0);
                     }
                 }
                 asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
                 // This warp has read the stage before when all but the last products are done.
                 asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
                 if (step > 0) release(before);
-                before = turn.stage;
+                before = pipeline.stage;
             }
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
             release(before);
@@ -177,11 +177,11 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
             const uint own = warp % 4 * PIECE_ROWS + lane / 4;
 #pragma unroll
             for (uint sixteen = 0; sixteen < COLUMNS / 16; sixteen++) {
-                if (sixteen * 16 % (FIRST_CHUNKS * DEPTH) == 0) barrier_wait(full + turn.stage, turn.phase);
+                if (sixteen * 16 % (FIRST_CHUNKS * DEPTH) == 0) mbarrier_wait(full + pipeline.stage, pipeline.phase);
                 const uint chunk = sixteen * 16 / DEPTH % FIRST_CHUNKS, line = warp % 4 * PIECE_ROWS + lane % 16;
-                const unsigned char *rows = shared + turn.stage * STAGE_BYTES + chunk * CHUNK_BYTES + group * HALF_BYTES;
+                const unsigned char *rows = shared + pipeline.stage * STAGE_BYTES + chunk * CHUNK_BYTES + group * HALF_BYTES;
                 uint residual[4];
-                load_matrices(residual, rows + line * 128 + ((sixteen % 4 * 2 + lane / 16) ^ lane % 8) * 16);
+                ldmatrix_x4(residual, rows + line * 128 + ((sixteen % 4 * 2 + lane / 16) ^ lane % 8) * 16);
 #pragma unroll
                 for (uint i = 0; i < 2; i++) {
                     const uint eight = sixteen * 2 + i;
@@ -193,8 +193,8 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
                 }
                 if ((sixteen + 1) * 16 % (FIRST_CHUNKS * DEPTH) == 0 || sixteen + 1 == COLUMNS / 16) {
                     __syncwarp();
-                    release(turn.stage);
-                    turn.next();
+                    release(pipeline.stage);
+                    pipeline.next();
                 }
             }
 #pragma unroll
@@ -212,16 +212,16 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
             if constexpr (!IS_WHOLE) {
                 // Double-buffered: a thread block that is a tile ahead has already received the
                 // values of this one.
-                float2 *room = reinterpret_cast<float2 *>(shared + HALF_ROWS) + number % 2 * ROWS + group * HALF;
+                float2 *buffer = reinterpret_cast<float2 *>(shared + HALF_ROWS) + number % 2 * ROWS + group * HALF;
                 uint64_t *barrier = received + warp;
-                if (lane == 0) barrier_expect(barrier, PIECE_ROWS * sizeof(float2));
+                if (lane == 0) mbarrier_expect_tx(barrier, PIECE_ROWS * sizeof(float2));
                 __syncwarp();
                 const float2 mine = lane % 4 == 0 ? make_float2(mean[0], squares[0]) : make_float2(mean[1], squares[1]);
-                if (lane % 4 < 2) send(room + own + lane % 4 * 8, mine, barrier, rank ^ 1);
-                barrier_wait(barrier, number & 1);
+                if (lane % 4 < 2) send(buffer + own + lane % 4 * 8, mine, barrier, rank ^ 1);
+                mbarrier_wait(barrier, number & 1);
 #pragma unroll
                 for (uint i = 0; i < 2; i++) {
-                    const float2 other = room[own + i * 8];
+                    const float2 other = buffer[own + i * 8];
                     const float apart = mean[i] - other.x;
                     squares[i] += other.y + apart * apart * (0.5f * COLUMNS);
                     mean[i] = (mean[i] + other.x) * 0.5f;

@@ -39,12 +39,12 @@ METAL_FUNC void finish(float v, uint row, uint column, device const T *bias, dev
 // Epilogue of all sums of a tile.
 template <typename T, int M, int N>
 METAL_FUNC void finish_tile(thread const Sums<M, N> &sums, uint first_row, uint first_column, device const T *bias,
-    device const T *residual, device T *y, constant Product &p, threadgroup float4 *room, uint lane, uint simd) {
+    device const T *residual, device T *y, constant Product &p, threadgroup float4 *scratch, uint lane, uint simd) {
     first_row += simd / 2 * uint(8 * M);
     first_column += simd % 2 * uint(8 * N);
     #pragma unroll
     for (int i = 0; i < M; i++) {
-        threadgroup const float *strip = tile_strip<M, N>(sums, i, room, simd);
+        threadgroup const float *strip = tile_strip<M, N>(sums, i, scratch, simd);
         for (uint e = lane; e < uint(64 * N); e += LANES) {
             uint r = e / uint(8 * N);
             uint row = first_row + uint(8 * i) + r;

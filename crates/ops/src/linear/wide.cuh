@@ -13,7 +13,7 @@ constexpr int PIECE_ROWS = 16, PIECE_COLUMNS = 32, PIECE_BYTES = PIECE_ROWS * PI
 // Arrives at the same barrier of the cluster's thread block of this rank. Releasing ordinary writes
 // as well would take a fence of the whole GPU, as long as a step; here nothing was written, only
 // read, by products that are done and loads that have completed.
-__device__ __forceinline__ void barrier_arrive_at(uint64_t *barrier, uint rank) {
+__device__ __forceinline__ void mbarrier_arrive_at_rank(uint64_t *barrier, uint rank) {
     asm volatile(
         "{\n"
         ".reg .b32 there;\n"
@@ -32,16 +32,16 @@ __device__ __forceinline__ uint cluster_rank() {
 
 // Multicast: the same into both thread blocks of a cluster, to the same address, signalling the
 // same barrier of each.
-template <bool LAST = false>
-__device__ __forceinline__ void fetch_for_both(void *to, const CUtensorMap *map, uint64_t *barrier, uint column, uint row) {
+template <bool EVICT_FIRST = false>
+__device__ __forceinline__ void tma_load_multicast(void *to, const CUtensorMap *map, uint64_t *barrier, uint column, uint row) {
     const uint at = shared_address(to), barrier_at = shared_address(barrier);
     const uint16_t both = 3;
-    if constexpr (LAST) {
-        asm volatile(FETCH(".multicast::cluster.L2::cache_hint") ", %5, %6;" ::"r"(at), "l"(map), "r"(barrier_at), "r"(column), "r"(row), "h"(both),
-            "l"(read_last())
+    if constexpr (EVICT_FIRST) {
+        asm volatile(TMA_LOAD(".multicast::cluster.L2::cache_hint") ", %5, %6;" ::"r"(at), "l"(map), "r"(barrier_at), "r"(column), "r"(row), "h"(both),
+            "l"(evict_first_policy())
             : "memory");
     } else {
-        asm volatile(FETCH(".multicast::cluster") ", %5;" ::"r"(at), "l"(map), "r"(barrier_at), "r"(column), "r"(row), "h"(both) : "memory");
+        asm volatile(TMA_LOAD(".multicast::cluster") ", %5;" ::"r"(at), "l"(map), "r"(barrier_at), "r"(column), "r"(row), "h"(both) : "memory");
     }
 }
 // d += 64 rows of x · 192 rows of Wᵀ over a depth of 16; without `more`, d = ….
@@ -63,12 +63,12 @@ __device__ __forceinline__ void fetch_for_both(void *to, const CUtensorMap *map,
           SUMS8(d, 72), SUMS8(d, 80), SUMS8(d, 88) \
         : "l"(a), "l"(b), "r"(more))
 using Sums = float[TILE_COLUMNS / 2]; // of 64 rows: a lane has two adjacent elements of rows lane / 4 and lane / 4 + 8 in every eight columns
-template <typename T> __device__ __forceinline__ void multiply(Sums &d, uint64_t a, uint64_t b, int more);
-template <> __device__ __forceinline__ void multiply<half_t>(Sums &d, uint64_t a, uint64_t b, int more) { WGMMA("f16"); }
-template <> __device__ __forceinline__ void multiply<bhalf_t>(Sums &d, uint64_t a, uint64_t b, int more) { WGMMA("bf16"); }
+template <typename T> __device__ __forceinline__ void wgmma(Sums &d, uint64_t a, uint64_t b, int more);
+template <> __device__ __forceinline__ void wgmma<half_t>(Sums &d, uint64_t a, uint64_t b, int more) { WGMMA("f16"); }
+template <> __device__ __forceinline__ void wgmma<bhalf_t>(Sums &d, uint64_t a, uint64_t b, int more) { WGMMA("bf16"); }
 
 // stmatrix: four matrices of 8 × 8; each lane addresses a row of 16 bytes.
-__device__ __forceinline__ void put_matrices(uint to, const uint (&of)[4]) {
+__device__ __forceinline__ void stmatrix_x4(uint to, const uint (&of)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(of[0]), "r"(of[1]), "r"(of[2]), "r"(of[3])
         : "memory");
 }
@@ -76,28 +76,28 @@ __device__ __forceinline__ void put_matrices(uint to, const uint (&of)[4]) {
 // Staging of a warp's results: from the layout of the sums into a piece, whose rows are 64 bytes,
 // swizzled, and from there into rows of y. A lane stores what it takes from a piece after the next
 // piece, so that no lane waits for it; pieces are double-buffered, so that one may still be read.
-template <typename T> struct WayOut {
-    unsigned char *rooms;
+template <typename T> struct EpilogueStaging {
+    unsigned char *buffers;
     uint in_piece; // this lane's row of a matrix; the last two of four matrices are 16 bytes further, the next four 32
     uint of_piece; // the 16 bytes that this lane stores, with those of eight rows on
     uint4 taken[2];
 
-    __device__ __forceinline__ WayOut(unsigned char *rooms, uint lane)
-        : rooms(rooms), in_piece(lane % 16 * 64 + ((lane / 16 ^ lane % 8 / 2) * 16)),
+    __device__ __forceinline__ EpilogueStaging(unsigned char *buffers, uint lane)
+        : buffers(buffers), in_piece(lane % 16 * 64 + ((lane / 16 ^ lane % 8 / 2) * 16)),
           of_piece(lane / 4 * 64 + ((lane % 4 ^ lane / 4 / 2 % 4) * 16)) {}
 
     __device__ __forceinline__ void put(const float (&v)[16], uint piece) {
-        unsigned char *room = rooms + piece % 2 * PIECE_BYTES;
+        unsigned char *buffer = buffers + piece % 2 * PIECE_BYTES;
 #pragma unroll
         for (int i = 0; i < 16; i += 8) {
             const uint four[4] = {pair_of<T>(v[i], v[i + 1]), pair_of<T>(v[i + 2], v[i + 3]), pair_of<T>(v[i + 4], v[i + 5]),
                 pair_of<T>(v[i + 6], v[i + 7])};
-            put_matrices(shared_address(room) + (in_piece ^ i * 4), four);
+            stmatrix_x4(shared_address(buffer) + (in_piece ^ i * 4), four);
         }
         __syncwarp();
     }
     __device__ __forceinline__ void take(uint piece) {
-        const unsigned char *from = rooms + piece % 2 * PIECE_BYTES + of_piece;
+        const unsigned char *from = buffers + piece % 2 * PIECE_BYTES + of_piece;
         taken[0] = *reinterpret_cast<const uint4 *>(from), taken[1] = *reinterpret_cast<const uint4 *>(from + 8 * 64);
     }
     // Stores to `to` if `first` is set, and `step` elements further, eight rows on, if `second` is

@@ -10,21 +10,21 @@
 // The bandwidth of the L2 cache and of shared memory is the limit, so tiles are as wide as the
 // registers for sums allow, and there are two ways to fetch less. If the whole depth of a tile's
 // columns of W fits shared memory, a thread block keeps it there and computes only tiles of these
-// columns (`KEPT`). Else two thread blocks, a cluster, compute tiles of the same columns at the
+// columns (`RESIDENT`). Else two thread blocks, a cluster, compute tiles of the same columns at the
 // same time, and each fetches half of W's part for both (multicast).
 #include "linear/wide.cuh"
 
 constexpr int PIECES_ACROSS = TILE_COLUMNS / PIECE_COLUMNS;
 
-template <bool KEPT> struct Plan {
-    static constexpr int CLUSTER = KEPT ? 1 : 2;
-    static constexpr int HALVES = KEPT ? 1 : 2; // of a tile's rows
-    static constexpr int CONSUMERS = KEPT ? 3 : 2; // warpgroups
-    static constexpr int REGISTERS = KEPT ? 160 : 240; // per thread
+template <bool RESIDENT> struct Plan {
+    static constexpr int CLUSTER = RESIDENT ? 1 : 2;
+    static constexpr int HALVES = RESIDENT ? 1 : 2; // of a tile's rows
+    static constexpr int CONSUMERS = RESIDENT ? 3 : 2; // warpgroups
+    static constexpr int REGISTERS = RESIDENT ? 160 : 240; // per thread
     static constexpr int THREADS = (CONSUMERS + 1) * GROUP;
-    static constexpr int STAGES = KEPT ? 6 : 5;
-    static constexpr int X_BYTES = HALVES * HALF_BYTES, STAGE_BYTES = KEPT ? X_BYTES : X_BYTES + W_BYTES;
-    static constexpr int STEPS = KEPT ? 6 : 0; // steps of the depth whose part of W is kept; as many as stages
+    static constexpr int STAGES = RESIDENT ? 6 : 5;
+    static constexpr int X_BYTES = HALVES * HALF_BYTES, STAGE_BYTES = RESIDENT ? X_BYTES : X_BYTES + W_BYTES;
+    static constexpr int STEPS = RESIDENT ? 6 : 0; // steps of the depth whose part of W is kept; as many as stages
     static constexpr int RING = STEPS * W_BYTES; // where the stages begin
     static constexpr int OUT = RING + STAGES * STAGE_BYTES;
     static constexpr int BIAS = OUT + CONSUMERS * 4 * 2 * PIECE_BYTES;
@@ -48,25 +48,25 @@ template <uint STAGES> struct Phases {
 };
 
 // Epilogue after product and bias.
-enum Then { PLAIN, WITH_GELU };
+enum Epilogue { PLAIN, WITH_GELU };
 
-template <typename T, Then THEN, bool KEPT>
+template <typename T, Epilogue EPILOGUE, bool RESIDENT>
 __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *bias, T *y, Sizes s, uint from_end) {
-    using Plan = Plan<KEPT>;
+    using Plan = Plan<RESIDENT>;
     constexpr uint CLUSTER = Plan::CLUSTER, STAGES = Plan::STAGES, CONSUMERS = Plan::CONSUMERS, HALVES = Plan::HALVES, ROWS = HALVES * HALF;
     extern __shared__ __align__(1024) unsigned char shared[];
     uint64_t *full = reinterpret_cast<uint64_t *>(shared + Plan::BARRIERS);
     uint64_t *empty = full + STAGES, *turns = empty + STAGES, *kept = turns + CONSUMERS;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) barrier_make(full + i, 1), barrier_make(empty + i, CLUSTER * GROUP / LANES);
-        for (int i = 0; i < CONSUMERS; i++) barrier_make(turns + i, GROUP / LANES);
-        for (int i = 0; i < Plan::STEPS; i++) barrier_make(kept + i, 1);
+        for (int i = 0; i < STAGES; i++) mbarrier_init(full + i, 1), mbarrier_init(empty + i, CLUSTER * GROUP / LANES);
+        for (int i = 0; i < CONSUMERS; i++) mbarrier_init(turns + i, GROUP / LANES);
+        for (int i = 0; i < Plan::STEPS; i++) mbarrier_init(kept + i, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     if (CLUSTER > 1) cluster_sync();
     else __syncthreads();
-    wait_for_earlier();
-    let_next_begin();
+    grid_dependency_sync();
+    trigger_dependent_launch();
     const uint rank = CLUSTER > 1 ? cluster_rank() : 0;
     // Tiles of a cluster's thread blocks are above each other. If W is kept, the number of thread
     // blocks is a multiple of the columns.
@@ -89,19 +89,19 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
                     const uint stage = step % STAGES;
                     uint64_t *barrier = full + stage;
                     unsigned char *x = shared + Plan::RING + stage * Plan::STAGE_BYTES;
-                    if (KEPT && tile == first_tile) {
+                    if (RESIDENT && tile == first_tile) {
                         unsigned char *w = shared + step * W_BYTES;
-                        barrier_expect(kept + step, W_BYTES);
-                        fetch(w, ws, kept + step, step * DEPTH, column);
-                        fetch(w + W_BYTES / 2, ws, kept + step, step * DEPTH, column + W_HALF);
+                        mbarrier_expect_tx(kept + step, W_BYTES);
+                        tma_load(w, ws, kept + step, step * DEPTH, column);
+                        tma_load(w + W_BYTES / 2, ws, kept + step, step * DEPTH, column + W_HALF);
                     }
-                    barrier_wait(empty + stage, phases.next(stage) ^ 1);
-                    barrier_expect(barrier, Plan::STAGE_BYTES);
+                    mbarrier_wait(empty + stage, phases.next(stage) ^ 1);
+                    mbarrier_expect_tx(barrier, Plan::STAGE_BYTES);
 #pragma unroll
-                    for (uint half = 0; half < HALVES; half++) fetch(x + half * HALF_BYTES, xs, barrier, step * DEPTH, row + half * HALF);
-                    if (!KEPT) {
+                    for (uint half = 0; half < HALVES; half++) tma_load(x + half * HALF_BYTES, xs, barrier, step * DEPTH, row + half * HALF);
+                    if (!RESIDENT) {
                         unsigned char *w = x + Plan::X_BYTES + rank * (W_BYTES / 2);
-                        fetch_for_both(w, ws, barrier, step * DEPTH, column + rank * W_HALF);
+                        tma_load_multicast(w, ws, barrier, step * DEPTH, column + rank * W_HALF);
                     }
                 }
             }
@@ -109,10 +109,10 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Plan::REGISTERS));
         const uint lane = threadIdx.x % LANES, warp = threadIdx.x % GROUP / LANES;
-        WayOut<T> out(shared + Plan::OUT + (group * 4 + warp) * 2 * PIECE_BYTES, lane);
+        EpilogueStaging<T> out(shared + Plan::OUT + (group * 4 + warp) * 2 * PIECE_BYTES, lane);
         auto release = [&](uint64_t *barrier) {
-            if (CLUSTER == 1 && lane == 0) barrier_arrive(barrier);
-            if (CLUSTER > 1 && lane < CLUSTER) barrier_arrive_at(barrier, lane);
+            if (CLUSTER == 1 && lane == 0) mbarrier_arrive(barrier);
+            if (CLUSTER > 1 && lane < CLUSTER) mbarrier_arrive_at_rank(barrier, lane);
         };
         Phases<STAGES> phases;
         phases.skip(group, steps);
@@ -126,7 +126,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
             if (bias && threadIdx.x % GROUP < TILE_COLUMNS / 2) two = load<T, 2>(bias + s.first + at);
             // A barrier distinguishes only the last use of its stage from the one before, so a
             // warpgroup must not run ahead by more.
-            barrier_wait(turns + group, (number / CONSUMERS + (group == 0)) & 1);
+            mbarrier_wait(turns + group, (number / CONSUMERS + (group == 0)) & 1);
             Sums sums[HALVES];
             // Unrolled over the stages, so that the compiler knows each stage's addresses:
             // computing them between two products, while other warps run their epilogues, would
@@ -135,28 +135,28 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
 #pragma unroll
                 for (uint stage = 0; stage < STAGES; stage++) {
                     const uint step = first + stage;
-                    if (!KEPT && step >= steps) break;
+                    if (!RESIDENT && step >= steps) break;
                     const unsigned char *x = shared + Plan::RING + stage * Plan::STAGE_BYTES;
-                    const uint64_t w = matrix(KEPT ? shared + stage * W_BYTES : x + Plan::X_BYTES);
-                    if (KEPT && number < CONSUMERS) barrier_wait(kept + stage, 0);
-                    barrier_wait(full + stage, phases.next(stage));
+                    const uint64_t w = smem_descriptor(RESIDENT ? shared + stage * W_BYTES : x + Plan::X_BYTES);
+                    if (RESIDENT && number < CONSUMERS) mbarrier_wait(kept + stage, 0);
+                    mbarrier_wait(full + stage, phases.next(stage));
                     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
                     for (int d = 0; d < DEPTH; d += 16) {
 #pragma unroll
                         for (uint half = 0; half < HALVES; half++) {
-                            const bool more = (KEPT ? stage : step) + d > 0;
-                            multiply<T>(sums[half], matrix(x + half * HALF_BYTES) + d * 2 / 16, w + d * 2 / 16, more);
+                            const bool more = (RESIDENT ? stage : step) + d > 0;
+                            wgmma<T>(sums[half], smem_descriptor(x + half * HALF_BYTES) + d * 2 / 16, w + d * 2 / 16, more);
                         }
                     }
                     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
                     // This warp has read the stage before when all but the last products are done.
                     asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-                    if (KEPT ? stage > 0 : step > 0) release(empty + (stage + STAGES - 1) % STAGES);
+                    if (RESIDENT ? stage > 0 : step > 0) release(empty + (stage + STAGES - 1) % STAGES);
                 }
-                if (KEPT) break;
+                if (RESIDENT) break;
             }
-            if (lane == 0) barrier_arrive(turns + (group + 1) % CONSUMERS);
+            if (lane == 0) mbarrier_arrive(turns + (group + 1) % CONSUMERS);
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
             release(empty + (steps - 1) % STAGES);
 
@@ -181,7 +181,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
                     }
 #pragma unroll
                     for (int i = 0; i < 16; i++) {
-                        if (THEN == WITH_GELU) v[i] = gelu_half(v[i]);
+                        if (EPILOGUE == WITH_GELU) v[i] = gelu_half(v[i]);
                     }
                     out.put(v, piece);
                     if (piece > 0) out.store(to + (piece - 1) * PIECE_COLUMNS, 8 * size_t(s.width), first, second);
@@ -200,16 +200,16 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
 
 // Parameters of every product, and whether rows are taken in reverse: see `alternate_row_order` in
 // call.rs.
-#define WIDE(NAME, T, KIND, THEN, WAY, KEPT, CLUSTER) \
-    extern "C" __global__ void CLUSTER __launch_bounds__(Plan<KEPT>::THREADS, 1) linear_##WAY##_##KIND##_##NAME( \
+#define WIDE(NAME, T, KIND, EPILOGUE, WAY, RESIDENT, CLUSTER) \
+    extern "C" __global__ void CLUSTER __launch_bounds__(Plan<RESIDENT>::THREADS, 1) linear_##WAY##_##KIND##_##NAME( \
         const __grid_constant__ CUtensorMap xs, const __grid_constant__ CUtensorMap ws, const T *bias, const T *, T *y, SIZES, \
         uint from_end) { \
-        product<T, THEN, KEPT>(&xs, &ws, bias, y, GIVEN, from_end); \
+        product<T, EPILOGUE, RESIDENT>(&xs, &ws, bias, y, GIVEN, from_end); \
     }
 #define WAYS(NAME, T) \
-    WIDE(NAME, T, plain, PLAIN, kept, true, ) \
-    WIDE(NAME, T, gelu, WITH_GELU, kept, true, ) \
-    WIDE(NAME, T, plain, PLAIN, shared, false, __cluster_dims__(2, 1, 1)) \
-    WIDE(NAME, T, gelu, WITH_GELU, shared, false, __cluster_dims__(2, 1, 1))
+    WIDE(NAME, T, plain, PLAIN, resident, true, ) \
+    WIDE(NAME, T, gelu, WITH_GELU, resident, true, ) \
+    WIDE(NAME, T, plain, PLAIN, multicast, false, __cluster_dims__(2, 1, 1)) \
+    WIDE(NAME, T, gelu, WITH_GELU, multicast, false, __cluster_dims__(2, 1, 1))
 WAYS(f16, half_t)
 WAYS(bf16, bhalf_t)

@@ -102,7 +102,7 @@ __device__ void pool(const T *x, const uint *sequences, float *y, uint n, uint s
 #define KIND(NAME, T, N, RUNS) \
     extern "C" __global__ void __launch_bounds__(512) pool_##RUNS##_##NAME(const T *x, const uint *sequences, float *y, \
         uint n, uint stride, uint how_many, uint needs) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         pool<T, N>(x, sequences, y, n, stride, how_many, needs); \
     }
 #define POOL(NAME, T) KIND(NAME, T, 4, fours) KIND(NAME, T, 1, odd)

@@ -1,10 +1,10 @@
 //! Matrix products (GEMM; GEMV for one row) with quantized weights on CUDA, and embedding lookups.
 //!
 //! Activations are quantized to 8 bits first, with a scale per 32, as on the CPU: then products are
-//! integer dot products, four at a time, and the cost of few rows is the reading of W. More rows
-//! use the tensor cores' int8 products, for every dtype of the activations, so that 8-bit weights
-//! stay exact with bf16 too. Many rows in half precision go to cuBLASLt, with the blocks
-//! dequantized, except for 8-bit weights in bf16.
+//! integer dot products, four at a time, and the cost of few rows is the reading of W
+//! (`mmvq.cuh`). More rows use the tensor cores' int8 products (`mmq.cuh`), for every dtype of the
+//! activations, so that 8-bit weights stay exact with bf16 too. Many rows in half precision go to
+//! cuBLASLt, with the blocks dequantized, except for 8-bit weights in bf16.
 
 pub(crate) use super::grids::codes;
 use super::{Quant, activation_bytes, rows_as_floats};
@@ -17,8 +17,7 @@ use std::ops::Range;
 
 const BINARY: Binary = binary!("quant");
 
-/// Warps of a thread block in products of few rows, and columns of y per warp, for one row and for
-/// more.
+/// Warps of an MMVQ thread block, and columns of y per warp, for one row and for more.
 const WARPS: usize = 4;
 const COLUMNS_OF_ONE: usize = 4;
 const COLUMNS: usize = 2;
@@ -27,18 +26,18 @@ const COLUMNS: usize = 2;
 const MULTIPROCESSORS: usize = 132;
 const BUSY_WARPS: usize = 24;
 
-/// Whether the kernels of a format are in the translation units `quant_*_plain`; those of the other
-/// formats are in `quant_*_other`.
-pub(crate) fn is_plain(quant: Quant) -> bool {
+/// Whether the kernels of a format are in the translation units `quant_*_k`; those of the other
+/// formats (I-quants, ternary, MXFP4) are in `quant_*_iq`.
+pub(crate) fn is_legacy_or_k_quant(quant: Quant) -> bool {
     use Quant::{Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
     matches!(quant, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2K | Q3K | Q4K | Q5K | Q6K)
 }
 
-/// The translation units of a format, for few rows and for many.
+/// The translation units of a format: MMVQ for few rows, MMQ for many.
 fn binaries(quant: Quant) -> (Binary, Binary) {
-    match is_plain(quant) {
-        true => (binary!("quant_few_plain"), binary!("quant_many_plain")),
-        false => (binary!("quant_few_other"), binary!("quant_many_other")),
+    match is_legacy_or_k_quant(quant) {
+        true => (binary!("quant_mmvq_k"), binary!("quant_mmq_k")),
+        false => (binary!("quant_mmvq_iq"), binary!("quant_mmq_iq")),
     }
 }
 
@@ -90,7 +89,7 @@ pub(crate) fn multiply(
         Some(quantized) => in_8_bits.insert(quantized),
         None => in_8_bits.insert(quantize_activations(p.x)?),
     };
-    let (few, many) = binaries(quant);
+    let (mmvq, mmq) = binaries(quant);
     let launch = |binary: Binary, kind: &str| -> Result<Call> {
         let call = Call::new(p.x, &Kernel::new(binary, format!("quant_{kind}_{quant}")))?;
         let call = call.made(in_8_bits).input(blocks).table(codes(quant))?;
@@ -100,7 +99,7 @@ pub(crate) fn multiply(
     let (kind, (tall, wide), threads) = match x.rows {
         0 => return Ok(()),
         1..=16 => {
-            let kind = format!("few{}", x.rows.next_power_of_two());
+            let kind = format!("mmvq{}", x.rows.next_power_of_two());
             // Number of warps that share their columns (split-K), if rows are long enough for all:
             // four if there are so few columns that the card would be idle, fewer otherwise, such
             // that no thread block runs long after the others are done.
@@ -112,14 +111,14 @@ pub(crate) fn multiply(
             };
             let split = [4, 2].into_iter().find(|split| *split <= warps && 32 * 32 * split <= x.cols).unwrap_or(1);
             let groups = w.rows.div_ceil(columns * WARPS / split);
-            return launch(few, &kind)?.u32(split).run(Grid::of(groups, 32 * WARPS));
+            return launch(mmvq, &kind)?.u32(split).run(Grid::of(groups, 32 * WARPS));
         }
-        17..=32 => ("tall32", (32, 16), 128),
-        33..1024 if x.rows.div_ceil(64) * w.rows.div_ceil(128) < MULTIPROCESSORS => ("tall64", (64, 32), 128),
-        _ => ("wide", (64, 128), 256),
+        17..=32 => ("mmq_32x16", (32, 16), 128),
+        33..1024 if x.rows.div_ceil(64) * w.rows.div_ceil(128) < MULTIPROCESSORS => ("mmq_64x32", (64, 32), 128),
+        _ => ("mmq_64x128", (64, 128), 256),
     };
     // Tiles of the same columns are adjacent: their blocks are read from memory once.
-    launch(many, kind)?.run(Grid { blocks: [x.rows.div_ceil(tall), w.rows.div_ceil(wide), 1], threads })
+    launch(mmq, kind)?.run(Grid { blocks: [x.rows.div_ceil(tall), w.rows.div_ceil(wide), 1], threads })
 }
 
 /// Like [`multiply`] for one part or more, but dequantizes the blocks first: [`rows_as_floats`]
@@ -164,8 +163,8 @@ pub(crate) fn dequantize(parts: &[(Quant, View)], like: &View, [n, k]: [usize; 2
     Ok(floats)
 }
 
-/// Dequantizes `runs` runs of 32 elements, from block `from` on, to the dtype of `like`: to `floats`
-/// from its run `to` on.
+/// Dequantizes `runs` runs of 32 elements, from block `from` on, to the dtype of `like`: to
+/// `floats` from its run `to` on.
 fn dequantize_blocks(
     (quant, blocks): (Quant, &View),
     from: usize,

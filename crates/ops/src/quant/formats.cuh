@@ -9,15 +9,15 @@
 
 struct Pair {
     uint4 q[2];
-    float scale[2], least[2];
+    float scale[2], minimum[2];
 };
 
 // A block format: pairs per block, bytes per block, the distance between the two groups of a pair,
 // whether the two groups of 32 consecutive weights have scales of their own, and whether there are
 // minimums.
-template <uint PAIRS_, uint BYTES_, uint APART_, bool HALVES_, bool LEAST_> struct Format {
+template <uint PAIRS_, uint BYTES_, uint APART_, bool SCALE_PER_16_, bool HAS_MIN_> struct Format {
     static constexpr uint PAIRS = PAIRS_, BYTES = BYTES_, APART = APART_;
-    static constexpr bool HALVES = HALVES_, LEAST = LEAST_;
+    static constexpr bool SCALE_PER_16 = SCALE_PER_16_, HAS_MIN = HAS_MIN_;
     // The first group of sixteen of a pair, counted from the start of the block; the same for pairs
     // of the whole row.
     static __device__ __forceinline__ uint first(uint pair) { return pair / APART * (2 * APART) + pair % APART; }
@@ -162,13 +162,13 @@ __device__ __forceinline__ void six_bits(uint4 head, uint p, Pair &pair) {
     constexpr uint SIX = 0x3f3f3f3fu, TOP = 0x30303030u;
     const bool last = p >= 4;
     const uint scales = last ? (head.w & NIBBLES) | (head.y >> 2 & TOP) : head.y & SIX;
-    const uint leasts = last ? (head.w >> 4 & NIBBLES) | (head.z >> 2 & TOP) : head.z & SIX;
+    const uint minimums = last ? (head.w >> 4 & NIBBLES) | (head.z >> 2 & TOP) : head.z & SIX;
     const float d = half_of(head.x & 0xffff), m = -half_of(head.x >> 16);
     const uint unit = p / 2 % 2 * 2;
 #pragma unroll
     for (uint i = 0; i < 2; i++) {
         pair.scale[i] = d * float(byte_of(scales, unit + i));
-        pair.least[i] = m * float(byte_of(leasts, unit + i));
+        pair.minimum[i] = m * float(byte_of(minimums, unit + i));
     }
 }
 
@@ -442,10 +442,11 @@ struct IQ1M : Format<8, 56, 1, true, false> {
     }
 };
 
-// X(name, tag) of every format, in two lists: each is a translation unit.
-#define PLAIN_FORMATS(X) \
+// X(name, tag) of every format, in two lists: each is a translation unit, because compiling them
+// takes long. The second has the I-quants, the ternary formats and MXFP4.
+#define LEGACY_AND_K_QUANTS(X) \
     X(q4_0, Q4_0) X(q4_1, Q4_1) X(q5_0, Q5_0) X(q5_1, Q5_1) X(q8_0, Q8_0) X(q2_k, Q2K) X(q3_k, Q3K) X(q4_k, Q4K) X(q5_k, Q5K) \
     X(q6_k, Q6K)
-#define OTHER_FORMATS(X) \
+#define I_QUANTS_AND_OTHERS(X) \
     X(iq4_nl, IQ4NL) X(iq4_xs, IQ4XS) X(mxfp4, MXFP4) X(tq2_0, TQ2_0) X(tq1_0, TQ1_0) X(iq1_s, IQ1S) X(iq1_m, IQ1M) \
     X(iq2_xxs, IQ2XXS) X(iq2_xs, IQ2XS) X(iq2_s, IQ2S) X(iq3_xxs, IQ3XXS) X(iq3_s, IQ3S)

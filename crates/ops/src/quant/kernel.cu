@@ -47,20 +47,20 @@ template <typename T> __device__ void round_rows(const T *x, uint8_t *to, uint r
 }
 #define ROUND(NAME, T) \
     extern "C" __global__ void quant_round_##NAME(const T *x, uint8_t *to, uint rows, uint k, uint x_step, uint fours) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         round_rows<T>(x, to, rows, k, x_step, fours); \
     }
 FORMATS(ROUND)
 
 // Stores sixteen weights as floats, times `scale`, plus the elements of a table. A function of its
 // own (not inlined): it is the same for all formats.
-static __device__ __noinline__ void put_sixteen(uint4 codes, float by, float least, float scale, const void *table, size_t beside, void *y,
+static __device__ __noinline__ void put_sixteen(uint4 codes, float by, float minimum, float scale, const void *table, size_t beside, void *y,
     size_t at, uint dtype) {
     const uint q[4] = {codes.x, codes.y, codes.z, codes.w};
     alignas(16) float v[16];
 #pragma unroll
     for (uint j = 0; j < 16; j++) {
-        v[j] = fmaf(by, float(int8_t(byte_of(q[j / 4], j % 4))), least) * scale;
+        v[j] = fmaf(by, float(int8_t(byte_of(q[j / 4], j % 4))), minimum) * scale;
         if (table) v[j] += element(table, beside + j, dtype);
     }
     // Rows are whole blocks, so groups of sixteen are aligned to 16 bytes.
@@ -80,8 +80,8 @@ static __device__ __noinline__ void put_sixteen(uint4 codes, float by, float lea
     }
 }
 
-// Embedding lookup: y[t] = scale · W[ids[t]] + table[places[t]], a thread per pair. An id beyond the
-// last row reads the last row.
+// Embedding lookup: y[t] = scale · W[ids[t]] + table[places[t]], a thread per pair. An id beyond
+// the last row reads the last row.
 template <typename F>
 __device__ void rows_of(const uint8_t *w, const uint16_t *grid, const uint *ids, const void *table, const uint *places, void *y,
     uint tokens, uint k, uint n, uint bytes, uint table_rows, uint table_step, uint dtype, float scale) {
@@ -95,33 +95,34 @@ __device__ void rows_of(const uint8_t *w, const uint16_t *grid, const uint *ids,
     for (uint h = 0; h < 2; h++) {
         const uint column = (block * (2 * F::PAIRS) + F::first(p) + h * F::APART) * 16;
         const size_t to = size_t(token) * k + column;
-        put_sixteen(pair.q[h], pair.scale[h], pair.least[h], scale, table, beside + column, y, to, dtype);
+        put_sixteen(pair.q[h], pair.scale[h], pair.minimum[h], scale, table, beside + column, y, to, dtype);
     }
 }
 #define ROWS_OF(NAME, F) \
     extern "C" __global__ void quant_rows_##NAME(const uint8_t *w, const uint16_t *grid, const uint *ids, const void *table, \
         const uint *places, void *y, uint tokens, uint k, uint n, uint bytes, uint table_rows, uint table_step, uint dtype, \
         float scale) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         rows_of<F>(w, grid, ids, table, places, y, tokens, k, n, bytes, table_rows, table_step, dtype, scale); \
     }
-PLAIN_FORMATS(ROWS_OF)
-OTHER_FORMATS(ROWS_OF)
+LEGACY_AND_K_QUANTS(ROWS_OF)
+I_QUANTS_AND_OTHERS(ROWS_OF)
 
 // Eight weights as floats: two words of four codes.
-template <typename T> __device__ __forceinline__ Run<T, 8> eight_floats(uint a, uint b, float scale, float least) {
+template <typename T> __device__ __forceinline__ Run<T, 8> eight_floats(uint a, uint b, float scale, float minimum) {
     Run<T, 8> run;
 #pragma unroll
-    for (uint j = 0; j < 8; j++) run.of[j] = narrow<T>(fmaf(scale, float(int8_t(byte_of(j < 4 ? a : b, j % 4))), least));
+    for (uint j = 0; j < 8; j++) run.of[j] = narrow<T>(fmaf(scale, float(int8_t(byte_of(j < 4 ? a : b, j % 4))), minimum));
     return run;
 }
 
 // Threads of a block of `floats_of`, and runs of 16 bytes that a warp stores.
 constexpr uint FLOATS_THREADS = 256, WARP_RUNS = 32 * 4;
 
-// Dequantizes `pairs` pairs, from block `first` on, for a product in floats; y begins `skipped` pairs
-// from its start. A thread per pair. The groups of a pair are apart, and stores to so many cache
-// lines at once would take most of the time: so a warp brings its runs into order in shared memory.
+// Dequantizes `pairs` pairs, from block `first` on, for a product in floats; y begins `skipped`
+// pairs from its start. A thread per pair. The groups of a pair are apart, and stores to so many
+// cache lines at once would take most of the time: so a warp brings its runs into order in shared
+// memory.
 template <typename F, typename T>
 __device__ void floats_of(const uint8_t *w, const uint16_t *grid, T *y, uint pairs, uint first, uint skipped) {
     __shared__ Run<T, 8> all[FLOATS_THREADS / 32][WARP_RUNS];
@@ -136,8 +137,8 @@ __device__ void floats_of(const uint8_t *w, const uint16_t *grid, T *y, uint pai
         for (uint h = 0; h < 2; h++) {
             const uint4 q = pair.q[h];
             const uint run = (2 * (lane - p) + F::first(p) + h * F::APART) * 2;
-            runs[bank(run)] = eight_floats<T>(q.x, q.y, pair.scale[h], pair.least[h]);
-            runs[bank(run + 1)] = eight_floats<T>(q.z, q.w, pair.scale[h], pair.least[h]);
+            runs[bank(run)] = eight_floats<T>(q.x, q.y, pair.scale[h], pair.minimum[h]);
+            runs[bank(run + 1)] = eight_floats<T>(q.z, q.w, pair.scale[h], pair.minimum[h]);
         }
     }
     __syncwarp();
@@ -148,12 +149,12 @@ __device__ void floats_of(const uint8_t *w, const uint16_t *grid, T *y, uint pai
 }
 #define FLOATS_OF(NAME, F) \
     extern "C" __global__ void quant_floats_##NAME##_f16(const uint8_t *w, const uint16_t *grid, half_t *y, uint pairs, uint first, uint skipped) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         floats_of<F, half_t>(w, grid, y, pairs, first, skipped); \
     } \
     extern "C" __global__ void quant_floats_##NAME##_bf16(const uint8_t *w, const uint16_t *grid, bhalf_t *y, uint pairs, uint first, uint skipped) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         floats_of<F, bhalf_t>(w, grid, y, pairs, first, skipped); \
     }
-PLAIN_FORMATS(FLOATS_OF)
-OTHER_FORMATS(FLOATS_OF)
+LEGACY_AND_K_QUANTS(FLOATS_OF)
+I_QUANTS_AND_OTHERS(FLOATS_OF)

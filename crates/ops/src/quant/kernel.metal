@@ -4,7 +4,7 @@
 
 // Products of up to R rows.
 template <typename T, typename F, int R>
-[[kernel]] void quant_few(device const T *x [[buffer(0)]], device const uchar *w [[buffer(1)]],
+[[kernel]] void quant_gemv(device const T *x [[buffer(0)]], device const uchar *w [[buffer(1)]],
     constant ushort *grid [[buffer(2)]], device const T *bias [[buffer(3)]], device const T *residual [[buffer(4)]],
     device T *y [[buffer(5)]], constant Product &p [[buffer(6)]], uint group [[threadgroup_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]],
@@ -37,32 +37,32 @@ template <typename T, typename F, int R>
         finish<T>(v, row, column, bias, residual, y, p);
     }
 }
-#define FEW(R, NAME, F) \
-KERNEL("quant_few" #R "_" NAME "_f32", quant_few<float, F, R>) \
-KERNEL("quant_few" #R "_" NAME "_f16", quant_few<half, F, R>) \
-KERNEL("quant_few" #R "_" NAME "_bf16", quant_few<bfloat, F, R>)
+#define GEMV(R, NAME, F) \
+KERNEL("quant_gemv" #R "_" NAME "_f32", quant_gemv<float, F, R>) \
+KERNEL("quant_gemv" #R "_" NAME "_f16", quant_gemv<half, F, R>) \
+KERNEL("quant_gemv" #R "_" NAME "_bf16", quant_gemv<bfloat, F, R>)
 
 // Products of many rows.
 template <typename T, typename S, typename F>
-[[kernel]] void quant_many(device const T *x [[buffer(0)]], device const uchar *w [[buffer(1)]],
+[[kernel]] void quant_gemm(device const T *x [[buffer(0)]], device const uchar *w [[buffer(1)]],
     constant ushort *grid [[buffer(2)]], device const T *bias [[buffer(3)]], device const T *residual [[buffer(4)]],
     device T *y [[buffer(5)]], constant Product &p [[buffer(6)]], uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]]) {
-    threadgroup float4 room[BLOCK_ROOM(S)];
+    threadgroup float4 scratch[BLOCK_SCRATCH(S)];
     uint first_row = group.x * uint(16 * BLOCK_TALL);
     uint first_column = group.y * uint(16 * BLOCK_WIDE);
     // Rows or outputs beyond the last repeat it, and their sums are not stored.
     device const T *xs = x + ulong(min(first_row + block_row(tid), p.rows - 1)) * ulong(p.x_stride);
     device const uchar *ws = w + ulong(min(first_column + block_output(tid), p.n - 1)) * ulong(p.bytes);
     BlockSums sums;
-    block_product<T, S, F>(sums, xs, ws, grid, p.k, FOURS, room, tid, simd);
-    finish_tile<T, BLOCK_TALL, BLOCK_WIDE>(sums, first_row, first_column, bias, residual, y, p, room, lane, simd);
+    block_product<T, S, F>(sums, xs, ws, grid, p.k, FOURS, scratch, tid, simd);
+    finish_tile<T, BLOCK_TALL, BLOCK_WIDE>(sums, first_row, first_column, bias, residual, y, p, scratch, lane, simd);
 }
-#define MANY(NAME, F) \
-KERNEL("quant_many_" NAME "_f32", quant_many<float, float, F>) \
-KERNEL("quant_many_" NAME "_f16", quant_many<half, half, F>) \
-KERNEL("quant_many_" NAME "_bf16", quant_many<bfloat, float, F>)
+#define GEMM(NAME, F) \
+KERNEL("quant_gemm_" NAME "_f32", quant_gemm<float, float, F>) \
+KERNEL("quant_gemm_" NAME "_f16", quant_gemm<half, half, F>) \
+KERNEL("quant_gemm_" NAME "_bf16", quant_gemm<bfloat, float, F>)
 
 struct Lookup {
     // Groups of sixteen elements in all, and per row.
@@ -110,8 +110,8 @@ KERNEL("quant_rows_" NAME "_f16", quant_rows<half, F>) \
 KERNEL("quant_rows_" NAME "_bf16", quant_rows<bfloat, F>)
 
 #define EVERY(NAME, F) \
-FEW(1, NAME, F) \
-FEW(8, NAME, F) \
-MANY(NAME, F) \
+GEMV(1, NAME, F) \
+GEMV(8, NAME, F) \
+GEMM(NAME, F) \
 LOOKUP(NAME, F)
 EVERY_FORMAT(EVERY)

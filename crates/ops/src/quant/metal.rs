@@ -13,7 +13,7 @@ const SOURCE: &str = kernels!("../linear/product.metal", "formats.metal", "produ
 
 /// Most rows of x per SIMD-group, outputs per SIMD-group, and SIMD-groups of a threadgroup: two, so
 /// that the outputs of small matrices are spread over many cores.
-const FEW: usize = 8;
+const MAX_GEMV_ROWS: usize = 8;
 pub(crate) const OUTPUTS: usize = 2;
 pub(crate) const SIMDS: usize = 2;
 
@@ -30,12 +30,12 @@ pub(crate) fn multiply(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<(
     }
     let (name, grid) = match x.rows {
         0 => return Ok(()),
-        1..=FEW => {
+        1..=MAX_GEMV_ROWS => {
             let groups = [w.rows.div_ceil(OUTPUTS * SIMDS), 1, 1];
-            (if x.rows == 1 { "few1" } else { "few8" }, Grid { groups, threads: 32 * SIMDS })
+            (if x.rows == 1 { "gemv1" } else { "gemv8" }, Grid { groups, threads: 32 * SIMDS })
         }
         // Tiles of the same outputs are adjacent: their blocks are read from memory once.
-        _ => ("many", Grid { groups: [x.rows.div_ceil(TALL), w.rows.div_ceil(WIDE), 1], threads: 128 }),
+        _ => ("gemm", Grid { groups: [x.rows.div_ceil(TALL), w.rows.div_ceil(WIDE), 1], threads: 128 }),
     };
     let kernel = p.kernel(SOURCE, format!("quant_{name}_{quant}_{}", p.x.dtype()), p.x.in_fours()?);
     let params = p.sizes(w.cols)?;

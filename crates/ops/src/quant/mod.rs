@@ -168,8 +168,8 @@ impl Quant {
 /// Rows of x from which a product on CUDA in half precision dequantizes its blocks.
 pub(crate) const DEQUANTIZE_ROWS: usize = 128;
 
-/// Rows of W that such a product dequantizes at a time, for k inputs: whole tiles of the products in
-/// floats, in at most this many bytes.
+/// Rows of W that such a product dequantizes at a time, for k inputs: whole tiles of the products
+/// in floats, in at most this many bytes.
 pub(crate) fn rows_as_floats(k: usize, dtype: DType) -> usize {
     const BYTES: usize = 128 << 20;
     const TILE: usize = 256;

@@ -85,7 +85,7 @@ METAL_FUNC void block_dots(thread Dots<OUTPUTS, M> &dots, thread const Rows<ucha
 #define BLOCK_TALL 2
 #define BLOCK_WIDE 4
 #define BLOCK_DEEP 32
-#define BLOCK_ROOM(S) (16 * (BLOCK_TALL + BLOCK_WIDE) * (BLOCK_DEEP * sizeof(S) + 16) / 16)
+#define BLOCK_SCRATCH(S) (16 * (BLOCK_TALL + BLOCK_WIDE) * (BLOCK_DEEP * sizeof(S) + 16) / 16)
 typedef Sums<BLOCK_TALL, BLOCK_WIDE> BlockSums;
 
 // The row of x and the row of W that a thread fetches: eight elements of the former, sixteen of the
@@ -101,8 +101,8 @@ METAL_FUNC uint block_output(uint tid) {
 // threadgroup takes part; the threadgroup memory is free before and after.
 template <typename T, typename S, typename F>
 METAL_FUNC void block_product(thread BlockSums &sums, device const T *x, device const uchar *w, constant ushort *grid,
-    uint k, bool fours, threadgroup float4 *room, uint tid, uint simd) {
-    threadgroup S *xs = (threadgroup S *)room;
+    uint k, bool fours, threadgroup float4 *scratch, uint tid, uint simd) {
+    threadgroup S *xs = (threadgroup S *)scratch;
     threadgroup S *ws = xs + uint(16 * BLOCK_TALL) * TILE_STRIDE(S, BLOCK_DEEP);
     uint column = tid % 4 * 8;
     uint upper = tid % 2;

@@ -68,7 +68,7 @@ __device__ void rms_norm(const T *x, const T *w, const T *residual, T *y, uint r
 #define RMS_NORM(NAME, T, KIND, N, RUNS, IS_WARP, THREADS) \
     extern "C" __global__ void __launch_bounds__(THREADS) rms_norm_##KIND##_##NAME(const T *x, const T *w, const T *residual, \
         T *y, uint rows, uint n, uint heads, uint token, uint head, uint added_token, uint added_head, uint from_one, float eps) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         rms_norm<T, N, RUNS, IS_WARP>( \
             x, w, residual, y, rows, n, Lines{heads, token, head}, Lines{heads, added_token, added_head}, from_one, eps); \
     }

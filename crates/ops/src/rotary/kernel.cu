@@ -35,8 +35,8 @@ __device__ void rotary(const T *x, const uint *positions, const float *cosines, 
     read<float, N>(s, sines + row + i);
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        const float first = first_turned(a[j], b[j], c[j], s[j]);
-        b[j] = second_turned(a[j], b[j], c[j], s[j]);
+        const float first = rotated_first(a[j], b[j], c[j], s[j]);
+        b[j] = rotated_second(a[j], b[j], c[j], s[j]);
         a[j] = first;
     }
     write<T, N>(y + i, a);
@@ -46,7 +46,7 @@ __device__ void rotary(const T *x, const uint *positions, const float *cosines, 
 #define ONE(NAME, T, N, KIND) \
     extern "C" __global__ void rotary_##KIND##_##NAME(const T *x, const uint *positions, const float *cosines, const float *sines, \
         T *y, uint heads, uint size, uint token, uint head, uint pairs, uint table) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         rotary<T, N>(x, positions, cosines, sines, y, Heads{heads, size, token, head, pairs, table}); \
     }
 #define ROTARY(NAME, T) ONE(NAME, T, SIXTEEN<T>, runs) ONE(NAME, T, 1, odd)

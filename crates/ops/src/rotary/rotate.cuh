@@ -3,9 +3,9 @@
 #pragma once
 #include "launch/cuda/runs.cuh"
 
-__device__ __forceinline__ float first_turned(float a, float b, float c, float s) {
+__device__ __forceinline__ float rotated_first(float a, float b, float c, float s) {
     return __fsub_rn(__fmul_rn(a, c), __fmul_rn(b, s));
 }
-__device__ __forceinline__ float second_turned(float a, float b, float c, float s) {
+__device__ __forceinline__ float rotated_second(float a, float b, float c, float s) {
     return __fmaf_rn(a, s, __fmul_rn(b, c));
 }

@@ -40,7 +40,7 @@ pub(super) fn run(op: &SampleOp) -> Result<candle_core::Tensor> {
             .u32(n)
             .u32(stride)
             .run(each_part)?;
-        Call::new(&x, &Kernel::new(BINARY, "sample_best"))?
+        Call::new(&x, &Kernel::new(BINARY, "sample_argmax"))?
             .made(&bests)
             .made(&y)
             .u32(rows)

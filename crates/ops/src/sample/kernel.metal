@@ -1,7 +1,7 @@
 // Sampling of the next token from each row of logits: greedy, or random after temperature, top_k,
 // top_p and min_p.
 //
-// A threadgroup per row. Tokens are ordered by one number each, their rank key (`place`), which has
+// A threadgroup per row. Tokens are ordered by one number each, their rank key, which has
 // no ties. A row is never sorted: a window holds its best tokens, in order, and the next window
 // those after them, if they are needed. Sums are trees of a fixed order.
 
@@ -20,13 +20,13 @@ struct SamplingParams {
 };
 
 // Key of a logit that is not finite; no token has it.
-constant ulong BROKEN = 0xffffffffffffffff;
+constant ulong NON_FINITE = 0xffffffffffffffff;
 
 // Rank key: rises with the logit, and of equal logits is largest for the lowest id; never 0.
-METAL_FUNC ulong place_of(float logit, uint id) {
+METAL_FUNC ulong rank_key_of(float logit, uint id) {
     uint bits = as_type<uint>(logit);
     if ((bits & 0x7fffffffu) >= 0x7f800000u) {
-        return BROKEN;
+        return NON_FINITE;
     }
     // Turns -0 into 0. Then the bits of positive floats rise with them, those of others fall.
     bits = (bits << 1) == 0u ? 0u : bits;
@@ -34,13 +34,13 @@ METAL_FUNC ulong place_of(float logit, uint id) {
     return (ulong(rising) << 32) | ulong(~id);
 }
 
-METAL_FUNC float logit_at(ulong place) {
-    uint rising = uint(place >> 32);
+METAL_FUNC float logit_at(ulong key) {
+    uint rising = uint(key >> 32);
     return as_type<float>((rising >> 31) == 1u ? rising & 0x7fffffffu : ~rising);
 }
 
-METAL_FUNC uint id_at(ulong place) {
-    return ~uint(place);
+METAL_FUNC uint id_at(ulong key) {
+    return ~uint(key);
 }
 
 // Weight of a token relative to the best, which has 1; 0 below f32's normal numbers.
@@ -59,13 +59,13 @@ struct Self {
 };
 
 // Threadgroup memory.
-struct Room {
+struct Scratch {
     // The window: twice as many as threads.
     threadgroup ulong *found;
-    // Each thread's best.
-    threadgroup ulong *most;
+    // Each thread's largest key.
+    threadgroup ulong *thread_max;
     // One per SIMD-group.
-    threadgroup ulong *places;
+    threadgroup ulong *keys;
     threadgroup float *sums;
     threadgroup uint *ends;
     threadgroup atomic_uint *count;
@@ -74,49 +74,49 @@ struct Room {
 
 // Reductions. A barrier separates two calls of the same one, so that the memory of the first has
 // been read.
-METAL_FUNC ulong group_most(ulong v, Room room, Self self) {
+METAL_FUNC ulong group_max_key(ulong v, Scratch scratch, Self self) {
     uint high = simd_max(uint(v >> 32));
     uint low = simd_max(uint(v >> 32) == high ? uint(v) : 0u);
     if (self.lane == 0) {
-        room.places[self.simd] = (ulong(high) << 32) | ulong(low);
+        scratch.keys[self.simd] = (ulong(high) << 32) | ulong(low);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     ulong most = 0;
     for (uint i = 0; i < self.simds; i++) {
-        most = max(most, room.places[i]);
+        most = max(most, scratch.keys[i]);
     }
     return most;
 }
 
-METAL_FUNC uint group_first(uint v, Room room, Self self) {
+METAL_FUNC uint group_min(uint v, Scratch scratch, Self self) {
     v = simd_min(v);
     if (self.lane == 0) {
-        room.ends[self.simd] = v;
+        scratch.ends[self.simd] = v;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    uint first = room.ends[0];
+    uint first = scratch.ends[0];
     for (uint i = 1; i < self.simds; i++) {
-        first = min(first, room.ends[i]);
+        first = min(first, scratch.ends[i]);
     }
     return first;
 }
 
 // The sum over the threads before this one.
-METAL_FUNC float group_before(float v, Room room, Self self) {
+METAL_FUNC float group_exclusive_sum(float v, Scratch scratch, Self self) {
     float before = simd_prefix_exclusive_sum(v);
     if (self.lane == LANES - 1) {
-        room.sums[self.simd] = before + v;
+        scratch.sums[self.simd] = before + v;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     float sum = 0.0f;
     for (uint i = 0; i < self.simd; i++) {
-        sum += room.sums[i];
+        sum += scratch.sums[i];
     }
     return sum + before;
 }
 
 // Sorts a power of two of numbers, the largest first. Synchronizes before and after.
-METAL_FUNC void sort_falling(threadgroup ulong *v, uint count, Self self) {
+METAL_FUNC void sort_descending(threadgroup ulong *v, uint count, Self self) {
     for (uint size = 2; size <= count; size *= 2) {
         for (uint apart = size / 2; apart > 0; apart /= 2) {
             threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -136,13 +136,13 @@ METAL_FUNC void sort_falling(threadgroup ulong *v, uint count, Self self) {
 
 // The largest key up to `upto` among this thread's tokens; 0 if there is none.
 template <typename T>
-METAL_FUNC ulong most_upto(device const T *x, uint n, ulong upto, Self self) {
+METAL_FUNC ulong max_key_upto(device const T *x, uint n, ulong upto, Self self) {
     ulong most = 0;
     for (uint i = 4 * self.tid; i < n; i += 4 * self.threads) {
         float4 v = four_at<T>(x, i, n, 0.0f);
         for (uint j = 0; j < 4; j++) {
-            ulong place = place_of(v[j], i + j);
-            most = i + j < n && place <= upto ? max(most, place) : most;
+            ulong key = rank_key_of(v[j], i + j);
+            most = i + j < n && key <= upto ? max(most, key) : most;
         }
     }
     return most;
@@ -155,32 +155,32 @@ METAL_FUNC ulong most_upto(device const T *x, uint n, ulong upto, Self self) {
 // collected. If there are too many, because few threads have most of the best, a smaller r is
 // tried; r = 1 gives one.
 template <typename T>
-METAL_FUNC uint window(device const T *x, uint n, ulong upto, ulong own, Room room, Self self) {
-    room.most[self.tid] = own;
-    sort_falling(room.most, self.threads, self);
+METAL_FUNC uint window(device const T *x, uint n, ulong upto, ulong own, Scratch scratch, Self self) {
+    scratch.thread_max[self.tid] = own;
+    sort_descending(scratch.thread_max, self.threads, self);
     uint rank = self.threads / 2 - 1;
     uint count = 0;
     while (true) {
-        ulong floor = max(room.most[rank], ulong(1));
+        ulong floor = max(scratch.thread_max[rank], ulong(1));
         threadgroup_barrier(mem_flags::mem_threadgroup); // the last window and count have been read
         if (self.tid == 0) {
-            atomic_store_explicit(room.count, 0u, memory_order_relaxed);
+            atomic_store_explicit(scratch.count, 0u, memory_order_relaxed);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
         for (uint i = 4 * self.tid; i < n; i += 4 * self.threads) {
             float4 v = four_at<T>(x, i, n, 0.0f);
             for (uint j = 0; j < 4; j++) {
-                ulong place = place_of(v[j], i + j);
-                if (i + j < n && place >= floor && place <= upto) {
-                    uint at = atomic_fetch_add_explicit(room.count, 1u, memory_order_relaxed);
+                ulong key = rank_key_of(v[j], i + j);
+                if (i + j < n && key >= floor && key <= upto) {
+                    uint at = atomic_fetch_add_explicit(scratch.count, 1u, memory_order_relaxed);
                     if (at < 2 * self.threads) {
-                        room.found[at] = place;
+                        scratch.found[at] = key;
                     }
                 }
             }
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        count = atomic_load_explicit(room.count, memory_order_relaxed);
+        count = atomic_load_explicit(scratch.count, memory_order_relaxed);
         if (count <= 2 * self.threads) {
             break;
         }
@@ -191,21 +191,21 @@ METAL_FUNC uint window(device const T *x, uint n, ulong upto, ulong own, Room ro
         size *= 2;
     }
     for (uint i = count + self.tid; i < size; i += self.threads) {
-        room.found[i] = 0;
+        scratch.found[i] = 0;
     }
-    sort_falling(room.found, size, self);
+    sort_descending(scratch.found, size, self);
     return count;
 }
 
 // Which tokens a walk takes, best first. It always takes the best.
-struct Until {
-    // At most this many tokens;
-    uint most;
-    // only while the cumulative weight before a token is below this;
-    float enough;
-    // only tokens of at least this weight, and more than 0;
-    float least;
-    // up to the first token whose cumulative weight exceeds this.
+struct Limits {
+    // At most this many tokens (top_k),
+    uint max_tokens;
+    // while the cumulative weight before a token is below this (top_p),
+    float sum_before;
+    // while a token's weight is at least this, and more than 0 (min_p),
+    float min_weight;
+    // up to the first token whose cumulative weight exceeds this (the random draw).
     float target;
 };
 
@@ -228,17 +228,17 @@ template <typename T> struct Logits {
 };
 
 template <typename T>
-METAL_FUNC Taken walk(thread Logits<T> &row, Until until, Room room, Self self) {
+METAL_FUNC Taken walk(thread Logits<T> &row, Limits limits, Scratch scratch, Self self) {
     Taken taken = {0.0f, 0u};
     uint before = 0;
-    ulong upto = BROKEN;
+    ulong upto = NON_FINITE;
     while (true) {
         uint count = row.first;
         if (before > 0) {
-            count = window<T>(row.x, row.n, upto, most_upto<T>(row.x, row.n, upto, self), room, self);
+            count = window<T>(row.x, row.n, upto, max_key_upto<T>(row.x, row.n, upto, self), scratch, self);
             row.first = 0;
         } else if (count == 0) {
-            count = window<T>(row.x, row.n, upto, row.own, room, self);
+            count = window<T>(row.x, row.n, upto, row.own, scratch, self);
             row.first = count;
         }
         if (count == 0) {
@@ -248,37 +248,37 @@ METAL_FUNC Taken walk(thread Logits<T> &row, Until until, Room room, Self self) 
         float weights[2];
         for (uint j = 0; j < 2; j++) {
             uint i = 2 * self.tid + j;
-            weights[j] = i < count ? weight_of(logit_at(room.found[i]), row.best, row.temperature) : 0.0f;
+            weights[j] = i < count ? weight_of(logit_at(scratch.found[i]), row.best, row.temperature) : 0.0f;
         }
         float sums[3];
-        sums[0] = taken.sum + group_before(weights[0] + weights[1], room, self);
+        sums[0] = taken.sum + group_exclusive_sum(weights[0] + weights[1], scratch, self);
         sums[1] = sums[0] + weights[0];
         sums[2] = sums[1] + weights[1];
         uint end = count;
         for (uint j = 0; j < 2; j++) {
             uint i = 2 * self.tid + j;
-            bool goes = before + i < until.most && weights[j] > 0.0f && sums[j] < until.enough && weights[j] >= until.least;
-            if ((i > 0 || before > 0) && !goes) {
+            bool is_taken = before + i < limits.max_tokens && weights[j] > 0.0f && sums[j] < limits.sum_before && weights[j] >= limits.min_weight;
+            if ((i > 0 || before > 0) && !is_taken) {
                 end = min(end, i);
-            } else if (sums[j + 1] > until.target) {
+            } else if (sums[j + 1] > limits.target) {
                 end = min(end, i + 1);
             }
         }
-        end = group_first(end, room, self);
+        end = group_min(end, scratch, self);
         if (end > 0) {
             if (self.tid == (end - 1) / 2) {
-                *room.sum = sums[1 + (end - 1) % 2];
+                *scratch.sum = sums[1 + (end - 1) % 2];
             }
             threadgroup_barrier(mem_flags::mem_threadgroup);
-            taken.sum = *room.sum;
-            taken.id = id_at(room.found[end - 1]);
+            taken.sum = *scratch.sum;
+            taken.id = id_at(scratch.found[end - 1]);
         }
-        bool is_over = taken.sum > until.target;
+        bool is_over = taken.sum > limits.target;
         if (end < count || is_over) {
             return taken;
         }
         before += count;
-        upto = room.found[count - 1] - 1;
+        upto = scratch.found[count - 1] - 1;
     }
     return taken;
 }
@@ -290,44 +290,44 @@ template <typename T>
     uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]],
     uint simds [[simdgroups_per_threadgroup]]) {
     threadgroup ulong found[2048];
-    threadgroup ulong most[1024];
-    threadgroup ulong places[32];
+    threadgroup ulong thread_max[1024];
+    threadgroup ulong keys[32];
     threadgroup float sums[32];
     threadgroup uint ends[32];
     threadgroup atomic_uint count;
     threadgroup float sum;
-    Room room = {found, most, places, sums, ends, &count, &sum};
+    Scratch scratch = {found, thread_max, keys, sums, ends, &count, &sum};
     Self self = {tid, threads, lane, simd, simds};
-    constant SamplingParams &how = all[group];
+    constant SamplingParams &params = all[group];
     x += ulong(group) * ulong(p.stride);
 
-    ulong own = most_upto<T>(x, p.n, BROKEN, self);
-    ulong best = group_most(own, room, self);
-    if (best == BROKEN || how.temperature == 0.0f) {
+    ulong own = max_key_upto<T>(x, p.n, NON_FINITE, self);
+    ulong best = group_max_key(own, scratch, self);
+    if (best == NON_FINITE || params.temperature == 0.0f) {
         if (tid == 0) {
-            y[group] = best == BROKEN ? 0xffffffffu : id_at(best);
+            y[group] = best == NON_FINITE ? 0xffffffffu : id_at(best);
         }
         return;
     }
-    Logits<T> row = {x, p.n, logit_at(best), how.temperature, own, 0u};
-    bool cuts = how.top_p < 1.0f || how.min_p > 0.0f;
-    float whole = INFINITY;
-    if (how.top_k < p.n) {
-        Until top = {how.top_k, INFINITY, 0.0f, INFINITY};
-        whole = walk<T>(row, top, room, self).sum;
-    } else if (how.top_p < 1.0f || !cuts) {
-        whole = 0.0f;
+    Logits<T> row = {x, p.n, logit_at(best), params.temperature, own, 0u};
+    bool is_filtered = params.top_p < 1.0f || params.min_p > 0.0f;
+    float total = INFINITY;
+    if (params.top_k < p.n) {
+        Limits top = {params.top_k, INFINITY, 0.0f, INFINITY};
+        total = walk<T>(row, top, scratch, self).sum;
+    } else if (params.top_p < 1.0f || !is_filtered) {
+        total = 0.0f;
         for (uint i = 4 * tid; i < p.n; i += 4 * threads) {
             float4 v = four_at<T>(x, i, p.n, -INFINITY);
             for (uint j = 0; j < 4; j++) {
-                whole += weight_of(v[j], row.best, row.temperature);
+                total += weight_of(v[j], row.best, row.temperature);
             }
         }
-        whole = group_sum(whole, sums, lane, simd, simds);
+        total = group_sum(total, sums, lane, simd, simds);
     }
-    Until until = {how.top_k, how.top_p < 1.0f ? whole * how.top_p : INFINITY, how.min_p, INFINITY};
-    until.target = how.u * (cuts ? walk<T>(row, until, room, self).sum : whole);
-    uint id = walk<T>(row, until, room, self).id;
+    Limits limits = {params.top_k, params.top_p < 1.0f ? total * params.top_p : INFINITY, params.min_p, INFINITY};
+    limits.target = params.u * (is_filtered ? walk<T>(row, limits, scratch, self).sum : total);
+    uint id = walk<T>(row, limits, scratch, self).id;
     if (tid == 0) {
         y[group] = id;
     }

@@ -1,8 +1,8 @@
 //! Sampling: `y[row]` is the next token, sampled from the logits `x[row]`. Temperature 0 is greedy:
-//! the largest logit, and of equal logits the lowest id. Otherwise x / temperature is cut by `top_k`,
-//! `top_p` and `min_p`, in this order, and y is the token at the quantile u of the remaining
-//! probability, best first. y is u32::MAX if a logit is not finite. Weights are in f32, their sums
-//! in f64 on the CPU and in f32 elsewhere.
+//! the largest logit, and of equal logits the lowest id. Otherwise x / temperature is cut by
+//! `top_k`, `top_p` and `min_p`, in this order, and y is the token at the quantile u of the
+//! remaining probability, best first. y is u32::MAX if a logit is not finite. Weights are in f32,
+//! their sums in f64 on the CPU and in f32 elsewhere.
 
 mod cases;
 mod composed;

@@ -73,7 +73,7 @@ __device__ void softmax(const T *x, T *y, uint rows, uint n, uint stride) {
 
 #define SOFTMAX(NAME, T, KIND, N, RUNS, IS_WARP, THREADS) \
     extern "C" __global__ void __launch_bounds__(THREADS) softmax_##KIND##_##NAME(const T *x, T *y, uint rows, uint n, uint stride) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         softmax<T, N, RUNS, IS_WARP>(x, y, rows, n, stride); \
     }
 #define KINDS(NAME, T) ROWS(SOFTMAX, NAME, T)

@@ -1,5 +1,5 @@
 //! Launches a block per sequence and block of the vocabulary: `kernel.cu` on tensor cores for f16
-//! and bf16, `plain.cu` for f32 and for unaligned rows. Sequences follow each other, so that the
+//! and bf16, `simt.cu` for f32 and for unaligned rows. Sequences follow each other, so that the
 //! rows of W which they share stay in a cache.
 
 use super::SpladeOp;
@@ -10,11 +10,11 @@ use crate::segments::Lengths;
 use crate::{DType, Result};
 
 const TILES: Binary = binary!("splade");
-const PLAIN: Binary = binary!("splade_plain");
+const SIMT: Binary = binary!("splade_simt");
 
 /// Columns of a block in either kernel.
 const COLUMNS: usize = 128;
-const PLAIN_COLUMNS: usize = 64;
+const SIMT_COLUMNS: usize = 64;
 
 /// Bytes of a row of a tile, and number of tiles in flight or in use: `DEEP` and `STAGES` in the
 /// kernel.
@@ -37,7 +37,7 @@ pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
         let kernel = Kernel::new(TILES, format!("splade_{rows}_{dtype}"));
         (kernel.shared(STAGES * DEEP * (rows + COLUMNS)), COLUMNS)
     } else {
-        (Kernel::new(PLAIN, format!("splade_{dtype}")), PLAIN_COLUMNS)
+        (Kernel::new(SIMT, format!("splade_{dtype}")), SIMT_COLUMNS)
     };
     let call = Call::new(&x, &kernel)?.input(&x).input(&w).optional_input(bias.as_ref()).made(&y);
     let (scope, bound) = (op.scope, op.segments.bound(op.scope));

@@ -25,18 +25,18 @@ __device__ __forceinline__ void fetch(uint to, const T *from, uint first, uint e
         const uint at = i * THREADS + threadIdx.x, row = at / PIECES, piece = at % PIECES;
         if (ROWS * PIECES % THREADS > 0 && at >= ROWS * PIECES) continue;
         const bool there = first + row < end && depth + piece * PIECE < k;
-        copy_sixteen(to + place(row, piece), there ? from + size_t(first + row) * stride + depth + piece * PIECE : from, there);
+        cp_async_16(to + place(row, piece), there ? from + size_t(first + row) * stride + depth + piece * PIECE : from, there);
     }
 }
 
 template <typename T, uint M>
-__device__ void splade(const T *x, const T *w, const T *bias, float *y, const uint *ranges, uint n, uint k, uint stride, Splade how) {
+__device__ void splade(const T *x, const T *w, const T *bias, float *y, const uint *ranges, uint n, uint k, uint stride, Splade pooling) {
     constexpr uint HIGH = M / 32, WIDE = 4; // 16 × 8 matrices of a warp
     constexpr uint STAGE = (M + COLUMNS) * DEEP;
-    extern __shared__ __align__(128) unsigned char room[];
+    extern __shared__ __align__(128) unsigned char scratch[];
     const uint start = ranges[2 * blockIdx.x], end = ranges[2 * blockIdx.x + 1], first = blockIdx.y * COLUMNS;
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, down = warp / 4, across = warp % 4;
-    const uint base = shared_address(room);
+    const uint base = shared_address(scratch);
     const uint depths = (k + ELEMENTS - 1) / ELEMENTS, steps = (end - start + M - 1) / M * depths;
 
     // The next tile to copy: one commit group per step, empty after the last tile.
@@ -53,7 +53,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
             }
         }
         ahead++;
-        end_of_copies();
+        cp_async_commit();
     };
     for (uint i = 0; i < STAGES - 1; i++) fetch_next();
 
@@ -65,13 +65,13 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
         for (uint c = 0; c < 2; c++) {
             const uint column = first + across * 32 + j * 8 + lane % 4 * 2 + c;
             b[j][c] = bias && column < n ? wide(bias[column]) : 0.0f;
-            so_far[j][c] = how.none();
+            so_far[j][c] = pooling.none();
         }
     }
     float sums[HIGH][WIDE][4] = {};
     uint token = start, depth = 0;
     for (uint step = 0; step < steps; step++) {
-        await_copies<STAGES - 2>();
+        cp_async_wait<STAGES - 2>();
         __syncthreads(); // this step's tiles are there, and those that the next copies overwrite have been read
         fetch_next();
         const uint xs = base + step % STAGES * STAGE, ws = xs + M * DEEP;
@@ -83,14 +83,14 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
                 // Of 16 columns: the first eight in both halves of the 16 elements, then the
                 // others.
                 const uint row = across * 32 + j * 16 + lane / 16 * 8 + lane % 8;
-                load_matrices(bs[j], ws + place(row, half * 2 + lane / 8 % 2));
+                ldmatrix_x4(bs[j], ws + place(row, half * 2 + lane / 8 % 2));
             }
 #pragma unroll
             for (uint i = 0; i < HIGH; i++) {
                 uint as[4];
-                load_matrices(as, xs + place(down * (M / 2) + i * 16 + lane % 16, half * 2 + lane / 16));
+                ldmatrix_x4(as, xs + place(down * (M / 2) + i * 16 + lane % 16, half * 2 + lane / 16));
 #pragma unroll
-                for (uint j = 0; j < WIDE; j++) multiply<T>(sums[i][j], as, bs[j / 2][j % 2 * 2], bs[j / 2][j % 2 * 2 + 1]);
+                for (uint j = 0; j < WIDE; j++) mma<T>(sums[i][j], as, bs[j / 2][j % 2 * 2], bs[j / 2][j % 2 * 2 + 1]);
             }
         }
         if (++depth < depths) continue;
@@ -102,7 +102,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
                 const bool there = token + down * (M / 2) + i * 16 + c / 2 * 8 + lane / 4 < end;
 #pragma unroll
                 for (uint j = 0; j < WIDE; j++) {
-                    if (there) so_far[j][c % 2] = how.with(so_far[j][c % 2], sums[i][j][c] + b[j][c % 2]);
+                    if (there) so_far[j][c % 2] = pooling.with(so_far[j][c % 2], sums[i][j][c] + b[j][c % 2]);
                     sums[i][j][c] = 0.0f;
                 }
             }
@@ -110,9 +110,9 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
         token += M;
         depth = 0;
     }
-    await_copies<0>();
+    cp_async_wait<0>();
     __syncthreads(); // the tiles have been read: their memory now takes the results of the warps
-    float *parts = reinterpret_cast<float *>(room);
+    float *parts = reinterpret_cast<float *>(scratch);
 #pragma unroll
     for (uint j = 0; j < WIDE; j++) {
 #pragma unroll
@@ -120,21 +120,21 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
             float all = so_far[j][c];
             // Lanes four apart have the same columns.
 #pragma unroll
-            for (uint apart = 4; apart < LANES; apart *= 2) all = how.together(all, __shfl_xor_sync(ALL_LANES, all, apart));
+            for (uint apart = 4; apart < LANES; apart *= 2) all = pooling.together(all, __shfl_xor_sync(ALL_LANES, all, apart));
             if (lane < 4) parts[down * COLUMNS + across * 32 + j * 8 + lane * 2 + c] = all;
         }
     }
     __syncthreads();
     if (threadIdx.x < COLUMNS && first + threadIdx.x < n) {
-        const float all = how.together(parts[threadIdx.x], parts[COLUMNS + threadIdx.x]);
-        y[size_t(blockIdx.x) * n + first + threadIdx.x] = how.whole(all);
+        const float all = pooling.together(parts[threadIdx.x], parts[COLUMNS + threadIdx.x]);
+        y[size_t(blockIdx.x) * n + first + threadIdx.x] = pooling.whole(all);
     }
 }
 
 #define KIND(NAME, T, M) \
     extern "C" __global__ void __launch_bounds__(THREADS) splade_##M##_##NAME(const T *x, const T *w, const T *bias, float *y, \
         const uint *ranges, uint n, uint k, uint stride, uint sum, uint twice) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         splade<T, M>(x, w, bias, y, ranges, n, k, stride, Splade{sum != 0, twice != 0}); \
     }
 #define HALVES(NAME, T) KIND(NAME, T, 32) KIND(NAME, T, 64) KIND(NAME, T, 128)

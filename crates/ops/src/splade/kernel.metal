@@ -40,7 +40,7 @@ template <typename T, int M, int N>
     constant Vocabulary &p [[buffer(5)]], uint2 group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]]) {
-    threadgroup float4 room[TILE_ROOM(M, N)];
+    threadgroup float4 scratch[TILE_SCRATCH(M, N)];
     threadgroup float parts[TILE_THREADS];
     uint end = ranges[2 * group.x + 1];
     uint first_column = group.y * uint(16 * N);
@@ -56,11 +56,11 @@ template <typename T, int M, int N>
         TILE_ROWS(T, M) xs;
         tile_rows<T, M>(xs, x, first, end, p.stride, tid);
         Sums<M, N> sums;
-        tile_product<T, M, N>(sums, xs, ws, p.k, FOURS, room, tid, simd);
+        tile_product<T, M, N>(sums, xs, ws, p.k, FOURS, scratch, tid, simd);
         uint row = first + simd / 2 * uint(8 * M);
         #pragma unroll
         for (int i = 0; i < M; i++) {
-            threadgroup const float *strip = tile_strip<M, N>(sums, i, room, simd);
+            threadgroup const float *strip = tile_strip<M, N>(sums, i, scratch, simd);
             for (uint r = lane / uint(8 * N); r < 8; r += LANES / uint(8 * N)) {
                 if (row + uint(8 * i) + r < end) {
                     float logit = strip[r * TILE_STRIP(N) + own] + b;

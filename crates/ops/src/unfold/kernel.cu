@@ -38,7 +38,7 @@ __device__ void unfold(const T *x, const uint *starts, T *y, uint n, uint stride
 #define KIND(NAME, T, N, RUNS) \
     extern "C" __global__ void __launch_bounds__(128) unfold_##RUNS##_##NAME(const T *x, const uint *starts, T *y, uint n, uint stride, \
         uint width, uint sequences) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         unfold<T, N>(x, starts, y, n, stride, width, sequences); \
     }
 #define UNFOLD(NAME, T) KIND(NAME, T, SIXTEEN<T>, runs) KIND(NAME, T, 1, odd)

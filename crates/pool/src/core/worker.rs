@@ -90,7 +90,7 @@ pub struct Record {
     pub restarts: u64,
 }
 
-/// Whether somebody asked for a worker to be drained or stopped.
+/// Whether a worker is to be drained or stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Leaving {

@@ -6,6 +6,7 @@ mod common;
 mod jobs;
 mod language;
 mod lifecycle;
+mod memory_budget;
 mod openai;
 mod pipeline;
 mod tei;

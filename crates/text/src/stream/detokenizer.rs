@@ -151,8 +151,8 @@ impl Detokenizer {
         let mut states = match self.mode {
             Mode::Buffered(ids, before) => {
                 let whole = self.tokenizer.decode(&ids, self.skip_special).map_err(|e| e.to_string())?;
-                // A decoder may change the end of the prompt's text when more tokens follow: the text that
-                // both have in common was already returned.
+                // A decoder may change the end of the prompt's text when more tokens follow: the
+                // text that both have in common was already returned.
                 let common = whole.chars().zip(before.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8());
                 let shared: usize = common.sum();
                 return Ok(whole[shared..].to_string());

@@ -132,7 +132,8 @@ impl Input {
         Ok(Prompt { bytes, row: Some(row), ..Prompt::text(text, origin) })
     }
 
-    /// Whether a JSON object is a prompt with options, not a row that one of its fields is taken of.
+    /// Whether a JSON object is a prompt with options, not a row that one of its fields is taken
+    /// of.
     fn has_options(&self, object: &Map<String, Value>) -> bool {
         self.jsonl || self.field.is_none() && (object.contains_key("prompt") || object.contains_key("messages"))
     }

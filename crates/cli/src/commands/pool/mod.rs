@@ -147,7 +147,7 @@ impl Address {
 struct Start {
     /// A directory or .gguf file, a hub id, pip:NAME, or a short name; on the manager's host.
     model: String,
-    /// auto, cpu, cuda[:N] or metal[:N]; a kind without a number is its device with most available
+    /// auto, cpu, cuda[:N] or metal[:N]; cuda or metal alone means the one with the most available
     /// memory. Default: auto.
     #[arg(short, long, value_name = "DEVICE")]
     device: Option<String>,

@@ -29,7 +29,7 @@ pub struct RankOptions {
     pub top_n: Option<usize>,
     /// Return the documents with their scores.
     pub texts: bool,
-    /// What the classifier reads of query and document.
+    /// Which hidden states of query and document the classifier reads.
     pub pooling: RankPooling,
 }
 

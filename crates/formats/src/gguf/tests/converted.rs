@@ -95,13 +95,13 @@ fn is_unread(model: &str, key: &str) -> bool {
         || (encoder || model.contains("t5")) && key.ends_with("_token_id") && key != "decoder_start_token_id"
         // The converter writes the trained length.
         || model == "nomic-bert" && key.ends_with("positions")
-        // Without a window all layers are the same; and the MoE writes 0 for none.
+        // Without a sliding window all layers are alike, and only the original has the keys.
         || model.starts_with("qwen") && ["layer_types", "sliding_window"].contains(&key)
-        // The same model, under the name of the family.
+        // The converter writes Mistral as its family, Llama.
         || model == "mistral" && ["architectures", "model_type"].contains(&key)
         // The head size is hidden size / heads; null means the same.
         || model.starts_with("mixtral") && key == "head_dim"
-        // An encoder has no decoder.
+        // transformers writes these keys for an encoder alone, too.
         || model == "t5-encoder" && ["num_decoder_layers", "scale_decoder_outputs"].contains(&key)
 }
 
@@ -164,7 +164,7 @@ fn tensors(model: &str, gguf: &Gguf, dir: &Path) -> Vec<String> {
             dims.reverse();
         }
         if model.contains("roberta") && name == "embeddings.position_embeddings.weight" {
-            // Rows that no position uses.
+            // RoBERTa's positions begin at 2, so the first two rows are unused.
             values[..2 * dims[1]].fill(0.0);
         }
         // 1 + w rounds at 2⁻²⁴ for w below 1.

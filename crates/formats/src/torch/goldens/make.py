@@ -1,4 +1,4 @@
-"""Writes the checkpoints of this folder and expected.txt, which says what torch itself holds of them.
+"""Writes the checkpoints of this folder, and expected.txt with the tensors that torch itself reads from them.
 
     python make.py        (any torch since 2.4; last run with 2.15)
 """
@@ -108,7 +108,7 @@ good("model.pt", state, lambda t: {"epoch": 1, "model": {"state_dict": t, "name"
 good("many.pt", {"first": arange(2), "last": arange(3)}, lambda t: {
     "first": t["first"], **{str(i): None for i in range(1003)}, "last": t["last"]})
 
-# The same container as other writers and other times make it.
+# The same container as other programs and older versions of torch write it.
 rezip("module.pt", "torch16.pt", skip=("byteorder", ".data/serialization_id", ".format_version", ".storage_alignment"))
 expect("torch16.pt", state)
 zipfile.ZIP64_LIMIT = 10
@@ -124,7 +124,7 @@ LINES.append("lost.pt\trefused\t1.weight: its bytes, data/2, are missing")
 rezip("module.pt", "short.pt", change={"data/0": b"\0" * 20})
 LINES.append("short.pt\trefused\t0.weight: its storage should have 6 elements of 4 bytes, the file has 20 bytes")
 
-# Read as it lies: see checkpoint.rs.
+# A column-major matrix is transposed when it is read: see checkpoint.rs.
 torch.save({"fine": arange(2), "turned": arange(2, 3).t()}, HERE / "transposed.pt")
 bad("gapped.pt", {"gapped": arange(4, 4)[:, :2]}, "gapped: its shape [4, 2] with strides [4, 1]")
 bad("expanded.pt", {"expanded": arange(1).expand(5)}, "expanded: its shape [5] with strides [0]")
@@ -142,7 +142,7 @@ bad("numpy.pt", {"w": arange(2), "loss": arange(2).numpy()[0]}, "numpy")
 bad("evil.pt", {"w": arange(2), "x": Evil()}, "posix.system")
 bad("evil4.pt", {"w": arange(2), "x": Evil()}, "posix.system", pickle_protocol=4)
 
-# The format before torch 1.6. Its storages go by their addresses, so each run writes these files a little differently.
+# The format before torch 1.6. It names storages by their addresses, so the bytes of these files differ from run to run.
 LEGACY = {"_use_new_zipfile_serialization": False}
 good("legacy.pt", {
     "whole": base, "tied": base, "rows": base[2:5], "row": base[3], "one": base[1, 2], "none": base[6:],

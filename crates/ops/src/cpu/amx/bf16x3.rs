@@ -1,6 +1,7 @@
-//! bf16x3: f32 matrix products in AMX tiles of bf16. An f32 is exactly the sum of three bf16,
-//! h + m + l, each 2⁻⁸ of the one before. Of the nine products of two such sums, the three smallest are
-//! below the precision of f32. The other six take 6/16 of the time of f32 multiply-adds.
+//! bf16x3: f32 matrix products in AMX tiles of bf16. An f32 is exactly the sum
+//! h + m + l of three bf16, each 2⁻⁸ of the one before. Of the nine products of two such sums, the
+//! three smallest are below the precision of f32. The other six take 6/16 of the time of f32
+//! multiply-adds.
 //!
 //! Rows of A are split once per task. A panel of B is split while the panel before it is
 //! multiplied, in the vector units that AMX leaves idle. Both are split for [`DEPTH`] of k at a

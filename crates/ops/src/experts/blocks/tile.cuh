@@ -36,30 +36,30 @@ template <typename T> __device__ __forceinline__ void copy_chunk(unsigned char *
 
 // Sixteen weights as 16-bit floats, two chunks.
 template <typename T>
-__device__ __forceinline__ void open_sixteen(unsigned char *room, uint row, uint sixteen, uint4 codes, float scale, float least) {
+__device__ __forceinline__ void open_sixteen(unsigned char *scratch, uint row, uint sixteen, uint4 codes, float scale, float minimum) {
     const uint words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
     for (uint c = 0; c < 2; c++) {
         Run<T, 8> run;
 #pragma unroll
         for (uint j = 0; j < 8; j++) {
-            run.of[j] = narrow<T>(fmaf(scale, float(int8_t(byte_of(words[2 * c + j / 4], j % 4))), least));
+            run.of[j] = narrow<T>(fmaf(scale, float(int8_t(byte_of(words[2 * c + j / 4], j % 4))), minimum));
         }
-        put<T, 8>(reinterpret_cast<T *>(room + chunk_at(row, 2 * sixteen + c)), run);
+        put<T, 8>(reinterpret_cast<T *>(scratch + chunk_at(row, 2 * sixteen + c)), run);
     }
 }
 
 template <typename T, typename F>
 __device__ void product(const T *x, const uint *starts, const uint *sorted, const uint16_t *grid, T *y, const Grouped &p, uint bytes,
-    bool in_runs, const Weights<uint8_t, MOST_EXPERTS> &weights) {
-    __shared__ __align__(128) unsigned char room[(TALL + WIDE) * ROW];
+    bool in_runs, const Weights<uint8_t, MAX_EXPERTS> &weights) {
+    __shared__ __align__(128) unsigned char scratch[(TALL + WIDE) * ROW];
     Tile tile;
     if (!tile_of(tile, starts, blockIdx.x, TALL, p.experts)) return;
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
     const uint tall = min(TALL, tile.end - tile.first), width = p.is_gated ? WIDE / 2 : WIDE;
     const uint8_t *w = weights.of[tile.expert];
-    unsigned char *of_w = room + TALL * ROW;
-    const uint x_at = shared_address(room), w_at = shared_address(of_w);
+    unsigned char *of_w = scratch + TALL * ROW;
+    const uint x_at = shared_address(scratch), w_at = shared_address(of_w);
     const uint w_first = warp * 8 * N + lane / 16 * 8 + lane % 8;
     float sums[M][N][4] = {};
     for (uint step = 0; step * DEPTH < p.k; step++) {
@@ -76,28 +76,28 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, cons
 #pragma unroll
             for (uint h = 0; h < 2; h++) {
                 open_sixteen<T>(of_w, row, sixteen + h * F::APART, pair.q[h], is_there ? pair.scale[h] : 0.0f,
-                    is_there ? pair.least[h] : 0.0f);
+                    is_there ? pair.minimum[h] : 0.0f);
             }
         }
         // Fragments with a pair have sixteen rows; the last replaces those beyond.
         for (uint i = threadIdx.x; i < (tall + 15) / 16 * 16 * CHUNKS; i += THREADS) {
             const uint row = i / CHUNKS, chunk = i % CHUNKS;
             const T *from = x + size_t(tile.row(row, sorted, p)) * p.step;
-            copy_chunk<T>(room + chunk_at(row, chunk), from, step * DEPTH + chunk * 8, p.k, in_runs);
+            copy_chunk<T>(scratch + chunk_at(row, chunk), from, step * DEPTH + chunk * 8, p.k, in_runs);
         }
         __syncthreads();
 #pragma unroll 2
         for (uint chunk = 0; chunk < CHUNKS; chunk += 2) {
             uint b[N / 2][4];
 #pragma unroll
-            for (int j = 0; j < N / 2; j++) load_matrices(b[j], w_at + chunk_at(w_first + 16 * j, chunk + lane / 8 % 2));
+            for (int j = 0; j < N / 2; j++) ldmatrix_x4(b[j], w_at + chunk_at(w_first + 16 * j, chunk + lane / 8 % 2));
 #pragma unroll
             for (int i = 0; i < M; i++) {
                 if (16 * uint(i) >= tall) continue; // uniform for the whole block
                 uint a[4];
-                load_matrices(a, x_at + chunk_at(16 * i + lane % 16, chunk + lane / 16));
+                ldmatrix_x4(a, x_at + chunk_at(16 * i + lane % 16, chunk + lane / 16));
 #pragma unroll
-                for (int j = 0; j < N; j++) multiply<T>(sums[i][j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+                for (int j = 0; j < N; j++) mma<T>(sums[i][j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
             }
         }
     }
@@ -105,8 +105,8 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, cons
     // Through shared memory, so that whole cache lines are written and a thread has both factors of
     // a gated result.
     constexpr uint STRIP = WIDE + 8;
-    static_assert(TALL * STRIP * sizeof(float) <= sizeof(room));
-    float *strips = reinterpret_cast<float *>(room);
+    static_assert(TALL * STRIP * sizeof(float) <= sizeof(scratch));
+    float *strips = reinterpret_cast<float *>(scratch);
     __syncthreads(); // the last step has been read
     put_fragments<STRIP>(strips, sums, 0, warp * N);
     __syncthreads();
@@ -123,7 +123,7 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, cons
     extern "C" __global__ void __launch_bounds__(THREADS, 3) experts_tile_##NAME##_##DTYPE(const T *x, const uint *starts, \
         const uint *sorted, T *y, uint n, uint k, uint step, uint top, uint experts, uint activation, uint is_up, uint is_gated, \
         IN_BLOCKS) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         product<T, F>(x, starts, sorted, grid, y, Grouped{n, k, step, top, experts, activation, is_up, is_gated}, bytes, in_runs != 0, \
             weights); \
     }

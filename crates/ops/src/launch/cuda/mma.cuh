@@ -10,13 +10,13 @@ __device__ __forceinline__ uint shared_address(uint at) { return at; }
 
 // Loads four 8 × 8 matrices of 16-bit elements (ldmatrix); lane l passes the address of row l % 8
 // of matrix l / 8.
-template <typename At> __device__ __forceinline__ void load_matrices(uint m[4], At row) {
+template <typename At> __device__ __forceinline__ void ldmatrix_x4(uint m[4], At row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
                  : "r"(shared_address(row))
                  : "memory");
 }
-__device__ __forceinline__ void load_transposed(uint m[4], const void *row) {
+__device__ __forceinline__ void ldmatrix_x4_trans(uint m[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
                  : "r"(shared_address(row))
@@ -24,16 +24,16 @@ __device__ __forceinline__ void load_transposed(uint m[4], const void *row) {
 }
 
 // c += a · b.
-template <typename T> __device__ __forceinline__ void multiply(float c[4], const uint a[4], uint b0, uint b1);
-#define MULTIPLY(T, FORMAT) \
-    template <> __device__ __forceinline__ void multiply<T>(float c[4], const uint a[4], uint b0, uint b1) { \
+template <typename T> __device__ __forceinline__ void mma(float c[4], const uint a[4], uint b0, uint b1);
+#define MMA(T, FORMAT) \
+    template <> __device__ __forceinline__ void mma<T>(float c[4], const uint a[4], uint b0, uint b1) { \
         asm("mma.sync.aligned.m16n8k16.row.col.f32." FORMAT "." FORMAT ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
             "{%0, %1, %2, %3};" \
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)); \
     }
-MULTIPLY(half_t, "f16")
-MULTIPLY(bhalf_t, "bf16")
+MMA(half_t, "f16")
+MMA(bhalf_t, "bf16")
 
 // Two adjacent elements in a register, the first in the lower half; back to floats; and the
 // rounding errors.
@@ -58,26 +58,26 @@ template <typename T> __device__ __forceinline__ uint rest_of(float x, float y, 
     return pair_of<T>(x - back.x, y - back.y);
 }
 
-// The L2 cache policy `evict_first`, for data that nobody reads again.
-__device__ __forceinline__ uint64_t read_last() {
+// The L2 cache policy `evict_first`, for data that no kernel reads again.
+__device__ __forceinline__ uint64_t evict_first_policy() {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
 
 // Copies 16 bytes into shared memory (cp.async), or zeros if nothing is there to read; `from` must
-// be a valid address all the same. LAST: use the policy above.
-template <bool LAST = false, typename At> __device__ __forceinline__ void copy_sixteen(At to, const void *from, bool there) {
+// be a valid address all the same. EVICT_FIRST: use the policy above.
+template <bool EVICT_FIRST = false, typename At> __device__ __forceinline__ void cp_async_16(At to, const void *from, bool there) {
     const uint at = shared_address(to);
     const int bytes = there ? 16 : 0;
-    if constexpr (LAST) {
-        const uint64_t policy = read_last();
+    if constexpr (EVICT_FIRST) {
+        const uint64_t policy = evict_first_policy();
         asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(at), "l"(from), "r"(bytes), "l"(policy)
             : "memory");
     } else {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
     }
 }
-__device__ __forceinline__ void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most N of the latest copy groups are in flight.
-template <int N> __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+template <int N> __device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }

@@ -39,12 +39,12 @@ type ModuleKey = (usize, usize);
 #[derive(Clone)]
 pub(super) struct Function {
     pub(super) function: CudaFunction,
-    /// Whether it waits for earlier launches itself (`wait_for_earlier` in `prelude.cuh`), so that
-    /// it may begin while they run.
+    /// Whether it waits for earlier launches itself (`grid_dependency_sync` in `prelude.cuh`), so
+    /// that it may begin while they run.
     pub(super) waits: bool,
 }
 
-/// The first architecture where `wait_for_earlier` compiles to a wait.
+/// The first architecture where `grid_dependency_sync` compiles to a wait.
 const WAITS: i32 = 90;
 
 #[derive(Default)]

@@ -14,22 +14,22 @@ constexpr uint ALL_LANES = 0xffffffffu;
 
 // Every thread of every kernel calls this before it touches global memory. Our kernels are launched
 // (`Call::run`) so that on Hopper and newer a grid may begin when every block of the grid before
-// has ended or has allowed it (programmatic dependent launch): blocks are scheduled while earlier
-// writes are still in flight. There is no deadlock, because the grid that is waited for is already
-// resident. There are no races either: no thread touches global memory, or returns, before the
-// whole grid before has ended and all its writes are visible. So when a grid has ended, all grids
-// before it have ended too, including those that only read what is now overwritten; waiting for the
-// last is waiting for all. Work that is not ours (cuBLASLt's kernels, Candle's, copies) runs after
-// everything before it, and we wait for it.
-__device__ __forceinline__ void wait_for_earlier() {
+// has ended or has allowed it (programmatic dependent launch, PDL): blocks are scheduled while
+// earlier writes are still in flight. There is no deadlock, because the grid that is waited for is
+// already resident. There are no races either: no thread touches global memory, or returns, before
+// the whole grid before has ended and all its writes are visible. So when a grid has ended, all
+// grids before it have ended too, including those that only read what is now overwritten; waiting
+// for the last is waiting for all. Work that is not ours (cuBLASLt's kernels, Candle's, copies)
+// runs after everything before it, and we wait for it.
+__device__ __forceinline__ void grid_dependency_sync() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// Lets the next grid begin. For kernels whose block has a multiprocessor for itself. After others,
+// Lets the next grid begin. For kernels whose blocks have a multiprocessor each. After others,
 // the next grid's blocks would be placed wherever there is space just then, several on one
 // multiprocessor and none on the next, which cost a token of Llama a tenth of its time.
-__device__ __forceinline__ void let_next_begin() {
+__device__ __forceinline__ void trigger_dependent_launch() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif

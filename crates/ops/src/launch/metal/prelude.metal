@@ -246,7 +246,7 @@ template <typename T> struct Tile {
     };
 };
 // Size in float4s of the threadgroup memory of a tile: its rows of x and of W, or four strips.
-#define TILE_ROOM(M, N) (16 * ((M) + (N)) * 5)
+#define TILE_SCRATCH(M, N) (16 * ((M) + (N)) * 5)
 // The rows that a thread loads for 16·M.
 #define TILE_ROWS(T, M) Rows<T, 16 * (M) / Tile<T>::AT_ONCE>
 
@@ -334,8 +334,8 @@ METAL_FUNC void tile_step(thread Sums<M, N> &sums, threadgroup const T *xs, thre
 // memory is free before and after.
 template <typename T, int M, int N, int PX, int PW>
 METAL_FUNC void tile_product(thread Sums<M, N> &sums, thread const Rows<T, PX> &x, thread const Rows<T, PW> &w, uint k,
-    bool fours, threadgroup float4 *room, uint tid, uint simd) {
-    threadgroup T *xs = (threadgroup T *)room;
+    bool fours, threadgroup float4 *scratch, uint tid, uint simd) {
+    threadgroup T *xs = (threadgroup T *)scratch;
     threadgroup T *ws = xs + 16 * M * Tile<T>::STRIDE;
     tile_begin<M, N>(sums);
     for (uint from = 0; from < k; from += Tile<T>::DEPTH) {
@@ -352,8 +352,8 @@ METAL_FUNC void tile_product(thread Sums<M, N> &sums, thread const Rows<T, PX> &
 // of 8·N, `TILE_STRIP(N)` apart.
 #define TILE_STRIP(N) (8 * (N) + 4)
 template <int M, int N>
-METAL_FUNC threadgroup const float *tile_strip(thread const Sums<M, N> &sums, int i, threadgroup float4 *room, uint simd) {
-    threadgroup float *strip = (threadgroup float *)room + simd * uint(8 * TILE_STRIP(N));
+METAL_FUNC threadgroup const float *tile_strip(thread const Sums<M, N> &sums, int i, threadgroup float4 *scratch, uint simd) {
+    threadgroup float *strip = (threadgroup float *)scratch + simd * uint(8 * TILE_STRIP(N));
     simdgroup_barrier(mem_flags::mem_threadgroup); // the previous strip has been read
     #pragma unroll
     for (int j = 0; j < N; j++) {

@@ -1,2 +1,2 @@
 #include "experts/blocks/tile.cuh"
-OTHER_FORMATS(TILES)
+LEGACY_AND_K_QUANTS(TILES)

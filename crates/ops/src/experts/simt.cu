@@ -21,15 +21,15 @@ template <typename T, bool IN_RUNS> __device__ __forceinline__ void take(float (
 // The four rows and eight columns of this thread: rows from 4·(t / 8) on, columns from 4·(t % 8) on
 // and as many 32 further. `x` and `w` are row t % 64 of each side.
 template <typename X, typename W, bool IN_RUNS> __device__ void product(float (&sums)[4][8], const X *x, const W *w, uint k) {
-    __shared__ float room[2][2][DEPTH][STEP];
+    __shared__ float scratch[2][2][DEPTH][STEP];
     const uint row = threadIdx.x % SIDE, own = threadIdx.x / SIDE * SHARE;
     const uint down = threadIdx.x / 8 * 4, across = threadIdx.x % 8 * 4;
     float a[SHARE], b[SHARE];
     auto keep = [&](uint half) {
 #pragma unroll
         for (uint j = 0; j < SHARE; j++) {
-            room[half][0][own + j][row] = a[j];
-            room[half][1][own + j][row] = b[j];
+            scratch[half][0][own + j][row] = a[j];
+            scratch[half][1][own + j][row] = b[j];
         }
     };
     take<X, IN_RUNS>(a, x, own, k);
@@ -49,8 +49,8 @@ template <typename X, typename W, bool IN_RUNS> __device__ void product(float (&
 #pragma unroll
         for (uint d = 0; d < DEPTH; d++) {
             float left[4], right[8];
-            read<float, 4>(left, &room[half][0][d][down]);
-            const float *of_w = &room[half][1][d][across];
+            read<float, 4>(left, &scratch[half][0][d][down]);
+            const float *of_w = &scratch[half][1][d][across];
             const Run<float, 4> first = load<float, 4>(of_w), second = load<float, 4>(of_w + SIDE / 2);
 #pragma unroll
             for (int c = 0; c < 4; c++) {
@@ -72,7 +72,7 @@ template <typename X, typename W, bool IN_RUNS> __device__ void product(float (&
 // first half.
 template <bool IN_RUNS>
 __device__ void grouped(const float *x, const uint *starts, const uint *sorted, float *y, const Grouped &p,
-    const Weights<float, MOST_EXPERTS> &weights) {
+    const Weights<float, MAX_EXPERTS> &weights) {
     Tile tile;
     if (!tile_of(tile, starts, blockIdx.x, SIDE, p.experts)) return;
     const uint width = p.is_gated ? SIDE / 2 : SIDE, own = threadIdx.x % SIDE;
@@ -96,15 +96,15 @@ __device__ void grouped(const float *x, const uint *starts, const uint *sorted, 
         }
     }
 }
-#define PLAIN(KIND, IN_RUNS) \
-    extern "C" __global__ void __launch_bounds__(THREADS) experts_plain_##KIND(const float *x, const uint *starts, const uint *sorted, \
+#define SIMT(KIND, IN_RUNS) \
+    extern "C" __global__ void __launch_bounds__(THREADS) experts_simt_##KIND(const float *x, const uint *starts, const uint *sorted, \
         float *y, uint n, uint k, uint step, uint top, uint experts, uint activation, uint is_up, uint is_gated, \
-        const __grid_constant__ Weights<float, MOST_EXPERTS> weights) { \
-        wait_for_earlier(); \
+        const __grid_constant__ Weights<float, MAX_EXPERTS> weights) { \
+        grid_dependency_sync(); \
         grouped<IN_RUNS>(x, starts, sorted, y, Grouped{n, k, step, top, experts, activation, is_up, is_gated}, weights); \
     }
-PLAIN(runs, true)
-PLAIN(odd, false)
+SIMT(runs, true)
+SIMT(odd, false)
 
 // logits = x · Rᵀ of many tokens.
 template <typename T, bool IN_RUNS>
@@ -123,9 +123,9 @@ __device__ void logits_of(const T *x, const float *router, float *logits, uint t
     }
 }
 #define ROUTE(NAME, T, KIND, IN_RUNS) \
-    extern "C" __global__ void __launch_bounds__(THREADS) experts_many_##KIND##_##NAME( \
+    extern "C" __global__ void __launch_bounds__(THREADS) experts_logits_tile_##KIND##_##NAME( \
         const T *x, const float *router, float *logits, uint tokens, uint n, uint step, uint experts) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         logits_of<T, IN_RUNS>(x, router, logits, tokens, n, step, experts); \
     }
 #define ROUTES(NAME, T) ROUTE(NAME, T, runs, true) ROUTE(NAME, T, odd, false)

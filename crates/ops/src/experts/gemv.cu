@@ -1,7 +1,7 @@
 // Matrix products (GEMV) of few pairs of token and expert, each on its own: the goal is to read the
 // selected experts' matrices at memory bandwidth. Two launches: up also selects the experts, and
 // down adds up. Everything in f32, rounded between the products and at the end.
-#include "experts/few.cuh"
+#include "experts/gemv.cuh"
 
 struct Up {
     // Outputs, without those of a gate.
@@ -11,11 +11,11 @@ struct Up {
 // act(x · Upᵀ) of one pair, R columns per warp; act(x · Gateᵀ) · (x · Upᵀ) of half as many.
 // Neighbouring blocks have neighbouring pairs, so that those of one expert find its rows in the
 // cache.
-template <typename T, int N, uint ROOM>
-__device__ void up(const T *x, const float *logits, uint *chosen, float *share, T *y, Up p, const Weights<T, ROOM> &weights) {
+template <typename T, int N, uint CAPACITY>
+__device__ void up(const T *x, const float *logits, uint *selected, float *probabilities, T *y, Up p, const Weights<T, CAPACITY> &weights) {
     __shared__ uint expert;
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, pair = blockIdx.x, token = pair / p.top;
-    if (warp == 0) choose_own(expert, logits, chosen, share, p);
+    if (warp == 0) select_expert(expert, logits, selected, probabilities, p);
     __syncthreads();
     const uint width = p.is_gated ? R / 2 : R, column = (blockIdx.y * (blockDim.x / LANES) + warp) * width;
     if (column >= p.n) return;
@@ -51,16 +51,16 @@ struct Down {
 
 // The sum over a token's pairs of p · x · Downᵀ, R columns per block: the rows of all its experts
 // count as one long row, of which each thread takes two runs at a time.
-template <typename T, int N, uint ROOM>
-__device__ void down(const T *x, const uint *chosen, const float *share, const T *bias, const T *residual, T *y, Down p,
-    const Weights<T, ROOM> &weights) {
-    __shared__ const T *matrix[MOST_CHOSEN];
-    __shared__ float probability[MOST_CHOSEN];
+template <typename T, int N, uint CAPACITY>
+__device__ void down(const T *x, const uint *selected, const float *probabilities, const T *bias, const T *residual, T *y, Down p,
+    const Weights<T, CAPACITY> &weights) {
+    __shared__ const T *matrix[MAX_TOP_K];
+    __shared__ float probability[MAX_TOP_K];
     __shared__ float part[R][LANES];
     const uint token = blockIdx.x, column = blockIdx.y * R, lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
     if (threadIdx.x < p.top) {
-        matrix[threadIdx.x] = weights.of[chosen[size_t(token) * p.top + threadIdx.x]];
-        probability[threadIdx.x] = share[size_t(token) * p.top + threadIdx.x];
+        matrix[threadIdx.x] = weights.of[selected[size_t(token) * p.top + threadIdx.x]];
+        probability[threadIdx.x] = probabilities[size_t(token) * p.top + threadIdx.x];
     }
     __syncthreads();
     x += size_t(token) * p.top * p.k;
@@ -94,19 +94,19 @@ __device__ void down(const T *x, const uint *chosen, const float *share, const T
     });
 }
 
-#define ONE(NAME, T, N, KIND, ROOM) \
-    extern "C" __global__ void experts_up_##KIND##_##ROOM##_##NAME(const T *x, const float *logits, uint *chosen, float *share, T *y, \
+#define ONE(NAME, T, N, KIND, CAPACITY) \
+    extern "C" __global__ void experts_up_##KIND##_##CAPACITY##_##NAME(const T *x, const float *logits, uint *selected, float *probabilities, T *y, \
         uint n, uint k, uint step, uint experts, uint top, uint is_renormalised, uint activation, uint is_gated, \
-        const __grid_constant__ Weights<T, ROOM> weights) { \
-        wait_for_earlier(); \
-        up<T, N, ROOM>(x, logits, chosen, share, y, Up{n, k, step, experts, top, is_renormalised, activation, is_gated}, weights); \
+        const __grid_constant__ Weights<T, CAPACITY> weights) { \
+        grid_dependency_sync(); \
+        up<T, N, CAPACITY>(x, logits, selected, probabilities, y, Up{n, k, step, experts, top, is_renormalised, activation, is_gated}, weights); \
     } \
-    extern "C" __global__ void experts_down_##KIND##_##ROOM##_##NAME(const T *x, const uint *chosen, const float *share, const T *bias, \
-        const T *residual, T *y, uint n, uint k, uint top, uint residual_step, const __grid_constant__ Weights<T, ROOM> weights) { \
-        wait_for_earlier(); \
-        down<T, N, ROOM>(x, chosen, share, bias, residual, y, Down{n, k, top, residual_step}, weights); \
+    extern "C" __global__ void experts_down_##KIND##_##CAPACITY##_##NAME(const T *x, const uint *selected, const float *probabilities, const T *bias, \
+        const T *residual, T *y, uint n, uint k, uint top, uint residual_step, const __grid_constant__ Weights<T, CAPACITY> weights) { \
+        grid_dependency_sync(); \
+        down<T, N, CAPACITY>(x, selected, probabilities, bias, residual, y, Down{n, k, top, residual_step}, weights); \
     }
 // Space for as many addresses as most models need, and for the maximum.
-#define FEW(NAME, T) \
+#define GEMV(NAME, T) \
     ONE(NAME, T, SIXTEEN<T>, runs, 128) ONE(NAME, T, SIXTEEN<T>, runs, 512) ONE(NAME, T, 1, odd, 128) ONE(NAME, T, 1, odd, 512)
-FORMATS(FEW)
+FORMATS(GEMV)

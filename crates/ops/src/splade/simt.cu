@@ -9,7 +9,7 @@
 constexpr uint SIDE = 64, DEEP = 16, THREADS = 256, OWN = 4;
 
 template <typename T>
-__device__ void splade(const T *x, const T *w, const T *bias, float *y, const uint *ranges, uint n, uint k, uint stride, Splade how) {
+__device__ void splade(const T *x, const T *w, const T *bias, float *y, const uint *ranges, uint n, uint k, uint stride, Splade pooling) {
     // One element of padding per row, so that those of one column of the tile are in different
     // banks.
     __shared__ float xs[DEEP][SIDE + 1], ws[DEEP][SIDE + 1];
@@ -20,7 +20,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
     for (uint j = 0; j < OWN; j++) {
         const uint column = first + j * 16 + across;
         b[j] = bias && column < n ? wide(bias[column]) : 0.0f;
-        so_far[j] = how.none();
+        so_far[j] = pooling.none();
     }
     for (uint token = start; token < end; token += SIDE) {
         float sums[OWN][OWN] = {};
@@ -48,7 +48,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
         for (uint i = 0; i < OWN; i++) {
             if (token + i * 16 + down >= end) continue;
 #pragma unroll
-            for (uint j = 0; j < OWN; j++) so_far[j] = how.with(so_far[j], sums[i][j] + b[j]);
+            for (uint j = 0; j < OWN; j++) so_far[j] = pooling.with(so_far[j], sums[i][j] + b[j]);
         }
     }
     __syncthreads();
@@ -57,15 +57,15 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
     __syncthreads();
     if (threadIdx.x < SIDE && first + threadIdx.x < n) {
         float all = xs[0][threadIdx.x];
-        for (uint i = 1; i < 16; i++) all = how.together(all, xs[i][threadIdx.x]);
-        y[size_t(blockIdx.x) * n + first + threadIdx.x] = how.whole(all);
+        for (uint i = 1; i < 16; i++) all = pooling.together(all, xs[i][threadIdx.x]);
+        y[size_t(blockIdx.x) * n + first + threadIdx.x] = pooling.whole(all);
     }
 }
 
 #define SPLADE(NAME, T) \
     extern "C" __global__ void __launch_bounds__(THREADS) splade_##NAME(const T *x, const T *w, const T *bias, float *y, \
         const uint *ranges, uint n, uint k, uint stride, uint sum, uint twice) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         splade<T>(x, w, bias, y, ranges, n, k, stride, Splade{sum != 0, twice != 0}); \
     }
 FORMATS(SPLADE)

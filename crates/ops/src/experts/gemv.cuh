@@ -3,22 +3,22 @@
 #pragma once
 #include "experts/top_k.cuh"
 
-// Rows of a matrix that a warp of `up` and a block of `down` reads at once.
+// Rows of a matrix that a warp of `up` or a block of `down` reads at once.
 constexpr uint R = 4;
 
 // A warp finds the expert of its block's pair. Every block repeats the selection: it takes a
 // microsecond, less than a separate launch. The pair's first block writes the result.
 template <typename Up>
-__device__ __forceinline__ void choose_own(uint &expert, const float *logits, uint *chosen, float *share, const Up &p) {
+__device__ __forceinline__ void select_expert(uint &expert, const float *logits, uint *selected, float *probabilities, const Up &p) {
     const uint lane = threadIdx.x % LANES, pair = blockIdx.x, token = pair / p.top, slot = pair % p.top;
     uint mine;
     float probability;
-    choose(logits + size_t(token) * p.experts, p.experts, p.top, p.is_renormalised, mine, probability);
+    top_k(logits + size_t(token) * p.experts, p.experts, p.top, p.is_renormalised, mine, probability);
     if (lane != slot) return;
     expert = mine;
     if (blockIdx.y == 0) {
-        chosen[pair] = mine;
-        share[pair] = probability;
+        selected[pair] = mine;
+        probabilities[pair] = probability;
     }
 }
 

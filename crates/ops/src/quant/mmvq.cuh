@@ -1,13 +1,13 @@
-// Matrix products (GEMV for one row), y = act(x · Wᵀ + b) + residual for up to M rows of x in 8
-// bits and W in a block format: limited by the bandwidth of reading W once. A lane unpacks a pair
-// of each of R rows of W and multiplies it, in integers, with every row of x; scales are applied
-// once per 16 or 32 elements. `split` warps share their columns (split-K) if the columns are too
-// few to fill the card otherwise.
+// Matrix-vector products (GEMV; llama.cpp's name is MMVQ), y = act(x · Wᵀ + b) + residual for up to
+// M rows of x in 8 bits and W in a block format: limited by the bandwidth of reading W once. A lane
+// unpacks a pair of each of R rows of W and multiplies it, in integers, with every row of x; scales
+// are applied once per 16 or 32 elements. `split` warps share their columns (split-K) if the
+// columns are too few to fill the card otherwise.
 #pragma once
 #include "quant/formats.cuh"
 #include "quant/activations_q8.cuh"
 
-constexpr uint FEW_WARPS = 4;
+constexpr uint MMVQ_WARPS = 4;
 
 __device__ __forceinline__ int dot_sixteen(uint4 a, uint4 b, int sum) {
     sum = __dp4a(int(a.x), int(b.x), sum);
@@ -18,20 +18,20 @@ __device__ __forceinline__ int dot_sixteen(uint4 a, uint4 b, int sum) {
 
 // For one row, blocks aligned to 16 bytes take two loads: those of four rows of W are enough in
 // flight, and the registers of a second step go to more warps.
-template <typename F, int M> constexpr int FEW_STEPS = M == 2 || (M == 1 && F::BYTES % 16 != 0) ? 2 : 1;
+template <typename F, int M> constexpr int MMVQ_STEPS = M == 2 || (M == 1 && F::BYTES % 16 != 0) ? 2 : 1;
 
 template <typename F, int M, int R>
-__device__ void few(const uint8_t *rounded, const uint8_t *w, const uint16_t *grid, const void *bias, const void *residual, void *y,
+__device__ void mmvq(const uint8_t *rounded, const uint8_t *w, const uint16_t *grid, const void *bias, const void *residual, void *y,
     const Sizes &s, uint split) {
     const Rounded x(rounded, s.rows, s.k);
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
-    const uint column = (blockIdx.x * (FEW_WARPS / split) + warp / split) * R;
+    const uint column = (blockIdx.x * (MMVQ_WARPS / split) + warp / split) * R;
     if (column >= s.n) return; // all `split` warps alike
     const uint8_t *row[R];
 #pragma unroll
     for (int r = 0; r < R; r++) row[r] = w + size_t(min(column + r, s.n - 1)) * s.bytes; // the last row replaces those beyond the end
     float sums[R][M] = {};
-#pragma unroll(FEW_STEPS<F, M>)
+#pragma unroll(MMVQ_STEPS<F, M>)
     for (uint i = warp % split * LANES + lane; i < s.k / 32; i += split * LANES) {
         const uint block = i / F::PAIRS, p = i % F::PAIRS;
         const uint at = block * (2 * F::PAIRS) + F::first(p);
@@ -45,19 +45,19 @@ __device__ void few(const uint8_t *rounded, const uint8_t *w, const uint16_t *gr
             const float scale = x.scale_of(of, at);
             const float other = F::APART == 1 ? scale : x.scale_of(of, at + F::APART);
             float sum = 0.0f, sum_of_other = 0.0f;
-            if constexpr (F::LEAST) sum = x.sum_of(of, at), sum_of_other = x.sum_of(of, at + F::APART);
+            if constexpr (F::HAS_MIN) sum = x.sum_of(of, at), sum_of_other = x.sum_of(of, at + F::APART);
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 const Pair &pair = pairs[r];
                 float v = sums[r][m];
-                if constexpr (F::APART == 1 && !F::HALVES) {
+                if constexpr (F::APART == 1 && !F::SCALE_PER_16) {
                     const int dot = dot_sixteen(pair.q[1], b, dot_sixteen(pair.q[0], a, 0));
                     v = fmaf(pair.scale[0] * scale, float(dot), v);
-                    if constexpr (F::LEAST) v = fmaf(pair.least[0], sum + sum_of_other, v);
+                    if constexpr (F::HAS_MIN) v = fmaf(pair.minimum[0], sum + sum_of_other, v);
                 } else {
                     v = fmaf(pair.scale[0] * scale, float(dot_sixteen(pair.q[0], a, 0)), v);
                     v = fmaf(pair.scale[1] * other, float(dot_sixteen(pair.q[1], b, 0)), v);
-                    if constexpr (F::LEAST) v = fmaf(pair.least[0], sum, fmaf(pair.least[1], sum_of_other, v));
+                    if constexpr (F::HAS_MIN) v = fmaf(pair.minimum[0], sum, fmaf(pair.minimum[1], sum_of_other, v));
                 }
                 sums[r][m] = v;
             }
@@ -74,7 +74,7 @@ __device__ void few(const uint8_t *rounded, const uint8_t *w, const uint16_t *gr
         }
     }
     if (split > 1) {
-        __shared__ float parts[FEW_WARPS][R * M];
+        __shared__ float parts[MMVQ_WARPS][R * M];
         if (lane < R * M) parts[warp][lane] = mine;
         __syncthreads();
         if (warp % split != 0 || lane >= R * M) return;
@@ -86,12 +86,12 @@ __device__ void few(const uint8_t *rounded, const uint8_t *w, const uint16_t *gr
 
 // Thread blocks per multiprocessor: fewer if a lane has more loads in flight, or more sums.
 template <typename F, int M>
-constexpr int FEW_BLOCKS = M == 1 ? (FEW_STEPS<F, M> == 1 ? 6 : 4) : M == 2 ? 8 : M == 4 ? 5 : M == 8 ? 4 : 3;
+constexpr int MMVQ_BLOCKS = M == 1 ? (MMVQ_STEPS<F, M> == 1 ? 6 : 4) : M == 2 ? 8 : M == 4 ? 5 : M == 8 ? 4 : 3;
 
-#define FEW(NAME, F, M, R) \
-    extern "C" __global__ void __launch_bounds__(32 * FEW_WARPS, (FEW_BLOCKS<F, M>)) quant_few##M##_##NAME(const uint8_t *x, \
+#define MMVQ(NAME, F, M, R) \
+    extern "C" __global__ void __launch_bounds__(32 * MMVQ_WARPS, (MMVQ_BLOCKS<F, M>)) quant_mmvq##M##_##NAME(const uint8_t *x, \
         const uint8_t *w, const uint16_t *grid, const void *bias, const void *residual, void *y, QUANT_SIZES, uint split) { \
-        wait_for_earlier(); \
-        few<F, M, R>(x, w, grid, bias, residual, y, QUANT_GIVEN, split); \
+        grid_dependency_sync(); \
+        mmvq<F, M, R>(x, w, grid, bias, residual, y, QUANT_GIVEN, split); \
     }
-#define EVERY_FEW(NAME, F) FEW(NAME, F, 1, 4) FEW(NAME, F, 2, 2) FEW(NAME, F, 4, 2) FEW(NAME, F, 8, 2) FEW(NAME, F, 16, 2)
+#define MMVQ_SIZES(NAME, F) MMVQ(NAME, F, 1, 4) MMVQ(NAME, F, 2, 2) MMVQ(NAME, F, 4, 2) MMVQ(NAME, F, 8, 2) MMVQ(NAME, F, 16, 2)

@@ -59,7 +59,7 @@ __device__ __forceinline__ float dot(float sum, const float4 &a, const float4 &b
 
 // Dot products of this thread's two vectors of `a` with its four vectors of `b`, which are eight
 // apart.
-template <uint D> __device__ __forceinline__ void meet(float x[2][4], const float *a, const float *b) {
+template <uint D> __device__ __forceinline__ void thread_dots(float x[2][4], const float *a, const float *b) {
     const float *own = a + threadIdx.x / 8 * 2 * (D + 4), *other = b + threadIdx.x % 8 * (D + 4);
 #pragma unroll
     for (uint h = 0; h < 2; h++) {
@@ -97,12 +97,12 @@ __device__ __forceinline__ void add_positions(float x[2][4], const float *own, f
             return true;
         });
         __syncthreads();
-        float met[2][4];
-        meet<D>(met, own, staged);
+        float products[2][4];
+        thread_dots<D>(products, own, staged);
 #pragma unroll
         for (uint h = 0; h < 2; h++) {
 #pragma unroll
-            for (uint n = 0; n < 4; n++) tile[(r + h) * (KEYS + 1) + c + n * 8] = met[h][n];
+            for (uint n = 0; n < 4; n++) tile[(r + h) * (KEYS + 1) + c + n * 8] = products[h][n];
         }
         __syncthreads();
 #pragma unroll
@@ -152,7 +152,7 @@ __device__ __forceinline__ void attend(const T *q, const void *k, const void *v,
         stage<D>(staged, k, k_scales, s.k_format, s, line_in(s.k));
         __syncthreads();
         float x[2][4];
-        meet<D>(x, qs, staged);
+        thread_dots<D>(x, qs, staged);
         const int nearest = t.place + int(t.row) - first - int(KEYS - 1);
         if (position_keys) {
             add_positions<T, D, false>(x, qs, positions, tile, position_keys, s.position_keys, nearest, t, s, table);
@@ -166,8 +166,8 @@ __device__ __forceinline__ void attend(const T *q, const void *k, const void *v,
 #pragma unroll
             for (uint n = 0; n < 4; n++) {
                 const int j = first + int(c + n * 8);
-                const bool seen = j >= places[h] - s.back && j <= places[h] + s.ahead && j < t.end;
-                x[h][n] = seen ? finish_score(x[h][n] * s.scale, j, places[h], heads[h], s, table) * LOG2E : -INFINITY;
+                const bool visible = j >= places[h] - s.back && j <= places[h] + s.ahead && j < t.end;
+                x[h][n] = visible ? finish_score(x[h][n] * s.scale, j, places[h], heads[h], s, table) * LOG2E : -INFINITY;
                 largest = fmaxf(largest, x[h][n]);
             }
 #pragma unroll
@@ -223,17 +223,17 @@ __device__ __forceinline__ void attend(const T *q, const void *k, const void *v,
     if (t.parts > 1 && is_last(table, t, s)) join<T, ROWS>(parts, y, t, s);
 }
 
-#define PLAIN(NAME, T, D) \
-    extern "C" __global__ void __launch_bounds__(THREADS) attention_plain_##NAME##_##D(const T *q, const void *k, const void *v, \
+#define SIMT(NAME, T, D) \
+    extern "C" __global__ void __launch_bounds__(THREADS) attention_simt_##NAME##_##D(const T *q, const void *k, const void *v, \
         const half_t *k_scales, const half_t *v_scales, const T *position_keys, const T *position_queries, T *y, float *parts, \
         const uint *table, SHAPE) { \
-        wait_for_earlier(); \
+        grid_dependency_sync(); \
         attend<T, D>(q, k, v, k_scales, v_scales, position_keys, position_queries, y, parts, table, GIVEN); \
     }
 #define ATTENTION(NAME, T) \
-    PLAIN(NAME, T, 32) \
-    PLAIN(NAME, T, 64) \
-    PLAIN(NAME, T, 96) \
-    PLAIN(NAME, T, 128) \
-    PLAIN(NAME, T, 256)
+    SIMT(NAME, T, 32) \
+    SIMT(NAME, T, 64) \
+    SIMT(NAME, T, 96) \
+    SIMT(NAME, T, 128) \
+    SIMT(NAME, T, 256)
 FORMATS(ATTENTION)

@@ -1,2 +1,2 @@
 #include "experts/blocks/tile.cuh"
-PLAIN_FORMATS(TILES)
+I_QUANTS_AND_OTHERS(TILES)

@@ -1,10 +1,10 @@
 // Matrix products (GEMV) of few pairs of token and expert with matrices in GGUF block formats, as
-// `../few.cu` has them for floats: two launches that aim to read the selected experts' blocks at
+// `../gemv.cu` has them for floats: two launches that aim to read the selected experts' blocks at
 // memory bandwidth. Activations keep their format and codes become floats, so that the second
 // product sees nothing rounded to 8 bits; scales are applied once per 16 elements. Many pairs in
 // f32 come here too.
 #pragma once
-#include "experts/few.cuh"
+#include "experts/gemv.cuh"
 #include "launch/cuda/element.cuh"
 #include "quant/formats.cuh"
 
@@ -55,14 +55,14 @@ __device__ __forceinline__ void add_pair(float (&sums)[R], const uint8_t *const 
     for (uint h = 0; h < 2; h++) {
         float v[16], sum = 0.0f;
         x.sixteen(v, from + size_t(at + h * F::APART) * 16);
-        if constexpr (F::LEAST) {
+        if constexpr (F::HAS_MIN) {
 #pragma unroll
             for (int j = 0; j < 16; j++) sum += v[j];
         }
 #pragma unroll
         for (uint r = 0; r < R; r++) {
             both[r] = fmaf(pairs[r].scale[h], dot_codes(pairs[r].q[h], v), both[r]);
-            if constexpr (F::LEAST) both[r] = fmaf(pairs[r].least[h], sum, both[r]);
+            if constexpr (F::HAS_MIN) both[r] = fmaf(pairs[r].minimum[h], sum, both[r]);
         }
     }
 #pragma unroll
@@ -76,11 +76,11 @@ struct Up {
 
 // act(x · Upᵀ) of one pair, R columns per warp; act(x · Gateᵀ) · (x · Upᵀ) of half as many.
 template <typename F>
-__device__ void up(const Activations &x, const float *logits, const uint16_t *grid, uint *chosen, float *share, void *y, const Up &p,
-    const Weights<uint8_t, MOST_EXPERTS> &weights) {
+__device__ void up(const Activations &x, const float *logits, const uint16_t *grid, uint *selected, float *probabilities, void *y, const Up &p,
+    const Weights<uint8_t, MAX_EXPERTS> &weights) {
     __shared__ uint expert;
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, pair = blockIdx.x, token = pair / p.top;
-    if (warp == 0) choose_own(expert, logits, chosen, share, p);
+    if (warp == 0) select_expert(expert, logits, selected, probabilities, p);
     __syncthreads();
     const uint width = p.is_gated ? R / 2 : R, column = (blockIdx.y * (blockDim.x / LANES) + warp) * width;
     if (column >= p.n) return;
@@ -110,15 +110,15 @@ struct Down {
 // The sum over a token's pairs of p · x · Downᵀ, R columns per block: the rows of all its experts
 // count as one long row.
 template <typename F>
-__device__ void down(const Activations &x, const uint *chosen, const float *share, const uint16_t *grid, const void *bias,
-    const void *residual, void *y, const Down &p, const Weights<uint8_t, MOST_EXPERTS> &weights) {
-    __shared__ const uint8_t *matrix[MOST_CHOSEN];
-    __shared__ float probability[MOST_CHOSEN];
+__device__ void down(const Activations &x, const uint *selected, const float *probabilities, const uint16_t *grid, const void *bias,
+    const void *residual, void *y, const Down &p, const Weights<uint8_t, MAX_EXPERTS> &weights) {
+    __shared__ const uint8_t *matrix[MAX_TOP_K];
+    __shared__ float probability[MAX_TOP_K];
     __shared__ float part[R][LANES];
     const uint token = blockIdx.x, column = blockIdx.y * R, lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
     if (threadIdx.x < p.top) {
-        matrix[threadIdx.x] = weights.of[chosen[size_t(token) * p.top + threadIdx.x]];
-        probability[threadIdx.x] = share[size_t(token) * p.top + threadIdx.x];
+        matrix[threadIdx.x] = weights.of[selected[size_t(token) * p.top + threadIdx.x]];
+        probability[threadIdx.x] = probabilities[size_t(token) * p.top + threadIdx.x];
     }
     __syncthreads();
     const uint pairs = p.k / 32;
@@ -137,16 +137,16 @@ __device__ void down(const Activations &x, const uint *chosen, const float *shar
     });
 }
 
-#define FEW(NAME, F) \
-    extern "C" __global__ void __launch_bounds__(256, 3) experts_up_##NAME(const void *x, const float *logits, uint *chosen, \
-        float *share, void *y, uint n, uint k, uint step, uint experts, uint top, uint is_renormalised, uint activation, uint is_gated, \
+#define GEMV(NAME, F) \
+    extern "C" __global__ void __launch_bounds__(256, 3) experts_up_##NAME(const void *x, const float *logits, uint *selected, \
+        float *probabilities, void *y, uint n, uint k, uint step, uint experts, uint top, uint is_renormalised, uint activation, uint is_gated, \
         IN_BLOCKS) { \
-        wait_for_earlier(); \
-        up<F>({x, dtype, in_runs != 0}, logits, grid, chosen, share, y, \
+        grid_dependency_sync(); \
+        up<F>({x, dtype, in_runs != 0}, logits, grid, selected, probabilities, y, \
             Up{n, k, step, bytes, experts, top, is_renormalised, activation, is_gated}, weights); \
     } \
-    extern "C" __global__ void __launch_bounds__(128, 6) experts_down_##NAME(const void *x, const uint *chosen, const float *share, \
+    extern "C" __global__ void __launch_bounds__(128, 6) experts_down_##NAME(const void *x, const uint *selected, const float *probabilities, \
         const void *bias, const void *residual, void *y, uint n, uint k, uint top, uint residual_step, IN_BLOCKS) { \
-        wait_for_earlier(); \
-        down<F>({x, dtype, in_runs != 0}, chosen, share, grid, bias, residual, y, Down{n, k, bytes, top, residual_step}, weights); \
+        grid_dependency_sync(); \
+        down<F>({x, dtype, in_runs != 0}, selected, probabilities, grid, bias, residual, y, Down{n, k, bytes, top, residual_step}, weights); \
     }

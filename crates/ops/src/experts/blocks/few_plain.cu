@@ -1,2 +1,0 @@
-#include "experts/blocks/few.cuh"
-PLAIN_FORMATS(FEW)

@@ -1,0 +1,2 @@
+#include "experts/blocks/gemv.cuh"
+LEGACY_AND_K_QUANTS(GEMV)

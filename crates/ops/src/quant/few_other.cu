@@ -1,2 +1,0 @@
-#include "quant/few.cuh"
-OTHER_FORMATS(EVERY_FEW)

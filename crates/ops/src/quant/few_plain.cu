@@ -1,2 +1,0 @@
-#include "quant/few.cuh"
-PLAIN_FORMATS(EVERY_FEW)

@@ -1,2 +1,0 @@
-#include "quant/many.cuh"
-OTHER_FORMATS(EVERY_MANY)

@@ -1,2 +1,0 @@
-#include "quant/many.cuh"
-PLAIN_FORMATS(EVERY_MANY)

@@ -1,0 +1,2 @@
+#include "quant/mmq.cuh"
+LEGACY_AND_K_QUANTS(MMQ_TILES)

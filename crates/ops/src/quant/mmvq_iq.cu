@@ -1,0 +1,2 @@
+#include "quant/mmvq.cuh"
+I_QUANTS_AND_OTHERS(MMVQ_SIZES)

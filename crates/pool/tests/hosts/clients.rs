@@ -75,7 +75,7 @@ fn requests_to_a_busy_worker_are_retried_on_all_others() {
 fn client_that_reads_nothing_is_disconnected() {
     let host = TestHost::new();
     let mut config = host.config("[[model]]\nmodel = 'ok'");
-    config.client_timeout = Duration::from_secs(1);
+    config.client_timeout = Duration::from_secs(5);
     let pool = Running::new(config);
     pool.ready(1);
     let mut stuck = TcpStream::connect(pool.address).unwrap();

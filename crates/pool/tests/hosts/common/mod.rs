@@ -25,7 +25,7 @@ fn ms(n: u64) -> Duration {
 pub(crate) fn timings() -> Timings {
     let backoff = Backoff { first: ms(200), most: ms(1000), failures: 20, open: ms(2000), ..Backoff::default() };
     let (start, drain, term) = (ms(60_000), ms(3000), ms(3000));
-    Timings { start, probe: ms(300), answer: ms(2000), misses: 3, drain, term, backoff }
+    Timings { start, probe: ms(300), answer: ms(4000), misses: 3, drain, term, backoff }
 }
 
 /// A directory with the fake command.

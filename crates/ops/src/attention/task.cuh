@@ -55,7 +55,7 @@ struct Shape {
     uint v_head, uint pk_token, uint pk_head, uint pq_token, uint pq_head, uint in_sixteens, uint k_format, uint page, \
     int back, int ahead, uint at_end, float scale, float cap, uint added, uint bias, int reach, uint distances, \
     uint distance_count, int origin, uint entries, uint splits, uint tickets, uint turns, uint from_end
-#define GIVEN Shape{size, heads, shared, heads / shared, {q_token, q_head}, {k_token, k_head}, {v_token, v_head}, \
+#define ARGS Shape{size, heads, shared, heads / shared, {q_token, q_head}, {k_token, k_head}, {v_token, v_head}, \
     {pk_token, pk_head}, {pq_token, pq_head}, in_sixteens, k_format, page, back, ahead, at_end, scale, cap, added, bias, \
     reach, distances, distance_count, origin, entries, splits, tickets, turns, from_end}
 

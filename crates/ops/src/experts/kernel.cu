@@ -41,7 +41,7 @@ template <typename T, int N, int M> __device__ void logits_of(const T *x, const 
         logits_of<T, N, M>(x, router, logits, Routing{tokens, n, step, experts}); \
     }
 #define ROUTES(NAME, T) \
-    LOGITS(NAME, T, SIXTEEN<T>, 1, 1) LOGITS(NAME, T, SIXTEEN<T>, 4, 4) LOGITS(NAME, T, SIXTEEN<T>, 8, 8) LOGITS(NAME, T, 1, 4, odd)
+    LOGITS(NAME, T, SIXTEEN<T>, 1, 1) LOGITS(NAME, T, SIXTEEN<T>, 4, 4) LOGITS(NAME, T, SIXTEEN<T>, 8, 8) LOGITS(NAME, T, 1, 4, unaligned)
 FORMATS(ROUTES)
 
 // Selects experts: a warp per token.
@@ -126,5 +126,5 @@ __device__ void sum(const T *parts, const float *probabilities, const T *bias, c
         grid_dependency_sync(); \
         sum<T, N>(parts, probabilities, bias, residual, y, n, top, residual_step); \
     }
-#define SUMS(NAME, T) SUM(NAME, T, SIXTEEN<T>, runs) SUM(NAME, T, 1, odd)
+#define SUMS(NAME, T) SUM(NAME, T, SIXTEEN<T>, aligned) SUM(NAME, T, 1, unaligned)
 FORMATS(SUMS)

@@ -103,8 +103,8 @@ __device__ void grouped(const float *x, const uint *starts, const uint *sorted, 
         grid_dependency_sync(); \
         grouped<IN_RUNS>(x, starts, sorted, y, Grouped{n, k, step, top, experts, activation, is_up, is_gated}, weights); \
     }
-SIMT(runs, true)
-SIMT(odd, false)
+SIMT(aligned, true)
+SIMT(unaligned, false)
 
 // logits = x · Rᵀ of many tokens.
 template <typename T, bool IN_RUNS>
@@ -128,5 +128,5 @@ __device__ void logits_of(const T *x, const float *router, float *logits, uint t
         grid_dependency_sync(); \
         logits_of<T, IN_RUNS>(x, router, logits, tokens, n, step, experts); \
     }
-#define ROUTES(NAME, T) ROUTE(NAME, T, runs, true) ROUTE(NAME, T, odd, false)
+#define ROUTES(NAME, T) ROUTE(NAME, T, aligned, true) ROUTE(NAME, T, unaligned, false)
 FORMATS(ROUTES)

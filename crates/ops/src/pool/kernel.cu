@@ -105,5 +105,5 @@ __device__ void pool(const T *x, const uint *sequences, float *y, uint n, uint s
         grid_dependency_sync(); \
         pool<T, N>(x, sequences, y, n, stride, how_many, needs); \
     }
-#define POOL(NAME, T) KIND(NAME, T, 4, fours) KIND(NAME, T, 1, odd)
+#define POOL(NAME, T) KIND(NAME, T, 4, fours) KIND(NAME, T, 1, unaligned)
 FORMATS(POOL)

@@ -199,7 +199,7 @@ template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
     extern "C" __global__ void __launch_bounds__(32 * WN * WK, BLOCKS) quant_mmq_##TILE##_##NAME(const uint8_t *x, const uint8_t *w, \
         const uint16_t *grid, const void *bias, const void *residual, void *y, QUANT_SIZES) { \
         grid_dependency_sync(); \
-        Tile<F, MT, NT, WN, WK, UNITS>::run(x, w, grid, bias, residual, y, QUANT_GIVEN); \
+        Tile<F, MT, NT, WN, WK, UNITS>::run(x, w, grid, bias, residual, y, QUANT_ARGS); \
     }
 // TILE is rows × columns: small tiles, so that a product with few rows of x still fills the card,
 // and larger ones for many rows.

@@ -1,6 +1,6 @@
-// Kernel arguments, and which rows and keys a block of threads takes. The table says where rows
-// are; each block computes the split of its keys from its index and the sequence's length, so that
-// a captured launch can be replayed for other lengths.
+// Kernel arguments, and the rows and keys that a block of threads takes. The table has the places
+// of the rows. Each block computes its part of the keys from its index and the sequence's length,
+// so that a captured launch can be replayed for other lengths.
 #pragma once
 #include "launch/cuda/prelude.cuh"
 

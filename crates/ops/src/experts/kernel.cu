@@ -61,7 +61,7 @@ extern "C" __global__ void experts_top_k(
 // A block per expert, and one more for the end: computes where its pairs begin after sorting by
 // expert, and their indices, in the order of tokens. The begin is the number of pairs of earlier
 // experts, so that no block waits for another. Each warp has a part of the pairs, counts in it, and
-// writes after what earlier warps counted.
+// writes its pairs after those that earlier warps counted.
 extern "C" __global__ void experts_sort(const uint *selected, uint *starts, uint *sorted, uint pairs) {
     grid_dependency_sync();
     __shared__ uint before[LANES], own[LANES];

@@ -43,9 +43,9 @@ template <int N> __device__ __forceinline__ Share share_of(const Heads &p) {
     return {kept < p.heads ? KEYS : kept < 2 * p.heads ? VALUES : NOTHING, kept % p.heads, i};
 }
 
-// Rotates the N elements in f32 and rounds to T. Other threads read their partners too, at the same
-// time: memory delivers them once. A half of the rotated part consists of whole runs, so that all
-// elements of a run are in one half.
+// Rotates the N elements in f32 and rounds to T. Other threads read the same elements at the same
+// time, as their partners: memory delivers them once. A half of the rotated part consists of whole
+// runs, so that all elements of a run are in one half.
 template <typename T, int N> __device__ __forceinline__ void take(float (&v)[N], Share s, const Args<T> &g, const Heads &p) {
     const uint token = blockIdx.x;
     const T *x = s.of == QUERIES ? g.q : s.of == KEYS ? g.k : g.v;

@@ -29,7 +29,7 @@ __device__ void mmvq(const uint8_t *rounded, const uint8_t *w, const uint16_t *g
     if (column >= s.n) return; // all `split` warps alike
     const uint8_t *row[R];
 #pragma unroll
-    for (int r = 0; r < R; r++) row[r] = w + size_t(min(column + r, s.n - 1)) * s.bytes; // the last row replaces those beyond the end
+    for (int r = 0; r < R; r++) row[r] = w + size_t(min(column + r, s.n - 1)) * s.bytes; // rows beyond the last repeat it
     float sums[R][M] = {};
 #pragma unroll(MMVQ_STEPS<F, M>)
     for (uint i = warp % split * LANES + lane; i < s.k / 32; i += split * LANES) {

@@ -6,8 +6,9 @@
 // elements are off by up to 1.9 units and the mean is 0.25, where rounding the result alone gives
 // 0.8 and 0.14. So exponentials are multiplied with v in two parts (EXACT), the second being the
 // rounding error of the first. In plain attention over heads of 32 and 64 that would be half of all
-// instructions; there, where keys are not split, exponentials are rounded, as others do everywhere,
-// and rows are divided by sums of the rounded ones, computed by the tensor cores too.
+// instructions. So there, if keys are not split, exponentials are rounded to 16 bits, as other
+// implementations always do, and rows are divided by the sums of the rounded exponentials, which
+// the tensor cores compute too.
 #pragma once
 #include "attention/task.cuh"
 #include "launch/cuda/mma.cuh"

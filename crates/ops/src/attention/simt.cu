@@ -228,7 +228,7 @@ __device__ __forceinline__ void attend(const T *q, const void *k, const void *v,
         const half_t *k_scales, const half_t *v_scales, const T *position_keys, const T *position_queries, T *y, float *parts, \
         const uint *table, SHAPE) { \
         grid_dependency_sync(); \
-        attend<T, D>(q, k, v, k_scales, v_scales, position_keys, position_queries, y, parts, table, GIVEN); \
+        attend<T, D>(q, k, v, k_scales, v_scales, position_keys, position_queries, y, parts, table, ARGS); \
     }
 #define ATTENTION(NAME, T) \
     SIMT(NAME, T, 32) \

@@ -1,6 +1,6 @@
-// Kernel arguments, and which rows and keys a block of threads takes. The table says where rows
-// are; each block computes the split of its keys from its index and the sequence's length, so that
-// a captured launch can be replayed for other lengths.
+// Kernel arguments, and the rows and keys that a block of threads takes. The table has the places
+// of the rows. Each block computes its part of the keys from its index and the sequence's length,
+// so that a captured launch can be replayed for other lengths.
 #pragma once
 #include "launch/cuda/prelude.cuh"
 
@@ -55,7 +55,7 @@ struct Shape {
     uint v_head, uint pk_token, uint pk_head, uint pq_token, uint pq_head, uint in_sixteens, uint k_format, uint page, \
     int back, int ahead, uint at_end, float scale, float cap, uint added, uint bias, int reach, uint distances, \
     uint distance_count, int origin, uint entries, uint splits, uint tickets, uint turns, uint from_end
-#define GIVEN Shape{size, heads, shared, heads / shared, {q_token, q_head}, {k_token, k_head}, {v_token, v_head}, \
+#define ARGS Shape{size, heads, shared, heads / shared, {q_token, q_head}, {k_token, k_head}, {v_token, v_head}, \
     {pk_token, pk_head}, {pq_token, pq_head}, in_sixteens, k_format, page, back, ahead, at_end, scale, cap, added, bias, \
     reach, distances, distance_count, origin, entries, splits, tickets, turns, from_end}
 

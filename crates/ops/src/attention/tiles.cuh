@@ -122,7 +122,7 @@ __device__ __forceinline__ void stage_positions(T *to, const T *keys, const T *q
     }
 }
 
-template <typename T> struct Given {
+template <typename T> struct Args {
     const T *q;
     // Q8 codes if KIND is Q8.
     const T *k, *v;
@@ -134,7 +134,7 @@ template <typename T> struct Given {
 };
 
 template <typename T, uint D, bool DECODE, uint WARPS, Kind KIND>
-__device__ __forceinline__ void attend(const Given<T> &given, const Shape &params) {
+__device__ __forceinline__ void attend(const Args<T> &args, const Shape &params) {
     const Shape s = KIND == ENCODER ? encoder_shape<D>(params) : params;
     using Z = Sizes<D, DECODE, WARPS, KIND>;
     constexpr uint THREADS = Z::THREADS, PITCH = Z::PITCH, KEYS = Z::KEYS, STAGES = Z::STAGES, TILES = Z::OWN / 8;
@@ -146,7 +146,7 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &param
     T *q_staged = reinterpret_cast<T *>(memory);   // [QUERIES][ROWS][PITCH]
     T *stages = q_staged + Z::QUERIES * HEAD; // [STAGES][k, v][KEYS][PITCH], for Q8 once more with the second parts
     T *positions = stages + STAGES * STAGE; // [content-to-position, position-to-content][DISTANCES][PITCH]
-    const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, *table = given.table;
+    const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, *table = args.table;
 
     Task t;
     if (!find_task<Z::ROWS>(t, table, s)) return;
@@ -155,9 +155,9 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &param
     const uint rounds = max((t.end - t.start + int(KEYS) - 1) / int(KEYS), 1), steps = rounds * (Z::IN_TURN ? s.turns : 1);
     auto queries = [&](T *to, const Task &of) {
         if constexpr (KIND == ENCODER) {
-            stage_encoder<T, D, Z::ROWS, THREADS>(to, given.q + s.q.at(of.token_of(0, s), of.head), s.q.token, of.rows);
+            stage_encoder<T, D, Z::ROWS, THREADS>(to, args.q + s.q.at(of.token_of(0, s), of.head), s.q.token, of.rows);
         } else {
-            stage_queries<T, D, Z::ROWS, THREADS>(to, given.q, of, s);
+            stage_queries<T, D, Z::ROWS, THREADS>(to, args.q, of, s);
         }
     };
     queries(q_staged, t);
@@ -187,21 +187,21 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &param
                 queries(q_staged + issued_turn % Z::QUERIES * HEAD, next);
             }
             if constexpr (KIND == Q8) {
-                stage_q8<T, D, KEYS, THREADS>(to, STAGE, given.k, given.k_scales, s.k, head, rows, s.size);
-                stage_q8<T, D, KEYS, THREADS>(to + KEYS * PITCH, STAGE, given.v, given.v_scales, s.v, head, rows, s.size);
+                stage_q8<T, D, KEYS, THREADS>(to, STAGE, args.k, args.k_scales, s.k, head, rows, s.size);
+                stage_q8<T, D, KEYS, THREADS>(to + KEYS * PITCH, STAGE, args.v, args.v_scales, s.v, head, rows, s.size);
             } else if constexpr (KIND == ENCODER) {
                 const size_t row = t.base + uint(first);
-                stage_encoder<T, D, KEYS, THREADS>(to, given.k + s.k.at(row, head), s.k.token, t.end - first);
-                stage_encoder<T, D, KEYS, THREADS>(to + KEYS * PITCH, given.v + s.v.at(row, head), s.v.token, t.end - first);
+                stage_encoder<T, D, KEYS, THREADS>(to, args.k + s.k.at(row, head), s.k.token, t.end - first);
+                stage_encoder<T, D, KEYS, THREADS>(to + KEYS * PITCH, args.v + s.v.at(row, head), s.v.token, t.end - first);
             } else {
-                const T *k = given.k + size_t(head) * s.k.head, *v = given.v + size_t(head) * s.v.head;
+                const T *k = args.k + size_t(head) * s.k.head, *v = args.v + size_t(head) * s.v.head;
                 stage<T, D, KEYS, THREADS>(to, k, v, s, [&](uint r) {
                     return in_pages ? rows[r] : first + int(r) < t.end ? t.base + uint(first) + r : NOWHERE;
                 });
             }
             if constexpr (KIND == DISENTANGLED) {
                 const int nearest = t.place + int(t.row) - first - int(KEYS - 1);
-                stage_positions<T, D, THREADS>(positions, given.position_keys, given.position_queries, nearest, head, s, table);
+                stage_positions<T, D, THREADS>(positions, args.position_keys, args.position_queries, nearest, head, s, table);
             }
             issued++;
             if (++issued_round == rounds) {
@@ -250,8 +250,8 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &param
         if (any_visible) add_scores<T, D, Z::HELD, KIND == Q8>(x, mq, q_at, k_of_lane(ks + own_keys * PITCH, PITCH), STAGE);
         if constexpr (KIND == DISENTANGLED) {
             float *tiles = reinterpret_cast<float *>(positions + 2 * DISTANCES * PITCH);
-            if (given.position_keys) add_content_to_position<T, D>(x, mq, positions, tiles);
-            if (given.position_queries) add_position_to_content<T, D>(x, ks, positions + DISTANCES * PITCH, tiles);
+            if (args.position_keys) add_content_to_position<T, D>(x, mq, positions, tiles);
+            if (args.position_queries) add_position_to_content<T, D>(x, ks, positions + DISTANCES * PITCH, tiles);
         }
         if (any_visible) {
             if (!plain) {
@@ -285,16 +285,16 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &param
         }
         if (++round < rounds) continue;
         finish<D, KIND != ENCODER>(own, unit);
-        if (DECODE) write_joined<T, D, WARPS>(own, reinterpret_cast<float *>(stages), given.y, given.parts, t, s);
-        else if (t.parts > 1) write_part<D, Z::ROWS>(own, first_row, given.parts, t, s);
-        else write_rows<T, D>(own, first_row, q_rows, given.y, t, s);
+        if (DECODE) write_joined<T, D, WARPS>(own, reinterpret_cast<float *>(stages), args.y, args.parts, t, s);
+        else if (t.parts > 1) write_part<D, Z::ROWS>(own, first_row, args.parts, t, s);
+        else write_rows<T, D>(own, first_row, q_rows, args.y, t, s);
         if (step + 1 == steps) break;
         own.clear();
         round = 0;
         t.head++;
         q_rows = ++turn % Z::QUERIES == 0 ? q_staged : q_rows + HEAD;
     }
-    if (t.parts > 1 && is_last(table, t, s)) join<T, Z::ROWS>(given.parts, given.y, t, s);
+    if (t.parts > 1 && is_last(table, t, s)) join<T, Z::ROWS>(args.parts, args.y, t, s);
 }
 
 #define KERNEL(NAME, T, D, CALLED, DECODE, WARPS, KIND) \
@@ -302,6 +302,6 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &param
         attention_##CALLED##_##NAME##_##D(const T *q, const T *k, const T *v, const half_t *k_scales, const half_t *v_scales, \
             const T *position_keys, const T *position_queries, T *y, float *parts, const uint *table, SHAPE) { \
         grid_dependency_sync(); \
-        const Given<T> given = {q, k, v, k_scales, v_scales, position_keys, position_queries, y, parts, table}; \
-        attend<T, D, DECODE, WARPS, KIND>(given, GIVEN); \
+        const Args<T> args = {q, k, v, k_scales, v_scales, position_keys, position_queries, y, parts, table}; \
+        attend<T, D, DECODE, WARPS, KIND>(args, ARGS); \
     }

@@ -17,8 +17,8 @@ template <uint D, bool EXACT> __device__ __forceinline__ void finish(Sums<D> &ow
 
 __device__ __forceinline__ float over(float sum) { return sum == 0.0f ? 0.0f : 1.0f / sum; }
 
-// For warps that have different keys of the same 16 rows: joined in `all`, which reuses the memory
-// of the keys.
+// Joins the sums of warps that have different keys of the same 16 rows, in `all`, which reuses the
+// keys' shared memory, and writes the rows.
 template <typename T, uint D, uint WARPS>
 __device__ __forceinline__ void write_joined(const Sums<D> &own, float *all, T *y, float *parts, const Task &t, const Shape &s) {
     __shared__ float tops[WARPS][16], sums[WARPS][16];

@@ -59,7 +59,7 @@ impl Tables {
 pub(super) fn run(pairs: &[(&Tensor, &Tensor)], scale: f32) -> Result<candle_core::Tensor> {
     let tables = Tables::of(pairs)?;
     let (t, n, dtype) = (tables.tokens, tables.n, tables.words().dtype());
-    let (kind, run) = if tables.aligned { ("runs", 16 / dtype.size()) } else { ("odd", 1) };
+    let (kind, run) = if tables.aligned { ("aligned", 16 / dtype.size()) } else { ("unaligned", 1) };
     let y = Call::alloc(tables.words(), t * n, dtype)?;
     tables.call(kind)?.made(&y).numbers(&params![n, scale]).run(Grid::along(t, n.div_ceil(run)))?;
     y.tensor(&[t, n])

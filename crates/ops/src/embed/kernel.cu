@@ -61,18 +61,18 @@ __device__ void embed_normed(Table<T> words, Table<T> second, Table<T> third, co
 
 #define TABLES(T) const T *a, const uint *ids_a, uint rows_a, uint stride_a, const T *b, const uint *ids_b, uint rows_b, uint stride_b, \
     const T *c, const uint *ids_c, uint rows_c, uint stride_c
-#define GIVEN(T) Table<T>{a, ids_a, rows_a, stride_a}, Table<T>{b, ids_b, rows_b, stride_b}, Table<T>{c, ids_c, rows_c, stride_c}
+#define ARGS(T) Table<T>{a, ids_a, rows_a, stride_a}, Table<T>{b, ids_b, rows_b, stride_b}, Table<T>{c, ids_c, rows_c, stride_c}
 #define KIND(NAME, T, N, RUNS) \
     extern "C" __global__ void __launch_bounds__(128) embed_##RUNS##_##NAME(TABLES(T), T *y, uint n, float scale) { \
         grid_dependency_sync(); \
-        embed<T, N>(GIVEN(T), y, n, scale); \
+        embed<T, N>(ARGS(T), y, n, scale); \
     }
 // Up to 512 and 1024 elements.
 #define NORMED(NAME, T, LONGEST) \
     extern "C" __global__ void __launch_bounds__(128) embed_normed_##LONGEST##_##NAME(TABLES(T), const T *w, const T *bias, T *y, \
         uint tokens, uint n, float eps) { \
         grid_dependency_sync(); \
-        embed_normed<T, SIXTEEN<T>, LONGEST / LANES / SIXTEEN<T>>(GIVEN(T), w, bias, y, tokens, n, eps); \
+        embed_normed<T, SIXTEEN<T>, LONGEST / LANES / SIXTEEN<T>>(ARGS(T), w, bias, y, tokens, n, eps); \
     }
-#define EMBED(NAME, T) KIND(NAME, T, SIXTEEN<T>, runs) KIND(NAME, T, 1, odd) NORMED(NAME, T, 512) NORMED(NAME, T, 1024)
+#define EMBED(NAME, T) KIND(NAME, T, SIXTEEN<T>, aligned) KIND(NAME, T, 1, unaligned) NORMED(NAME, T, 512) NORMED(NAME, T, 1024)
 FORMATS(EMBED)

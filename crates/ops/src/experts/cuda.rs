@@ -134,7 +134,7 @@ impl Matrices {
 
 /// Name part of kernels for whole runs and for others.
 fn kind(in_runs: bool) -> &'static str {
-    if in_runs { "runs" } else { "odd" }
+    if in_runs { "aligned" } else { "unaligned" }
 }
 
 impl Layer<'_> {
@@ -157,7 +157,7 @@ impl Layer<'_> {
             (kernel, Grid { blocks: [tokens.div_ceil(SIDE), experts.div_ceil(SIDE), 1], threads: 128 })
         } else {
             let (tokens_per_warp, kind) = match tokens {
-                _ if !in_runs => (4, "odd"),
+                _ if !in_runs => (4, "unaligned"),
                 0..=1 => (1, "1"),
                 2..=4 => (4, "4"),
                 _ => (8, "8"),
@@ -257,7 +257,7 @@ impl Layer<'_> {
             // As many rows as the experts fill on average, and as many steps of 64 elements in
             // shared memory as the kernel has.
             let (kind, tall, steps) = match self.pairs / experts {
-                _ if !in_runs => ("odd", 32, 4),
+                _ if !in_runs => ("unaligned", 32, 4),
                 0..=24 => ("32", 32, 4),
                 25..=96 => ("64", 64, 4),
                 _ => ("128", 128, 3),

@@ -108,5 +108,5 @@ __device__ void down(const T *x, const uint *selected, const float *probabilitie
     }
 // Space for as many addresses as most models need, and for the maximum.
 #define GEMV(NAME, T) \
-    ONE(NAME, T, SIXTEEN<T>, runs, 128) ONE(NAME, T, SIXTEEN<T>, runs, 512) ONE(NAME, T, 1, odd, 128) ONE(NAME, T, 1, odd, 512)
+    ONE(NAME, T, SIXTEEN<T>, aligned, 128) ONE(NAME, T, SIXTEEN<T>, aligned, 512) ONE(NAME, T, 1, unaligned, 128) ONE(NAME, T, 1, unaligned, 512)
 FORMATS(GEMV)

@@ -22,7 +22,7 @@ __device__ __forceinline__ void select_expert(uint &expert, const float *logits,
     }
 }
 
-// Matrix row r of a warp whose columns begin at `column`; the last row replaces those beyond. With
+// Matrix row r of a warp whose columns begin at `column`; rows beyond the last repeat it. With
 // gates, every other row is the up projection of the gate before it.
 template <typename Up> __device__ __forceinline__ uint row_of(uint r, uint column, const Up &p) {
     return min(column + (p.is_gated ? r / 2 : r), p.n - 1) + (p.is_gated && r % 2 == 1 ? p.n : 0);

@@ -75,8 +75,8 @@ METAL_FUNC uint tile_expert(device const uint *starts, constant Grouped &p, uint
     return e;
 }
 
-// The row of x at this index of the sorted order; the last replaces those beyond. Up reads the rows
-// of the pairs' tokens, down those that up wrote in sorted order.
+// The row of x at this index of the sorted order; indices beyond the last repeat it. Up reads the
+// rows of the pairs' tokens, down those that up wrote in sorted order.
 METAL_FUNC uint tile_token(uint place, uint end, device const uint *sorted, constant Grouped &p) {
     place = min(place, end - 1);
     return UP ? sorted[place] / p.top : place;

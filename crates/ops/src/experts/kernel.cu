@@ -41,7 +41,7 @@ template <typename T, int N, int M> __device__ void logits_of(const T *x, const 
         logits_of<T, N, M>(x, router, logits, Routing{tokens, n, step, experts}); \
     }
 #define ROUTES(NAME, T) \
-    LOGITS(NAME, T, SIXTEEN<T>, 1, 1) LOGITS(NAME, T, SIXTEEN<T>, 4, 4) LOGITS(NAME, T, SIXTEEN<T>, 8, 8) LOGITS(NAME, T, 1, 4, odd)
+    LOGITS(NAME, T, SIXTEEN<T>, 1, 1) LOGITS(NAME, T, SIXTEEN<T>, 4, 4) LOGITS(NAME, T, SIXTEEN<T>, 8, 8) LOGITS(NAME, T, 1, 4, unaligned)
 FORMATS(ROUTES)
 
 // Selects experts: a warp per token.
@@ -61,7 +61,7 @@ extern "C" __global__ void experts_top_k(
 // A block per expert, and one more for the end: computes where its pairs begin after sorting by
 // expert, and their indices, in the order of tokens. The begin is the number of pairs of earlier
 // experts, so that no block waits for another. Each warp has a part of the pairs, counts in it, and
-// writes after what earlier warps counted.
+// writes its pairs after those that earlier warps counted.
 extern "C" __global__ void experts_sort(const uint *selected, uint *starts, uint *sorted, uint pairs) {
     grid_dependency_sync();
     __shared__ uint before[LANES], own[LANES];
@@ -126,5 +126,5 @@ __device__ void sum(const T *parts, const float *probabilities, const T *bias, c
         grid_dependency_sync(); \
         sum<T, N>(parts, probabilities, bias, residual, y, n, top, residual_step); \
     }
-#define SUMS(NAME, T) SUM(NAME, T, SIXTEEN<T>, runs) SUM(NAME, T, 1, odd)
+#define SUMS(NAME, T) SUM(NAME, T, SIXTEEN<T>, aligned) SUM(NAME, T, 1, unaligned)
 FORMATS(SUMS)

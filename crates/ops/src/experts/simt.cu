@@ -76,7 +76,7 @@ __device__ void grouped(const float *x, const uint *starts, const uint *sorted, 
     Tile tile;
     if (!tile_of(tile, starts, blockIdx.x, SIDE, p.experts)) return;
     const uint width = p.is_gated ? SIDE / 2 : SIDE, own = threadIdx.x % SIDE;
-    // The last row replaces those beyond.
+    // Rows beyond the last repeat it.
     const uint row = min(blockIdx.y * width + own % width, p.n - 1) + own / width * p.n;
     float sums[4][8];
     product<float, float, IN_RUNS>(
@@ -103,8 +103,8 @@ __device__ void grouped(const float *x, const uint *starts, const uint *sorted, 
         grid_dependency_sync(); \
         grouped<IN_RUNS>(x, starts, sorted, y, Grouped{n, k, step, top, experts, activation, is_up, is_gated}, weights); \
     }
-SIMT(runs, true)
-SIMT(odd, false)
+SIMT(aligned, true)
+SIMT(unaligned, false)
 
 // logits = x · Rᵀ of many tokens.
 template <typename T, bool IN_RUNS>
@@ -112,7 +112,7 @@ __device__ void logits_of(const T *x, const float *router, float *logits, uint t
     const uint own = threadIdx.x % SIDE, first = blockIdx.x * SIDE, column = blockIdx.y * SIDE;
     float sums[4][8];
     product<T, float, IN_RUNS>(sums, x + size_t(min(first + own, tokens - 1)) * step,
-        router + size_t(min(column + own, experts - 1)) * n, n); // the last replaces those beyond
+        router + size_t(min(column + own, experts - 1)) * n, n); // rows beyond the last repeat it
 #pragma unroll
     for (uint r = 0; r < 4; r++) {
 #pragma unroll
@@ -128,5 +128,5 @@ __device__ void logits_of(const T *x, const float *router, float *logits, uint t
         grid_dependency_sync(); \
         logits_of<T, IN_RUNS>(x, router, logits, tokens, n, step, experts); \
     }
-#define ROUTES(NAME, T) ROUTE(NAME, T, runs, true) ROUTE(NAME, T, odd, false)
+#define ROUTES(NAME, T) ROUTE(NAME, T, aligned, true) ROUTE(NAME, T, unaligned, false)
 FORMATS(ROUTES)

@@ -160,6 +160,6 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, T *y
     TILE(NAME, T, 128, 2, 4, 8, 3, true) \
     TILE(NAME, T, 64, 1, 4, 4, 4, true) \
     TILE(NAME, T, 32, 1, 2, 4, 4, true) \
-    TILE(NAME, T, odd, 1, 2, 4, 4, false)
+    TILE(NAME, T, unaligned, 1, 2, 4, 4, false)
 TILES(f16, half_t)
 TILES(bf16, bhalf_t)

@@ -15,8 +15,8 @@ struct Grouped {
 
     // For tiles in fragments that begin at column `first` of y: the matrix row of the tile's `row`,
     // and where in the tile a column of y is. With a gate, every other fragment of eight rows is
-    // the up projection, so that a thread has both factors of its results. The last row replaces
-    // those beyond.
+    // the up projection, so that a thread has both factors of its results. Rows beyond the
+    // last repeat it.
     __device__ uint matrix_row(uint first, uint row) const {
         const uint column = first + (is_gated ? row / 16 * 8 + row % 8 : row);
         return min(column, n - 1) + (is_gated && row / 8 % 2 == 1 ? n : 0);
@@ -28,7 +28,7 @@ struct Grouped {
 struct Tile {
     uint expert, first, end;
 
-    // The row of x of this pair; the last replaces those beyond.
+    // The row of x of this pair. Pairs beyond the last repeat it.
     __device__ uint row(uint place, const uint *sorted, const Grouped &p) const {
         place = min(first + place, end - 1);
         return p.is_up ? sorted[place] / p.top : place;
@@ -39,7 +39,8 @@ struct Tile {
     }
 };
 
-// The tile of this index, of `tall` pairs. The grid may have more than there are: then false.
+// Finds the tile of this index, of `tall` pairs. The grid may have more blocks than there are
+// tiles: for these it returns false.
 __device__ __forceinline__ bool tile_of(Tile &tile, const uint *starts, uint number, uint tall, uint experts) {
     const uint lane = threadIdx.x % LANES;
     for (uint base = 0; base < experts; base += LANES) {

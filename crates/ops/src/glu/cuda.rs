@@ -15,7 +15,7 @@ pub(super) fn run(op: &GluOp) -> Result<candle_core::Tensor> {
     let y = Call::alloc(&x, rows.rows * n, dtype)?;
     let run = 16 / dtype.size();
     let in_runs = [n, rows.stride, x.start].iter().all(|i| i.is_multiple_of(run));
-    let (kind, run) = if in_runs { ("runs", run) } else { ("odd", 1) };
+    let (kind, run) = if in_runs { ("aligned", run) } else { ("unaligned", 1) };
     Call::new(&x, &Kernel::new(BINARY, format!("glu_{kind}_{dtype}")))?
         .input(&x)
         .optional_input(scales.as_ref())

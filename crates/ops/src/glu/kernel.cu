@@ -38,5 +38,5 @@ __device__ void glu(const T *x, const T *scales, T *y, uint n, uint stride, uint
         grid_dependency_sync(); \
         glu<T, N>(x, scales, y, n, stride, activation, is_second); \
     }
-#define GLU(NAME, T) KIND(NAME, T, SIXTEEN<T>, runs) KIND(NAME, T, 1, odd)
+#define GLU(NAME, T) KIND(NAME, T, SIXTEEN<T>, aligned) KIND(NAME, T, 1, unaligned)
 FORMATS(GLU)

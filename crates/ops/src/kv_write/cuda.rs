@@ -65,7 +65,7 @@ fn launch(op: &KvWriteOp, rotary: Option<&RotaryArgs<'_>>) -> Result<()> {
     let is_aligned = |i: &usize| i.is_multiple_of(run);
     let aligned =
         strides.as_flattened().iter().all(is_aligned) && starts.iter().chain(&offsets_and_sizes).all(is_aligned);
-    let (kind, run) = if aligned { ("runs", run) } else { ("odd", 1) };
+    let (kind, run) = if aligned { ("aligned", run) } else { ("unaligned", 1) };
 
     let kernel = Kernel::new(BINARY, format!("kv_write_{kind}_{}_in_{}", k.dtype(), op.cache[0].format()));
     let call = Call::new(&k, &kernel)?;

@@ -20,7 +20,7 @@ struct Heads {
     uint pairs, positions;
 };
 
-template <typename T> struct Given {
+template <typename T> struct Args {
     const T *q, *k, *v;
     const uint *positions;
     const float *cosines, *sines;
@@ -43,10 +43,10 @@ template <int N> __device__ __forceinline__ Share share_of(const Heads &p) {
     return {kept < p.heads ? KEYS : kept < 2 * p.heads ? VALUES : NOTHING, kept % p.heads, i};
 }
 
-// Rotates the N elements in f32 and rounds to T. Other threads read their partners too, at the same
-// time: memory delivers them once. A half of the rotated part consists of whole runs, so that all
-// elements of a run are in one half.
-template <typename T, int N> __device__ __forceinline__ void take(float (&v)[N], Share s, const Given<T> &g, const Heads &p) {
+// Rotates the N elements in f32 and rounds to T. Other threads read the same elements at the same
+// time, as their partners: memory delivers them once. A half of the rotated part consists of whole
+// runs, so that all elements of a run are in one half.
+template <typename T, int N> __device__ __forceinline__ void take(float (&v)[N], Share s, const Args<T> &g, const Heads &p) {
     const uint token = blockIdx.x;
     const T *x = s.of == QUERIES ? g.q : s.of == KEYS ? g.k : g.v;
     // Not indexed by runtime values: that would move the array to local memory.
@@ -70,11 +70,11 @@ template <typename T, int N> __device__ __forceinline__ void take(float (&v)[N],
 }
 
 template <typename T, int N>
-__device__ __forceinline__ void put_query(const float (&v)[N], Share s, const Given<T> &g, const Heads &p) {
+__device__ __forceinline__ void put_query(const float (&v)[N], Share s, const Args<T> &g, const Heads &p) {
     write<T, N>(g.y + (size_t(blockIdx.x) * p.queries + s.head) * p.size + s.i, v);
 }
 
-template <typename T, typename C, int N> __device__ void kv_write(const Given<T> &g, C *keys, C *values, const Heads &p) {
+template <typename T, typename C, int N> __device__ void kv_write(const Args<T> &g, C *keys, C *values, const Heads &p) {
     const Share s = share_of<N>(p);
     if (s.of == NOTHING) return;
     float v[N];
@@ -91,7 +91,7 @@ constexpr uint BLOCK = 32;
 // q8_0: signed byte codes, an f16 scale per 32 of them, rounded as on the CPU. Neighbours in a warp
 // share a block.
 template <typename T, int N>
-__device__ void kv_write_blocks(const Given<T> &g, uint8_t *keys, uint8_t *values, half_t *key_scales, half_t *value_scales,
+__device__ void kv_write_blocks(const Args<T> &g, uint8_t *keys, uint8_t *values, half_t *key_scales, half_t *value_scales,
     const Heads &p) {
     const Share s = share_of<N>(p);
     float v[N] = {};
@@ -125,18 +125,18 @@ __device__ void kv_write_blocks(const Given<T> &g, uint8_t *keys, uint8_t *value
 #define PARAMETERS(T) const T *q, const T *k, const T *v, const uint *positions, const float *cosines, const float *sines, \
     const uint *rows, T *y, uint queries, uint heads, uint size, uint q_token, uint q_head, uint k_token, uint k_head, uint v_token, \
     uint v_head, uint cache_rows, uint pairs, uint table
-#define GIVEN(T) Given<T>{q, k, v, positions, cosines, sines, rows, y}
+#define ARGS(T) Args<T>{q, k, v, positions, cosines, sines, rows, y}
 #define HEADS Heads{queries, heads, size, {{q_token, q_head}, {k_token, k_head}, {v_token, v_head}}, cache_rows, pairs, table}
 #define FLOATS_IN(NAME, T, KEPT, C, N, KIND) \
     extern "C" __global__ void kv_write_##KIND##_##NAME##_in_##KEPT(C *keys, C *values, PARAMETERS(T)) { \
         grid_dependency_sync(); \
-        kv_write<T, C, N>(GIVEN(T), keys, values, HEADS); \
+        kv_write<T, C, N>(ARGS(T), keys, values, HEADS); \
     }
 #define BLOCKS_IN(NAME, T, N, KIND) \
     extern "C" __global__ void kv_write_##KIND##_##NAME##_in_q8_0( \
         uint8_t *keys, uint8_t *values, half_t *key_scales, half_t *value_scales, PARAMETERS(T)) { \
         grid_dependency_sync(); \
-        kv_write_blocks<T, N>(GIVEN(T), keys, values, key_scales, value_scales, HEADS); \
+        kv_write_blocks<T, N>(ARGS(T), keys, values, key_scales, value_scales, HEADS); \
     }
 #define ALL(NAME, T, N, KIND) \
     FLOATS_IN(NAME, T, f32, float, N, KIND) \
@@ -144,7 +144,7 @@ __device__ void kv_write_blocks(const Given<T> &g, uint8_t *keys, uint8_t *value
     FLOATS_IN(NAME, T, bf16, bhalf_t, N, KIND) \
     BLOCKS_IN(NAME, T, N, KIND)
 // Whole runs, and any size.
-#define STORE(NAME, T) ALL(NAME, T, SIXTEEN<T>, runs) ALL(NAME, T, 1, odd)
+#define STORE(NAME, T) ALL(NAME, T, SIXTEEN<T>, aligned) ALL(NAME, T, 1, unaligned)
 FORMATS(STORE)
 
 // Copies that a thread has in flight.

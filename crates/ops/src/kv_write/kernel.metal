@@ -51,8 +51,8 @@ METAL_FUNC Share share_of(constant Heads &p, uint x) {
     return s;
 }
 
-// Rotates the four elements in f32 and rounds to T. Other threads read their partners too, at the
-// same time: memory delivers them once.
+// Rotates the four elements in f32 and rounds to T. Other threads read the same elements at the
+// same time, as their partners: memory delivers them once.
 template <typename T>
 METAL_FUNC float4 four_of(Share s, uint at, device const T *q, device const T *k, device const T *v,
     device const uint *positions, device const float *cosines, device const float *sines, constant Heads &p) {

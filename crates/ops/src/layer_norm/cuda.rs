@@ -23,7 +23,7 @@ pub(super) fn run(op: &LayerNormOp) -> Result<candle_core::Tensor> {
     let kind = match n {
         ..=512 if in_runs => "512",
         ..=1024 if in_runs => "1024",
-        ..=256 => "odd",
+        ..=256 => "unaligned",
         _ => "long",
     };
     let grid = match kind {

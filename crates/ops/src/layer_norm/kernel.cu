@@ -67,6 +67,6 @@ __device__ void long_row(const T *x, const T *residual, const T *w, const T *bia
 #define LAYER_NORM(NAME, T) \
     ONE(NAME, T, 512, short_rows<T, SIXTEEN<T>, 16 / SIXTEEN<T>>) \
     ONE(NAME, T, 1024, short_rows<T, SIXTEEN<T>, 32 / SIXTEEN<T>>) \
-    ONE(NAME, T, odd, short_rows<T, 1, 8>) \
+    ONE(NAME, T, unaligned, short_rows<T, 1, 8>) \
     ONE(NAME, T, long, long_row<T>)
 FORMATS(LAYER_NORM)

@@ -184,7 +184,7 @@ impl Normed {
 pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
     let (x, n, dtype) = (p.x.rows()?, p.columns.len(), p.x.dtype());
     if x.rows == 1 {
-        let kind = if p.x.is_16_byte_aligned()? && w.is_16_byte_aligned()? { "gemv" } else { "gemv_odd" };
+        let kind = if p.x.is_16_byte_aligned()? && w.is_16_byte_aligned()? { "gemv" } else { "gemv_unaligned" };
         let call = Call::new(p.x, &Kernel::new(BINARY, format!("linear_{kind}_{dtype}")))?;
         let call = call.input(p.x).input(w).optional_input(p.bias).optional_input(p.residual).made(p.y);
         return p.with_params(call)?.run(Grid::of(n.div_ceil(WARPS), 32 * WARPS));
@@ -232,7 +232,7 @@ pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
     let starts = [p.residual, p.bias].map(|t| t.map_or(0, |t| t.start));
     let (kind, run) = match steps.iter().chain(&starts).all(|i| i.is_multiple_of(run)) {
         true => ("epilogue", run),
-        false => ("epilogue_odd", 1),
+        false => ("epilogue_unaligned", 1),
     };
     let call = Call::new(p.x, &Kernel::new(BINARY, format!("linear_{kind}_{dtype}")))?;
     p.with_params_and_stride(call.made(&sums).optional_input(p.bias).optional_input(p.residual).made(p.y), n)?

@@ -175,7 +175,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     extern "C" __global__ void __launch_bounds__((CONSUMERS + 1) * GROUP, 1) linear_hopper_##KIND##_##NAME( \
         const __grid_constant__ CUtensorMap xs, const __grid_constant__ CUtensorMap ws, const T *bias, const T *residual, T *y, \
         SIZES) { \
-        product<T, EPILOGUE>(&xs, &ws, bias, residual, y, GIVEN, activation); \
+        product<T, EPILOGUE>(&xs, &ws, bias, residual, y, ARGS, activation); \
     }
 #define KINDS(NAME, T) HOPPER(NAME, T, plain, PLAIN) HOPPER(NAME, T, gelu, WITH_GELU) HOPPER(NAME, T, any, WITH_ANY)
 KINDS(f16, half_t)

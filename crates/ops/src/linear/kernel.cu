@@ -62,16 +62,16 @@ __device__ void epilogue(const float *sums, const T *bias, const T *residual, T 
 #define GEMV(NAME, T, N, KIND) \
     extern "C" __global__ void linear_##KIND##_##NAME(const T *x, const T *w, const T *bias, const T *residual, T *y, SIZES) { \
         grid_dependency_sync(); \
-        gemv<T, N>(x, w, bias, residual, y, GIVEN, activation); \
+        gemv<T, N>(x, w, bias, residual, y, ARGS, activation); \
     }
 #define EPILOGUE(NAME, T, N, KIND) \
     extern "C" __global__ void linear_##KIND##_##NAME(const float *sums, const T *bias, const T *residual, T *y, SIZES) { \
         grid_dependency_sync(); \
-        epilogue<T, N>(sums, bias, residual, y, GIVEN, activation); \
+        epilogue<T, N>(sums, bias, residual, y, ARGS, activation); \
     }
 #define LINEAR(NAME, T) \
     GEMV(NAME, T, SIXTEEN<T>, gemv) \
-    GEMV(NAME, T, 1, gemv_odd) \
+    GEMV(NAME, T, 1, gemv_unaligned) \
     EPILOGUE(NAME, T, SIXTEEN<T>, epilogue) \
-    EPILOGUE(NAME, T, 1, epilogue_odd)
+    EPILOGUE(NAME, T, 1, epilogue_unaligned)
 FORMATS(LINEAR)

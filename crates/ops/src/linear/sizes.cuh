@@ -8,4 +8,4 @@ struct Sizes {
     uint rows, n, k, x_step, residual_step, width, first;
 };
 #define SIZES uint rows, uint n, uint k, uint x_step, uint residual_step, uint width, uint first, uint activation
-#define GIVEN Sizes{rows, n, k, x_step, residual_step, width, first}
+#define ARGS Sizes{rows, n, k, x_step, residual_step, width, first}

@@ -44,7 +44,7 @@ __device__ __forceinline__ void tma_load_multicast(void *to, const CUtensorMap *
         asm volatile(TMA_LOAD(".multicast::cluster") ", %5;" ::"r"(at), "l"(map), "r"(barrier_at), "r"(column), "r"(row), "h"(both) : "memory");
     }
 }
-// d += 64 rows of x · 192 rows of Wᵀ over a depth of 16; without `more`, d = ….
+// d += 64 rows of x · 192 rows of Wᵀ over a depth of 16; without `more`, d is overwritten.
 #define WGMMA(FORMAT) \
     asm volatile( \
         "{\n" \
@@ -78,8 +78,8 @@ __device__ __forceinline__ void stmatrix_x4(uint to, const uint (&of)[4]) {
 // piece, so that no lane waits for it; pieces are double-buffered, so that one may still be read.
 template <typename T> struct EpilogueStaging {
     unsigned char *buffers;
-    uint in_piece; // this lane's row of a matrix; the last two of four matrices are 16 bytes further, the next four 32
-    uint of_piece; // the 16 bytes that this lane stores, with those of eight rows on
+    uint in_piece; // offset of this lane's row in the first two of four matrices; in the last two it is 16 bytes further, in the next four 32
+    uint of_piece; // offset of the first 16 bytes that this lane stores; the second are eight rows further
     uint4 taken[2];
 
     __device__ __forceinline__ EpilogueStaging(unsigned char *buffers, uint lane)

@@ -204,7 +204,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     extern "C" __global__ void CLUSTER __launch_bounds__(Plan<RESIDENT>::THREADS, 1) linear_##WAY##_##KIND##_##NAME( \
         const __grid_constant__ CUtensorMap xs, const __grid_constant__ CUtensorMap ws, const T *bias, const T *, T *y, SIZES, \
         uint from_end) { \
-        product<T, EPILOGUE, RESIDENT>(&xs, &ws, bias, y, GIVEN, from_end); \
+        product<T, EPILOGUE, RESIDENT>(&xs, &ws, bias, y, ARGS, from_end); \
     }
 #define WAYS(NAME, T) \
     WIDE(NAME, T, plain, PLAIN, resident, true, ) \

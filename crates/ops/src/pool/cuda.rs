@@ -29,7 +29,7 @@ pub(super) fn run(op: &PoolOp) -> Result<candle_core::Tensor> {
     let words = words(op.segments.lengths(op.scope), &op.skip, &op.modes);
     // A few tokens per warp: with fewer, synchronization would cost more than the reads.
     let warps = if needs == 0 { 1 } else { op.segments.bound(op.scope).div_ceil(AHEAD).clamp(1, MAX_WARPS) };
-    let (kind, run) = if x.in_fours()? { ("fours", 4) } else { ("odd", 1) };
+    let (kind, run) = if x.in_fours()? { ("fours", 4) } else { ("unaligned", 1) };
     let call = Call::new(&x, &Kernel::new(BINARY, format!("pool_{kind}_{}", op.x.dtype())))?.input(&x);
     let is_given = |given: &BatchLayout| op.segments.is(&given.segments) && op.skip == given.skips;
     let (captured_modes, scope, bound) = (op.modes.clone(), op.scope, op.segments.bound(op.scope));

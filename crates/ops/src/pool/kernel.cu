@@ -40,7 +40,7 @@ __device__ __forceinline__ void gather(Columns<N> &v, bool sums, float (*part)[L
 }
 
 template <typename T, int N>
-__device__ void pool(const T *x, const uint *sequences, float *y, uint n, uint stride, uint how_many, uint needs) {
+__device__ void pool(const T *x, const uint *sequences, float *y, uint n, uint stride, uint mode_count, uint needs) {
     __shared__ float part[WARPS][LANES * N];
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
     // Rows of the sequence that count, and the position of the first of them in it.
@@ -77,8 +77,8 @@ __device__ void pool(const T *x, const uint *sequences, float *y, uint n, uint s
     if (needs & MOST) gather<N>(most, false, part);
     if (warp > 0 || !there) return;
     const unsigned long long count = end - start;
-    y += size_t(blockIdx.x) * how_many * n + i;
-    for (uint m = 0; m < how_many; m++, y += n) {
+    y += size_t(blockIdx.x) * mode_count * n + i;
+    for (uint m = 0; m < mode_count; m++, y += n) {
         const uint mode = modes[m];
         Run<T, N> own;
         if (mode == BY_CLS || mode == BY_LAST_TOKEN) own = load<T, N>(x + size_t(mode == BY_CLS ? start : end - 1) * stride);
@@ -101,9 +101,9 @@ __device__ void pool(const T *x, const uint *sequences, float *y, uint n, uint s
 
 #define KIND(NAME, T, N, RUNS) \
     extern "C" __global__ void __launch_bounds__(512) pool_##RUNS##_##NAME(const T *x, const uint *sequences, float *y, \
-        uint n, uint stride, uint how_many, uint needs) { \
+        uint n, uint stride, uint mode_count, uint needs) { \
         grid_dependency_sync(); \
-        pool<T, N>(x, sequences, y, n, stride, how_many, needs); \
+        pool<T, N>(x, sequences, y, n, stride, mode_count, needs); \
     }
-#define POOL(NAME, T) KIND(NAME, T, 4, fours) KIND(NAME, T, 1, odd)
+#define POOL(NAME, T) KIND(NAME, T, 4, fours) KIND(NAME, T, 1, unaligned)
 FORMATS(POOL)

@@ -40,4 +40,4 @@ static __device__ __noinline__ void finish(
 
 #define QUANT_SIZES \
     uint rows, uint n, uint k, uint x_step, uint residual_step, uint width, uint first, uint activation, uint bytes, uint dtype
-#define QUANT_GIVEN Sizes{rows, n, k, x_step, residual_step, width, first, activation, bytes, dtype}
+#define QUANT_ARGS Sizes{rows, n, k, x_step, residual_step, width, first, activation, bytes, dtype}

@@ -48,8 +48,7 @@ template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
         alignas(16) float sums[WK][ROWS * COLUMNS];
     };
 
-    // Fetches x for step `step`; rows beyond the last repeat the last, inputs beyond the last are
-    // zero.
+    // Loads x for step `step`. Rows beyond the last repeat it; inputs beyond the last are zero.
     static __device__ __forceinline__ void load_x(Step &to, const Rounded &x, uint first_row, uint step, const Sizes &s) {
         static_assert(ROWS * (DEEP / 16) % THREADS == 0 && COLUMNS * UNITS % THREADS == 0, "every thread fetches the same amount");
 #pragma unroll
@@ -76,7 +75,7 @@ template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
         if constexpr (F::HAS_MIN) to.w_min[part][row] = minimum;
     }
 
-    // Fetches and unpacks W for the step.
+    // Loads and unpacks W for the step.
     static __device__ __forceinline__ void load_w(
         Step &to, const uint8_t *w, const uint16_t *grid, uint first_column, uint step, const Sizes &s) {
 #pragma unroll
@@ -199,7 +198,7 @@ template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
     extern "C" __global__ void __launch_bounds__(32 * WN * WK, BLOCKS) quant_mmq_##TILE##_##NAME(const uint8_t *x, const uint8_t *w, \
         const uint16_t *grid, const void *bias, const void *residual, void *y, QUANT_SIZES) { \
         grid_dependency_sync(); \
-        Tile<F, MT, NT, WN, WK, UNITS>::run(x, w, grid, bias, residual, y, QUANT_GIVEN); \
+        Tile<F, MT, NT, WN, WK, UNITS>::run(x, w, grid, bias, residual, y, QUANT_ARGS); \
     }
 // TILE is rows × columns: small tiles, so that a product with few rows of x still fills the card,
 // and larger ones for many rows.

@@ -29,7 +29,7 @@ __device__ void mmvq(const uint8_t *rounded, const uint8_t *w, const uint16_t *g
     if (column >= s.n) return; // all `split` warps alike
     const uint8_t *row[R];
 #pragma unroll
-    for (int r = 0; r < R; r++) row[r] = w + size_t(min(column + r, s.n - 1)) * s.bytes; // the last row replaces those beyond the end
+    for (int r = 0; r < R; r++) row[r] = w + size_t(min(column + r, s.n - 1)) * s.bytes; // rows beyond the last repeat it
     float sums[R][M] = {};
 #pragma unroll(MMVQ_STEPS<F, M>)
     for (uint i = warp % split * LANES + lane; i < s.k / 32; i += split * LANES) {
@@ -92,6 +92,6 @@ constexpr int MMVQ_BLOCKS = M == 1 ? (MMVQ_STEPS<F, M> == 1 ? 6 : 4) : M == 2 ? 
     extern "C" __global__ void __launch_bounds__(32 * MMVQ_WARPS, (MMVQ_BLOCKS<F, M>)) quant_mmvq##M##_##NAME(const uint8_t *x, \
         const uint8_t *w, const uint16_t *grid, const void *bias, const void *residual, void *y, QUANT_SIZES, uint split) { \
         grid_dependency_sync(); \
-        mmvq<F, M, R>(x, w, grid, bias, residual, y, QUANT_GIVEN, split); \
+        mmvq<F, M, R>(x, w, grid, bias, residual, y, QUANT_ARGS, split); \
     }
 #define MMVQ_SIZES(NAME, F) MMVQ(NAME, F, 1, 4) MMVQ(NAME, F, 2, 2) MMVQ(NAME, F, 4, 2) MMVQ(NAME, F, 8, 2) MMVQ(NAME, F, 16, 2)

@@ -14,7 +14,7 @@ pub(super) fn run(op: &RotaryOp) -> Result<candle_core::Tensor> {
     let (layout, table) = (x.lines()?, cosines.rows()?);
     let run = 16 / op.x.dtype().size();
     let steps = [layout.size, layout.token, layout.head, table.cols, x.start, cosines.start, sines.start];
-    let (kind, run) = if steps.iter().all(|i| i.is_multiple_of(run)) { ("runs", run) } else { ("odd", 1) };
+    let (kind, run) = if steps.iter().all(|i| i.is_multiple_of(run)) { ("aligned", run) } else { ("unaligned", 1) };
     let threads = layout.heads * ((layout.size - table.cols) / run);
     let y = Call::alloc(&x, layout.tokens * layout.heads * layout.size, op.x.dtype())?;
     Call::new(&x, &Kernel::new(BINARY, format!("rotary_{kind}_{}", op.x.dtype())))?

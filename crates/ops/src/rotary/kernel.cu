@@ -49,5 +49,5 @@ __device__ void rotary(const T *x, const uint *positions, const float *cosines, 
         grid_dependency_sync(); \
         rotary<T, N>(x, positions, cosines, sines, y, Heads{heads, size, token, head, pairs, table}); \
     }
-#define ROTARY(NAME, T) ONE(NAME, T, SIXTEEN<T>, runs) ONE(NAME, T, 1, odd)
+#define ROTARY(NAME, T) ONE(NAME, T, SIXTEEN<T>, aligned) ONE(NAME, T, 1, unaligned)
 FORMATS(ROTARY)

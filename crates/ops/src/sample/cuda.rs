@@ -26,7 +26,7 @@ pub(super) fn run(op: &SampleOp) -> Result<candle_core::Tensor> {
     let y = Call::alloc(&x, rows, DType::U32)?;
     // Rank keys of eight bytes.
     let bests = Call::alloc(&x, 2 * rows * parts, DType::U32)?;
-    let kind = if x.is_16_byte_aligned()? { "runs" } else { "odd" };
+    let kind = if x.is_16_byte_aligned()? { "aligned" } else { "unaligned" };
     let first = Call::new(&x, &Kernel::new(BINARY, format!("sample_parts_{kind}_{dtype}")))?.input(&x);
     let each_part = Grid { blocks: [rows, parts, 1], threads: GROUPS };
     if op.params.iter().all(|params| params.temperature == 0.0) {

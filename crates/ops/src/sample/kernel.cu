@@ -355,5 +355,5 @@ extern "C" __global__ void sample_argmax(const rank_key_t *bests, uint *y, uint 
         grid_dependency_sync(); \
         draw<T, N>(x, all, bests, groups, sums, y, n, stride, parts); \
     }
-#define SAMPLE(NAME, T) KIND(NAME, T, SIXTEEN<T>, runs) KIND(NAME, T, 1, odd)
+#define SAMPLE(NAME, T) KIND(NAME, T, SIXTEEN<T>, aligned) KIND(NAME, T, 1, unaligned)
 FORMATS(SAMPLE)

@@ -18,7 +18,7 @@ pub(super) fn run(op: &UnfoldOp) -> Result<candle_core::Tensor> {
     }
     let y = Call::alloc(&x, rows.rows * size, dtype)?;
     let run = 16 / dtype.size();
-    let (kind, run) = if size.is_multiple_of(run) { ("runs", run) } else { ("odd", 1) };
+    let (kind, run) = if size.is_multiple_of(run) { ("aligned", run) } else { ("unaligned", 1) };
     let call = Call::new(&x, &Kernel::new(BINARY, format!("unfold_{kind}_{dtype}")))?.input(&x);
     let is_given = |given: &BatchLayout| op.segments.is(&given.segments);
     let scope = op.scope;

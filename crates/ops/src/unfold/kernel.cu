@@ -41,5 +41,5 @@ __device__ void unfold(const T *x, const uint *starts, T *y, uint n, uint stride
         grid_dependency_sync(); \
         unfold<T, N>(x, starts, y, n, stride, width, sequences); \
     }
-#define UNFOLD(NAME, T) KIND(NAME, T, SIXTEEN<T>, runs) KIND(NAME, T, 1, odd)
+#define UNFOLD(NAME, T) KIND(NAME, T, SIXTEEN<T>, aligned) KIND(NAME, T, 1, unaligned)
 FORMATS(UNFOLD)

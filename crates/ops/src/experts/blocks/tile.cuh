@@ -79,7 +79,7 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, cons
                     is_there ? pair.minimum[h] : 0.0f);
             }
         }
-        // Fragments with a pair have sixteen rows; the last replaces those beyond.
+        // Fragments with a pair have sixteen rows; rows beyond the last repeat it.
         for (uint i = threadIdx.x; i < (tall + 15) / 16 * 16 * CHUNKS; i += THREADS) {
             const uint row = i / CHUNKS, chunk = i % CHUNKS;
             const T *from = x + size_t(tile.row(row, sorted, p)) * p.step;

@@ -18,17 +18,17 @@ constexpr uint ALL_LANES = 0xffffffffu;
 // earlier writes are still in flight. There is no deadlock, because the grid that is waited for is
 // already resident. There are no races either: no thread touches global memory, or returns, before
 // the whole grid before has ended and all its writes are visible. So when a grid has ended, all
-// grids before it have ended too, including those that only read what is now overwritten; waiting
-// for the last is waiting for all. Work that is not ours (cuBLASLt's kernels, Candle's, copies)
-// runs after everything before it, and we wait for it.
+// grids before it have ended too, including those that read memory which is now overwritten: to
+// wait for the last grid is to wait for all. Work that is not ours (cuBLASLt's kernels, Candle's,
+// copies) runs after everything before it, and we wait for it.
 __device__ __forceinline__ void grid_dependency_sync() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// Lets the next grid begin. For kernels whose blocks have a multiprocessor each. After others,
-// the next grid's blocks would be placed wherever there is space just then, several on one
-// multiprocessor and none on the next, which cost a token of Llama a tenth of its time.
+// Lets the next grid begin. Only for kernels whose blocks have a multiprocessor each. After other
+// kernels, the next grid's blocks would be placed wherever there is space at that moment, several
+// on one multiprocessor and none on another, which made decoding of Llama a tenth slower.
 __device__ __forceinline__ void trigger_dependent_launch() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

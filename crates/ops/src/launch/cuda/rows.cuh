@@ -56,7 +56,7 @@ template <typename T, int N> __device__ __forceinline__ float squares_of(const R
 #define ROWS(KERNEL, NAME, T) \
     KERNEL(NAME, T, 512, SIXTEEN<T>, 16 / SIXTEEN<T>, true, 128) \
     KERNEL(NAME, T, 1024, SIXTEEN<T>, 32 / SIXTEEN<T>, true, 128) \
-    KERNEL(NAME, T, odd, 1, 8, true, 128) \
+    KERNEL(NAME, T, unaligned, 1, 8, true, 128) \
     KERNEL(NAME, T, one, SIXTEEN<T>, 1, false, 1024) \
     KERNEL(NAME, T, four, SIXTEEN<T>, 4, false, 1024) \
     KERNEL(NAME, T, long, 1, 4, false, 1024)

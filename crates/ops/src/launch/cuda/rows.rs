@@ -8,7 +8,7 @@ const WARPS: usize = 4;
 
 /// Up to this many rows a block should be as wide as possible: there are too few rows to hide the
 /// latency of their reads.
-const FEW_ROWS: usize = 264;
+const MAX_WIDE_BLOCK_ROWS: usize = 264;
 
 /// Most threads of a block.
 const MAX_THREADS: usize = 1024;
@@ -22,8 +22,8 @@ pub(crate) fn kind(rows: usize, n: usize, dtype: DType, in_runs: bool) -> (&'sta
     match n {
         ..=512 if in_runs => ("512", warps),
         ..=1024 if in_runs => ("1024", warps),
-        ..=256 => ("odd", warps),
-        _ if in_runs && rows <= FEW_ROWS && n <= MAX_THREADS * run => ("one", blocks(run)),
+        ..=256 => ("unaligned", warps),
+        _ if in_runs && rows <= MAX_WIDE_BLOCK_ROWS && n <= MAX_THREADS * run => ("one", blocks(run)),
         _ if in_runs => ("four", blocks(4 * run)),
         _ => ("long", blocks(4)),
     }

@@ -162,8 +162,8 @@ METAL_FUNC float4 rounded(float4 v) {
 }
 
 // Products x·Wᵀ, in two ways: few rows by SIMD-groups that run along rows of W, many by tiles. Both
-// take a pointer to each of their rows, so that rows may be gathered. If there are fewer rows, the
-// last one replaces those beyond, whose results are not written.
+// take a pointer to each of their rows, so that rows may be gathered. If there are fewer rows, rows
+// beyond the last repeat it, and their results are not written.
 template <typename T, int N> struct Rows {
     device const T *at[N];
 };

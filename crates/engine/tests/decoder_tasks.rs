@@ -2,7 +2,8 @@
 
 use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
-    Checkpoint, Classifier, DeviceChoice, Embedder, LoadOptions, Prompt, RankOptions, Reranker, TextOrPair,
+    Checkpoint, Classifier, DeviceChoice, Embedder, LoadOptions, M3, MultiVectorEncoder, Prompt, RankOptions, Reranker,
+    SparseEncoder, Tagger, TextOrPair,
 };
 use sconce_models::{Backbone, Batch, Sequence, Task, backbone, head};
 use sconce_ops::case::{devices, places};
@@ -241,11 +242,46 @@ fn llm_reranker_equals_the_reference(kind: &str) {
     assert!(other.with_instruction("look").err().unwrap().to_string().contains("no instruction"));
 }
 
+/// A language model runs with causal attention, so files that declare bidirectional attention are
+/// refused, whatever the task.
+fn bidirectional_decoders_are_refused() {
+    type Load = fn(&Reference) -> Option<sconce_engine::Error>;
+    let tasks: [(&str, Load); 6] = [
+        ("MistralModel", |model| Embedder::load(model, &options(), &()).err()),
+        ("MistralForSequenceClassification", |model| Classifier::load(model, &options(), &()).err()),
+        ("MistralForTokenClassification", |model| Tagger::load(model, &options(), &()).err()),
+        ("MistralForMaskedLM", |model| SparseEncoder::load(model, &options(), &()).err()),
+        ("HF_ColBERT", |model| MultiVectorEncoder::load(model, &options(), &()).err()),
+        ("bge-m3", |model| M3::load(model, &options(), &()).err()),
+    ];
+    for (class, load) in tasks {
+        let dir = materialize("task-embed-mistral");
+        let path = |name: &str| dir.path().join(name);
+        std::fs::remove_file(path("modules.json")).unwrap();
+        if class == "bge-m3" {
+            for name in ["sparse_linear.pt", "colbert_linear.pt"] {
+                std::fs::write(path(name), "").unwrap();
+            }
+        }
+        let mut config = json(&path("config.json"));
+        config["architectures"] = json!([class]);
+        for (key, value) in [("is_causal", false), ("use_bidirectional_attention", true)] {
+            let mut config = config.clone();
+            config[key] = value.into();
+            std::fs::write(path("config.json"), config.to_string()).unwrap();
+            let error =
+                load(&reference(dir.path())).unwrap_or_else(|| panic!("{class} with {key}: loaded")).to_string();
+            assert!(error.contains("bidirectional attention"), "{class} with {key}: {error}");
+        }
+    }
+}
+
 fn main() {
     Suite::new(devices())
         .on_each("embedders_equal_sentence_transformers", embedders_equal_sentence_transformers)
         .on_each("classifiers_read_the_last_non_padding_token", classifiers_read_the_last_non_padding_token)
         .test("decoder_with_a_head_classifies_and_reranks", decoder_with_a_head_classifies_and_reranks)
         .on_each("llm_reranker_equals_the_reference", llm_reranker_equals_the_reference)
+        .test("bidirectional_decoders_are_refused", bidirectional_decoders_are_refused)
         .run()
 }

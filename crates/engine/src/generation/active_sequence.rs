@@ -206,8 +206,14 @@ impl ActiveSequence {
 
     /// Sends the text that was held back, and the end.
     fn end(&mut self, finish: Finish) -> StepOutput {
-        let rest = match self.detok.take().map(Detokenizer::finish).transpose() {
-            Ok(rest) => rest.unwrap_or_default(),
+        let rest = self.detok.take().map_or(Ok(String::new()), Detokenizer::finish);
+        self.end_after(rest, finish)
+    }
+
+    /// Ends the answer with the last text of the detokenizer, or with its error.
+    fn end_after(&mut self, rest: Result<String, String>, finish: Finish) -> StepOutput {
+        let rest = match rest {
+            Ok(rest) => rest,
             Err(why) => {
                 let what = format!("the tokenizer cannot decode the answer's tokens: {why}");
                 self.reply.fail(Error::Input(what));
@@ -233,5 +239,38 @@ impl ActiveSequence {
     fn send_text(&mut self, text: String) {
         let sampled = std::mem::take(&mut self.sampled);
         self.reply.text(self.answer, text, sampled);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::{Reply, RequestContext};
+    use sconce_ops::{DType, Device};
+    use std::sync::mpsc;
+    use tokenizers::Tokenizer;
+    use tokenizers::models::wordlevel::WordLevel;
+
+    /// The decoders of the tokenizers library never fail, so the test passes the error in.
+    #[test]
+    fn answer_ends_with_the_error_of_its_detokenizer() {
+        let (sender, events) = mpsc::channel();
+        let sink = Box::new(move |event| drop(sender.send(event)));
+        let reply = Arc::new(Reply::new(RequestContext::default(), Device::Cpu, sink));
+        let request = GenerateRequest {
+            tokens: vec![0],
+            params: Arc::default(),
+            stop: StopCriteria { tokens: Arc::default(), texts: Arc::default(), most: 1 },
+            detok: Detokenizer::new(Tokenizer::new(WordLevel::default()).into(), true),
+            stops: Stops::default(),
+            constraints: Vec::new(),
+            scored: false,
+            echo: None,
+        };
+        let mut sequence = ActiveSequence::new(0, &request, None, &GenerationReply::new(&reply, 1, None, DType::F32));
+        let output = sequence.end_after(Err("no such character".into()), Finish::Length);
+        let events: Vec<_> = events.try_iter().collect();
+        assert!(matches!(output, StepOutput::Ended));
+        assert!(matches!(&events[..], [Err(Error::Input(what))] if what.ends_with("no such character")), "{events:?}");
     }
 }

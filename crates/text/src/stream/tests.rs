@@ -115,6 +115,23 @@ fn detokenizer_continues_a_prompt() {
     assert_eq!(detok.finish().unwrap(), " a");
 }
 
+/// A decoder of whole texts changes the end of a prompt's text when more tokens follow. `finish`
+/// returns what differs, from the first character that does, and not the prompt again.
+#[test]
+fn answer_begins_where_it_differs_from_the_prompt() {
+    // The first bytes of `é` and `è` are the same.
+    for (content, last, answer) in [("è", 2, "è"), ("è", 3, "c"), ("é", 2, ""), ("", 2, "")] {
+        let decoder = format!(
+            r#"{{"type":"Sequence","decoders":[{{"type":"Fuse"}},
+                {{"type":"Replace","pattern":{{"String":"éb"}},"content":"{content}"}}]}}"#
+        );
+        let mut detok = Detokenizer::new(tokenizer(&["a", "é", "b", "c"], &decoder, "").into(), true);
+        assert_eq!(detok.continue_from(&[0, 1]).unwrap(), "aé");
+        assert_eq!((detok.push(last), detok.streams()), (None, false));
+        assert_eq!(detok.finish().unwrap(), answer, "`éb` becomes `{content}`, then token {last}");
+    }
+}
+
 #[test]
 fn incomplete_characters_are_held_back() {
     let tokenizer = tokenizer(

@@ -51,7 +51,7 @@ mod _sconce {
     #[pymodule_export]
     use crate::multi_vector::embed_multi;
     #[pymodule_export]
-    use crate::rerank::rerank_logits;
+    use crate::rerank::{count_pair_tokens, rerank_logits};
     #[pymodule_export]
     use crate::seq2seq::{seq2seq, seq2seq_stream};
     #[pymodule_export]

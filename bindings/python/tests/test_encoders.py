@@ -49,6 +49,18 @@ def test_cross_encoder(golden, name):
     assert np.abs(np.array(raw) - logits[: len(documents)]).max() <= TOLERANCE
 
 
+@pytest.mark.parametrize(("name", "between"), [("task-rerank", 1), ("task-rerank-roberta", 2), ("task-classify", 1)])
+def test_tokens_of_pairs(golden, name, between):
+    model = TextCrossEncoder(str(golden(name)))
+    pairs = [("the cat", "sat on the mat."), ("", "a"), ("a man", "is eating food " * 100)]
+    # Each text without its two special tokens; those at the ends; and `between` tokens in the middle.
+    length = lambda text: len(model.model._model.tokenize(text, True)[0]) - 2
+    counts = [length(first) + length(second) + 2 + between for first, second in pairs]
+    for most in (model.model.max_seq_length, 9):
+        model.model.max_seq_length = most
+        assert model.token_count(iter(pairs)) == sum(min(count, most) for count in counts)
+
+
 def test_the_activation_of_the_files_is_used(golden, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(golden("task-rerank"), folder)

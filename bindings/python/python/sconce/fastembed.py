@@ -80,15 +80,19 @@ class _Fastembed:
             if entry["name"] in cls._short_names
         ]
 
-    def token_count(self, texts, batch_size=1024, **_):
-        """The tokens of all texts, special tokens included, each truncated as for the model."""
-        texts, most = [texts] if isinstance(texts, str) else texts, self.model.max_seq_length
-        return sum(min(len(self.model._model.tokenize(text, True)[0]), most) for text in texts)
-
     def close(self):
         """Unloads the model."""
         if self._loaded is not None:
             self._loaded.close()
+
+
+class _Embedding(_Fastembed):
+    """Classes that embed texts."""
+
+    def token_count(self, texts, batch_size=1024, **_):
+        """The tokens of all texts, special tokens included, each truncated as for the model."""
+        texts, most = [texts] if isinstance(texts, str) else texts, self.model.max_seq_length
+        return sum(min(len(self.model._model.tokenize(text, True)[0]), most) for text in texts)
 
     def _each(self, texts, encode):
         """The results for all texts, read and encoded in windows."""
@@ -97,7 +101,7 @@ class _Fastembed:
             yield from encode(window)
 
 
-class _Sized(_Fastembed):
+class _Sized(_Embedding):
     """Classes whose embeddings have a dimension."""
 
     @property
@@ -151,7 +155,7 @@ class SparseEmbedding:
         return cls(numpy.array(list(data.values()), float), numpy.array(list(data), numpy.int64))
 
 
-class SparseTextEmbedding(_Fastembed):
+class SparseTextEmbedding(_Embedding):
     """Sparse embeddings (SPLADE)."""
 
     _encoder, _default = SparseEncoder, "prithivida/Splade_PP_en_v1"
@@ -212,5 +216,6 @@ class TextCrossEncoder(_Fastembed):
             yield from self.model.predict([tuple(pair) for pair in window], activation_fn=identity).tolist()
 
     def token_count(self, pairs, batch_size=1024, **_):
-        """Not supported: the tokenizer of a pair is not part of the API."""
-        raise InputError("token_count of pairs is not supported; count the tokens of the texts instead")
+        """The tokens of all pairs, special tokens included, each truncated as for the model."""
+        model, most = self.model._model, self.model._max_seq_length
+        return sum(sum(_sconce.count_pair_tokens(model, list(map(tuple, window)), most)) for window in windows(pairs))

@@ -120,6 +120,13 @@ impl Classifier {
         self.session.outputs(OutputKind::Task, Texts::of(encoded, 0), |_, results| Ok(results[0].to_vec()))
     }
 
+    /// The number of tokens of each text or pair as the model reads it: with special tokens, and
+    /// truncated.
+    pub fn count_tokens(&self, texts: &[TextOrPair<'_>]) -> Result<Vec<usize>> {
+        let encoded = self.session.read(|reader| reader.encode_pairs(texts))?;
+        Ok(encoded.iter().map(|e| e.ids.len()).collect())
+    }
+
     /// How the model's files turn logits into scores.
     pub fn scores(&self) -> Scores {
         self.session.spec.scores

@@ -14,7 +14,7 @@ use derive_setters::Setters;
 use llm::YesNoPrompt;
 use sconce_hub::{Files, Progress, Reference};
 use sconce_ops::{Device, Pooling};
-use sconce_text::TextOrPair;
+use sconce_text::{Encoded, TextOrPair};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -169,14 +169,23 @@ impl Reranker {
             let what = "the poolings `cls` and `mean` leave BERT's pooler out, and this model is no BERT: use `pooler`";
             return Err(Error::Input(what.into()));
         }
-        let encoded = self.session.read(|reader| match &self.prompt {
-            Some(prompt) => prompt.encode(reader, pairs),
-            None => Ok(reader.encode_pairs(&pairs.iter().map(|pair| TextOrPair::from(*pair)).collect::<Vec<_>>())?),
-        })?;
-        self.session.outputs(pooling.output_kind(), Texts::of(encoded, 0), |_, results| {
+        self.session.outputs(pooling.output_kind(), Texts::of(self.encode(pairs)?, 0), |_, results| {
             // For a language model: the logit of "yes" minus that of "no". Its sigmoid is the
             // softmax of "yes" over the two.
             Ok(results[0].iter().copied().reduce(|yes, no| yes - no).unwrap_or_default())
+        })
+    }
+
+    /// The number of tokens of each pair as the model reads it: with special tokens or the prompt,
+    /// and truncated.
+    pub fn count_tokens(&self, pairs: &[(&str, &str)]) -> Result<Vec<usize>> {
+        Ok(self.encode(pairs)?.iter().map(|e| e.ids.len()).collect())
+    }
+
+    fn encode(&self, pairs: &[(&str, &str)]) -> Result<Vec<Encoded>> {
+        self.session.read(|reader| match &self.prompt {
+            Some(prompt) => prompt.encode(reader, pairs),
+            None => Ok(reader.encode_pairs(&pairs.iter().map(|pair| TextOrPair::from(*pair)).collect::<Vec<_>>())?),
         })
     }
 

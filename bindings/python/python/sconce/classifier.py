@@ -12,31 +12,6 @@ class Classifier(Model):
 
     _task = "classify"
 
-    def __init__(
-        self,
-        model,
-        *,
-        device=None,
-        dtype=None,
-        cache_folder=None,
-        revision=None,
-        local_files_only=False,
-        token=None,
-        fallback=False,
-        batch_tokens=None,
-    ):
-        self._load(
-            model,
-            device=device,
-            dtype=dtype,
-            cache_folder=cache_folder,
-            revision=revision,
-            local_files_only=local_files_only,
-            token=token,
-            fallback=fallback,
-            batch_tokens=batch_tokens,
-        )
-
     @property
     def labels(self):
         """The labels, in the order of the logits."""

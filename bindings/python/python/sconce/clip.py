@@ -15,31 +15,6 @@ class Clip(Model):
 
     _task = "clip"
 
-    def __init__(
-        self,
-        model,
-        *,
-        device=None,
-        dtype=None,
-        cache_folder=None,
-        revision=None,
-        local_files_only=False,
-        token=None,
-        fallback=False,
-        batch_tokens=None,
-    ):
-        self._load(
-            model,
-            device=device,
-            dtype=dtype,
-            cache_folder=cache_folder,
-            revision=revision,
-            local_files_only=local_files_only,
-            token=token,
-            fallback=fallback,
-            batch_tokens=batch_tokens,
-        )
-
     def encode_text(self, texts):
         """Embeddings of texts, L2-normalized: a matrix, or an array for a single text."""
         texts, is_single = as_texts(texts)

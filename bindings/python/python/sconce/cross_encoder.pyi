@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from .base_model import BaseModel
+from typing_extensions import Unpack
+
+from .base_model import BaseModel, ModelOptions
 from .models import Hits, Pairs, Path, Texts
 
 class CrossEncoder(BaseModel):
@@ -20,28 +22,13 @@ class CrossEncoder(BaseModel):
         activation_fn: Callable[[Any], Any] | None = None,
         device: str | None = None,
         *,
-        prompts: dict[str, str] | None = None,
-        default_prompt_name: str | None = None,
-        cache_folder: Path | None = None,
-        trust_remote_code: bool = False,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        token: str | bool | None = None,
-        model_kwargs: dict[str, Any] | None = None,
-        processor_kwargs: dict[str, Any] | None = None,
-        config_kwargs: dict[str, Any] | None = None,
-        backend: str = "torch",
-        dtype: str | None = None,
-        fallback: bool = False,
-        batch_tokens: int | None = None,
-        tokenizer_kwargs: dict[str, Any] | None = None,
-        use_auth_token: str | bool | None = None,
         model_name: Path = ...,
         automodel_args: dict[str, Any] | None = None,
         tokenizer_args: dict[str, Any] | None = None,
         config_args: dict[str, Any] | None = None,
         cache_dir: Path | None = None,
         default_activation_function: Callable[[Any], Any] | None = None,
+        **options: Unpack[ModelOptions],
     ) -> None: ...
     def predict(
         self,

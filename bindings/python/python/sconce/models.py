@@ -43,6 +43,31 @@ class Model:
     _task = None
     _is_closed = False
 
+    def __init__(
+        self,
+        model,
+        *,
+        device=None,
+        dtype=None,
+        cache_folder=None,
+        revision=None,
+        local_files_only=False,
+        token=None,
+        fallback=False,
+        batch_tokens=None,
+    ):
+        self._load(
+            model,
+            device=device,
+            dtype=dtype,
+            cache_folder=cache_folder,
+            revision=revision,
+            local_files_only=local_files_only,
+            token=token,
+            fallback=fallback,
+            batch_tokens=batch_tokens,
+        )
+
     def _load(self, name, **options):
         self._name = os.fspath(name)
         self._options = load_options(**options)

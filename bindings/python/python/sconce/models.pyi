@@ -16,6 +16,19 @@ Hits = list[dict[str, Any]]
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 
 class Model:
+    def __init__(
+        self,
+        model: Path,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        cache_folder: Path | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        token: str | bool | None = None,
+        fallback: bool = False,
+        batch_tokens: int | None = None,
+    ) -> None: ...
     @property
     def device(self) -> str: ...
     @property

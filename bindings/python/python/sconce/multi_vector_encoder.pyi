@@ -2,33 +2,19 @@
 
 from typing import Any
 
-from .base_model import BaseModel
+from typing_extensions import Unpack
+
+from .base_model import EmbeddingModel, ModelOptions
 from .models import Hits, Path, Texts
 
-class MultiVectorEncoder(BaseModel):
-    similarity_fn_name: str
+class MultiVectorEncoder(EmbeddingModel):
     def __init__(
         self,
         model_name_or_path: Path,
         *,
         similarity_fn_name: str | None = None,
         device: str | None = None,
-        prompts: dict[str, str] | None = None,
-        default_prompt_name: str | None = None,
-        cache_folder: Path | None = None,
-        trust_remote_code: bool = False,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        token: str | bool | None = None,
-        model_kwargs: dict[str, Any] | None = None,
-        processor_kwargs: dict[str, Any] | None = None,
-        config_kwargs: dict[str, Any] | None = None,
-        backend: str = "torch",
-        dtype: str | None = None,
-        fallback: bool = False,
-        batch_tokens: int | None = None,
-        tokenizer_kwargs: dict[str, Any] | None = None,
-        use_auth_token: str | bool | None = None,
+        **options: Unpack[ModelOptions],
     ) -> None: ...
     def encode(
         self,
@@ -65,25 +51,5 @@ class MultiVectorEncoder(BaseModel):
         *,
         sentences: Texts = ...,
     ) -> Any: ...
-    def encode_document(
-        self,
-        inputs: Texts = ...,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        show_progress_bar: bool | None = None,
-        output_value: str = 'token_embeddings',
-        convert_to_numpy: bool = True,
-        device: str | None = None,
-        normalize_embeddings: bool = False,
-        pool: None = None,
-        chunk_size: None = None,
-        token_pooling: None = None,
-        *,
-        sentences: Texts = ...,
-    ) -> Any: ...
-    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any: ...
-    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any: ...
+    encode_document = encode_query
     def rank(self, query: str, documents: Texts, top_k: int | None = None, return_documents: bool = False) -> Hits: ...
-    def get_sentence_embedding_dimension(self) -> int: ...
-    def get_embedding_dimension(self) -> int: ...

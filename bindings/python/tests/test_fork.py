@@ -123,3 +123,35 @@ def test_objects_of_the_parent(golden, tiny_llama):
     for _ in range(3):
         done = run(CHILD, golden("st-max"), tiny_llama, timeout=120)
         assert done.stdout.strip() == "0", (done.stdout, done.stderr)
+
+
+# Layer norm in Candle's operations, as after a verdict of `sconce doctor` against our kernel. Candle
+# runs element-wise operations on 65,536 elements and more on threads of its own.
+CANDLE = """
+import json, os, signal, sys
+from pathlib import Path
+# Several threads, even on a machine with one core.
+os.environ |= {"RAYON_NUM_THREADS": "4", "SCONCE_CACHE": sys.argv[2]}
+os.environ.pop("CANDLE_NUM_THREADS", None)
+import numpy as np
+import sconce
+cpu = next(device for device in sconce.devices() if device["device"] == "cpu")
+withdrawn = [{"op": "layer_norm", "dtype": "f32", "rung": "fused"}]
+# The description without the number of threads.
+checked = {"device": "cpu", "description": cpu["description"].rpartition(", ")[0], "withdrawn": withdrawn}
+Path(sys.argv[2], "doctor.json").write_text(json.dumps({"version": sconce.__version__, "devices": [checked]}))
+model = sconce.SentenceTransformer(sys.argv[1], device="cpu")
+texts = ["the cat sat on the mat"] * 1000
+want = model.encode(texts)
+assert {row["rung"] for row in model.counts() if row["op"] == "layer_norm"} == {"composed"}, model.counts()
+pid = os.fork()
+if pid == 0:
+    signal.alarm(60)
+    os._exit(0 if np.abs(model.encode(texts) - want).max() < 1e-6 else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_large_operations_of_candle_work_after_a_fork(golden, tmp_path):
+    done = run(CANDLE, golden("st-max"), tmp_path, timeout=120)
+    assert done.stdout.strip() == "0", (done.stdout, done.stderr)

@@ -116,6 +116,10 @@ fn start_candle_pool() -> Result<&'static rayon::ThreadPool> {
 /// Call this in the child after a `fork`, which copies the memory of a process but none of its
 /// threads: the next op starts new ones. Loaded models stay unusable in the child, because the
 /// threads that owned their devices are gone, and must not be dropped there.
+///
+/// Candle also has threads of its own, for element-wise operations on 65,536 elements and more.
+/// They cannot be replaced: the child would wait for them forever. A program that forks sets the
+/// environment variable `CANDLE_NUM_THREADS` to 1 before the first op, so that Candle starts none.
 pub fn after_fork() {
     team::after_fork();
     CANDLE_POOL.store(ptr::null_mut(), Relaxed);

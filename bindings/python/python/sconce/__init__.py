@@ -44,7 +44,11 @@ __version__ = _sconce.version()
 __all__ = [name for name in dir() if not name.startswith("_") and name[0].isupper()]
 __all__ += ["counts", "devices", "doctor", "plan", "quantize_embeddings", "set_threads", "to_arrow"]
 
-# Threads do not survive a fork: the child starts its own, and takes new locks.
+# Threads do not survive a fork: the child starts its own, and takes new locks. Candle, which runs
+# the ops that no kernel of ours takes, has threads of its own for element-wise operations on large
+# tensors. They cannot be started again, and a child would wait for them forever; set to one thread,
+# Candle starts none.
 if hasattr(_os, "register_at_fork"):
+    _os.environ.setdefault("CANDLE_NUM_THREADS", "1")
     for _hook in (_background.after_fork, _models.after_fork, _sconce.after_fork):
         _os.register_at_fork(after_in_child=_hook)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,17 @@ def test_doctor_starts_the_script_again():
     environment = os.environ | {"SCONCE_PROGRAM": "/nowhere/sconce"}
     failed = run(SCRIPT, "doctor", "--device", "cpu", "--op", "l2_norm", env=environment)
     assert failed.returncode != 0
+
+
+def test_script_is_found_beside_the_package(tmp_path):
+    # As after `pip install --target`.
+    script = tmp_path / "bin" / ("sconce.exe" if os.name == "nt" else "sconce")
+    script.parent.mkdir()
+    script.touch()
+    shutil.copytree(Path(sconce.__file__).parent, tmp_path / "sconce")
+    code = "import sys; sys.argv, sys.executable = [''], '/nowhere/python'; from sconce.__main__ import program; print(program())"
+    done = run(sys.executable, "-c", code, env=os.environ | {"PYTHONPATH": str(tmp_path), "PATH": ""})
+    assert done.stdout.strip() == str(script), done.stderr
 
 
 def test_first_vector_is_fast():

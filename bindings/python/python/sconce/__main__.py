@@ -10,7 +10,9 @@ from pathlib import Path
 def program():
     """The script `sconce`, which some commands start again."""
     names = ["sconce.exe", "sconce"] if os.name == "nt" else ["sconce"]
-    for path in [Path(sys.argv[0])] + [Path(sys.executable).parent / name for name in names]:
+    # `pip install --target` puts scripts into a folder beside the package.
+    folders = [Path(sys.executable).parent, Path(__file__).resolve().parents[1] / "bin"]
+    for path in [Path(sys.argv[0])] + [folder / name for folder in folders for name in names]:
         if path.name in names and path.is_file():
             return str(path.absolute())
     found = shutil.which("sconce")

@@ -45,6 +45,20 @@ fn rerank_matches_reference_order_and_scores() {
 }
 
 #[test]
+fn show_names_the_family_its_tasks_and_its_reference() {
+    let model = Model::new("task-rerank");
+    let shown = out(&["show", model.path()], b"");
+    let family = "family        BERT: sparse, embed, multi, rerank, classify, tag\n";
+    let checked = "against transformers: cargo test --release -p sconce-engine --test architectures\n";
+    assert!(shown.contains(family) && shown.contains(checked) && shown.contains("GGUF (bert)"), "{shown}");
+    let family = &parse(&out(&["show", model.path(), "--json"], b""))["family"];
+    assert_eq!(family["model_types"], json!(["bert"]));
+    assert_eq!(family["tasks"], json!(["sparse", "embed", "multi", "rerank", "classify", "tag"]));
+    assert_eq!((&family["reference"], &family["test"]), (&json!("transformers"), &json!("architectures")));
+    assert!(list(&family["models"]).contains(&json!("sentence-transformers/all-MiniLM-L6-v2")));
+}
+
+#[test]
 fn rerank_table_shows_top_n_and_reports_truncation() {
     let model = Model::new("task-rerank");
     let documents: Vec<&str> = list(&model.golden["documents"]).iter().map(text).collect();

@@ -42,7 +42,7 @@ pub use tasks::{
     Answers, ChatOptions, Classifier, Clip, EmbedOptions, Embedder, Embeddings, Label, Llm, M3, M3Embedding,
     ModelDescription, MultiVector, MultiVectorEncoder, Precision, Quantized, Ranges, RankOptions, RankPooling, Ranked,
     Ranking, Reranker, Scores, Seq2Seq, Seq2SeqAnswer, Seq2SeqOptions, Seq2SeqStream, SparseEncoder, SparseVector,
-    Support, Tagger, Task, TaskModel, Token, TokenScores, family_tasks, load_tokenizer, supports,
+    Support, TagOptions, Tagger, Task, TaskModel, Token, TokenScores, family_tasks, load_tokenizer, supports,
 };
 pub use tools::{AnswerPart, CallGrammar, ToolCall, ToolCallParser, ToolFunction, ToolSyntax};
 pub use workloads::decode::Activity;

@@ -143,6 +143,24 @@ fn classify_supports_raw_top_k_and_threshold() {
 }
 
 #[test]
+fn tag_reads_long_texts_in_windows() {
+    let model = Model::new("task-tag-cased");
+    for case in list(&model.golden["strided"]) {
+        let (stride, text) = (case["stride"].to_string(), text(&case["text"]));
+        let all = parse(&out(&["tag", "-m", model.path(), "--json", "--stride", &stride, text], b""));
+        let found: Vec<_> = list(&all["results"][0]).iter().map(|e| (&e["label"], &e["start"], &e["end"])).collect();
+        let want: Vec<_> = list(&case["simple"]).iter().map(|e| (&e["entity_group"], &e["start"], &e["end"])).collect();
+        assert_eq!((found, &all["truncated"]), (want, &json!([])), "stride {stride}: {text}");
+    }
+    let long = text(&model.golden["strided"][0]["text"]);
+    let why = err(&["tag", "-m", model.path(), "--stride", "4", "--aggregation", "none", long], b"");
+    assert!(why.contains("aggregation strategy"), "{why}");
+    // Without it the warning names it.
+    let o = sconce(&["tag", "-m", model.path(), long], b"");
+    assert!(String::from_utf8_lossy(&o.stderr).contains("--stride reads them whole"));
+}
+
+#[test]
 fn tag_finds_the_entities_of_the_reference() {
     let model = Model::new("task-tag");
     let cases = list(&model.golden["cases"]);

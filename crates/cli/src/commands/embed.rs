@@ -155,7 +155,7 @@ impl Embed {
             about["precision"] = json!(self.precision.to_string());
         }
         writer.finish(&with_run_info(about, &embedder))?;
-        summary.report(report, &embedder);
+        summary.report(report, &embedder, None);
         self.suggest_bf16(embedder.plan(), report)?;
         Ok(ExitCode::SUCCESS)
     }
@@ -273,7 +273,7 @@ impl Embed {
     }
 
     fn result_output<'a>(&'a self, model: &'a dyn Loaded, column: &'static str, about: Value) -> ResultOutput<'a> {
-        ResultOutput { output: &self.output, names: embedding_names(column), model, about }
+        ResultOutput { output: &self.output, names: embedding_names(column), model, about, way_out: None }
     }
 }
 

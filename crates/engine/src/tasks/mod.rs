@@ -28,7 +28,7 @@ pub use quantize::{Precision, Quantized, Ranges};
 pub use rerank::{RankOptions, RankPooling, Ranked, Ranking, Reranker};
 pub use seq2seq::{Answers, Seq2Seq, Seq2SeqAnswer, Seq2SeqOptions, Seq2SeqStream};
 pub use sparse::{SparseEncoder, SparseVector};
-pub use tag::{Tagger, TokenScores};
+pub use tag::{TagOptions, Tagger, TokenScores};
 pub use tokenizer::load_tokenizer;
 
 use crate::config::FileFacts;

@@ -151,7 +151,7 @@ impl Texts {
             let Outputs { results, tokens, truncated } = outputs;
             for (i, (result, text)) in results.into_iter().zip(&window).enumerate() {
                 let truncated = truncated.binary_search(&i).is_ok();
-                let info = TokenInfo { tokens: tokens[i], truncated };
+                let info = TokenInfo { tokens: tokens[i], truncated, chunk: None };
                 write(&mut writer, text, result, Some(info))?;
             }
             writer.flush_stream()

@@ -1,5 +1,6 @@
 //! The public API, one file per task.
 
+mod chunks;
 mod classify;
 mod clip;
 mod embed;
@@ -17,6 +18,7 @@ mod sparse;
 mod tag;
 mod tokenizer;
 
+pub use chunks::{Chunk, ChunkEmbeddings, ChunkOptions};
 pub use classify::{Classifier, Label, Scores};
 pub use clip::Clip;
 pub use embed::{EmbedOptions, Embedder, Embeddings};

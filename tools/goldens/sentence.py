@@ -16,6 +16,7 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import BertConfig, BertModel, BertTokenizer
 
+import chunks
 from bert import randomize
 from files import empty_dir, write_json, write_json_lines
 
@@ -263,3 +264,5 @@ def write_golden(variant: Variant, directory: Path) -> None:
             embeddings.append(model.encode(text, prompt_name=prompt_name))
     write_json_lines(directory / "golden.json", cases)
     save_file({"embeddings": np.stack(embeddings)}, directory / "golden.safetensors")
+    if variant.name in ["st-prompts", "st-mean-dense"]:
+        chunks.write(model, directory)

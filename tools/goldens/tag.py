@@ -47,6 +47,18 @@ TEXTS = [
 ]
 
 
+# Texts of several windows, and strides: the tokens that windows share.
+LONG = [
+    " ".join(TEXTS[2:7]),
+    "Anna lives in Paris and Jos\u00e9 lives in S\u00e3o Paulo. " * 2,
+    # One word that is longer than a window.
+    "a" * 40 + " cat, the man was eating \u65e5\u672c food in \u6771\u4eac " + "na\u00efve" * 4,
+    # One window.
+    "Anna lives in Paris.",
+]
+STRIDES = [0, 4, 11]
+
+
 @dataclass
 class Variant:
     name: str
@@ -126,13 +138,50 @@ def write_golden(directory: Path, copy: Path) -> None:
             case[strategy] = [plain(entity) for entity in found]
         cases.append(case)
         logits.append(scores)
+    strided = [
+        strided_case(pipeline, text, stride) for text in LONG for stride in STRIDES
+    ]
+    # The numbers of the windows must matter: another stride gives another result.
+    assert strided[0]["simple"] != strided[1]["simple"] != strided[2]["simple"]
     packed = np.concatenate(logits)
     require_spread(directory.name, packed)
     write_json_sections(
         directory / "golden.json",
-        {"labels": list(model.config.id2label.values()), "cases": cases},
+        {
+            "labels": list(model.config.id2label.values()),
+            "cases": cases,
+            "strided": strided,
+        },
     )
     save_file({"logits": packed}, directory / "golden.safetensors")
+
+
+def strided_case(
+    pipeline: TokenClassificationPipeline, text: str, stride: int
+) -> dict:
+    """A text in windows that share `stride` tokens; every strategy that the pipeline allows."""
+    windows = pipeline.tokenizer(
+        text,
+        truncation=True,
+        stride=stride,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
+    last = windows["offset_mapping"][-1]
+    assert max(end for _, end in last) >= len(text.rstrip()), (text, stride)
+    found = {
+        strategy: [
+            plain(entity)
+            for entity in pipeline(text, aggregation_strategy=strategy, stride=stride)
+        ]
+        for strategy in STRATEGIES
+        if strategy != "none"
+    }
+    return {
+        "text": text,
+        "stride": stride,
+        "windows": windows["input_ids"],
+    } | found
 
 
 def require_spread(name: str, logits: np.ndarray) -> None:

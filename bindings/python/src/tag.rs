@@ -3,7 +3,7 @@
 use crate::call::call;
 use crate::model::{Model, wrong_task};
 use pyo3::prelude::*;
-use sconce_engine::{Entity, Loaded, TaskModel};
+use sconce_engine::{Entity, Loaded, TagOptions, TaskModel};
 use serde_json::{Value, json};
 
 /// The entities of each text, a JSON list of lists.
@@ -14,13 +14,14 @@ pub(crate) fn tag(
     texts: Vec<String>,
     strategy: String,
     threshold: f32,
-    max_tokens: Option<usize>,
+    stride: Option<usize>,
 ) -> PyResult<String> {
     let model = model.get().get(py)?;
     call(py, move |context| {
         let TaskModel::Tag(tagger) = &*model else { return Err(wrong_task("tag")) };
-        let tagger = tagger.with_context(context).with_max_tokens(max_tokens);
-        let outputs = tagger.tag(&texts, strategy.parse()?, threshold)?;
+        let options =
+            TagOptions::default().with_strategy(strategy.parse()?).with_threshold(threshold).with_stride(stride);
+        let outputs = tagger.with_context(context).tag_with(&texts, &options)?;
         let entity = |e: &Entity| json!({"label": e.label, "score": e.score, "index": e.index, "word": e.word, "start": e.start, "end": e.end});
         let rows = outputs.results.iter().map(|all| Value::Array(all.iter().map(entity).collect()));
         Ok(Value::Array(rows.collect()).to_string())

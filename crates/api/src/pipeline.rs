@@ -84,6 +84,9 @@ pub struct TagParameters {
     pub aggregation_strategy: AggregationStrategy,
     /// Labels to leave out; by default `O`.
     pub ignore_labels: Option<Vec<String>>,
+    /// Read texts that are longer than the model in windows that share this many tokens, at most
+    /// half of a window. By default they are truncated. Not with the strategy `none`.
+    pub stride: Option<usize>,
 }
 
 /// A labelled part of a text.

@@ -7,6 +7,7 @@ use crate::output_file::{OutputFile, remove_on_ctrl_c};
 use crate::parquet_file::{ParquetWriter, io_error};
 use crate::row::{Columns, Row};
 use clap::{Args, ValueEnum};
+use sconce_engine::Chunk;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
@@ -58,6 +59,8 @@ pub(crate) trait ResultRow: Serialize {
 pub(crate) struct TokenInfo {
     pub(crate) tokens: usize,
     pub(crate) truncated: bool,
+    /// The part of the text that the result is of, if it is one of several.
+    pub(crate) chunk: Option<Chunk>,
 }
 
 /// Names of the results in the output, and their array type.
@@ -78,6 +81,9 @@ pub(crate) struct ResultNames {
 /// Parquet columns after that of the result, if the results are of texts.
 const TOKEN_COLUMNS: &str = "required int64 tokens; required boolean truncated;";
 
+/// Parquet column after those, if the results are of chunks.
+const CHUNK_COLUMN: &str = "required group chunk { required int64 index; required int64 start; required int64 end; }";
+
 /// An open output.
 pub(crate) struct Writer {
     to: Destination,
@@ -87,6 +93,8 @@ pub(crate) struct Writer {
     rows: usize,
     tokens: Vec<usize>,
     truncated: Vec<usize>,
+    /// `None` if the results are of whole texts.
+    chunks: Option<Vec<Chunk>>,
 }
 
 enum Destination {
@@ -98,6 +106,8 @@ enum Destination {
 pub(crate) enum ResultsOf {
     /// Texts, with these columns of the input.
     Texts(Columns),
+    /// Chunks of texts, with these columns of the input.
+    Chunks(Columns),
     /// Images or prompts, whose results have no columns for tokens.
     Others(Columns),
 }
@@ -112,9 +122,14 @@ impl Output {
         let file = OutputFile::open(self.out.as_deref(), format == Format::Npy).map_err(|e| name_error(&name, e))?;
         remove_on_ctrl_c(file.temporary_path())?;
         let (tokens, truncated) = (Vec::new(), Vec::new());
+        let chunks = matches!(of, ResultsOf::Chunks(_)).then(Vec::new);
         let to = match (format, names.column, of) {
             (Format::Parquet, Some(column), ResultsOf::Texts(columns)) => {
                 let column = format!("{column} {TOKEN_COLUMNS}");
+                Destination::Parquet(Box::new(ParquetWriter::new(file, columns, &column)?))
+            }
+            (Format::Parquet, Some(column), ResultsOf::Chunks(columns)) => {
+                let column = format!("{column} {TOKEN_COLUMNS} {CHUNK_COLUMN}");
                 Destination::Parquet(Box::new(ParquetWriter::new(file, columns, &column)?))
             }
             (Format::Parquet, Some(column), ResultsOf::Others(columns)) => {
@@ -122,7 +137,7 @@ impl Output {
             }
             _ => Destination::File(file),
         };
-        let mut writer = Writer { to, name, format, names, rows: 0, tokens, truncated };
+        let mut writer = Writer { to, name, format, names, rows: 0, tokens, truncated, chunks };
         let begun = match (format, &mut writer.to) {
             (Format::Npy, _) => writer.npy_header(),
             (Format::Json, Destination::File(file)) => write!(file, "{{\"{}\":[", names.many),
@@ -193,6 +208,9 @@ impl Writer {
         if let Some(info) = info {
             self.tokens.push(info.tokens);
             self.truncated.extend(info.truncated.then_some(self.rows));
+            if let Some(chunks) = &mut self.chunks {
+                chunks.extend(info.chunk);
+            }
         }
         self.rows += 1;
         Ok(())
@@ -243,6 +261,7 @@ impl Writer {
     fn check_fields(&self, text: &Text) -> Result<(), Failure> {
         let taken = |field: &&str| text.object.as_ref().is_some_and(|row: &Row| row.has(field));
         let own = match self.names.one {
+            Some(one) if self.chunks.is_some() => vec![one, "tokens", "truncated", "chunk"],
             Some(one) => vec![one, "tokens", "truncated"],
             None => self.names.fields.to_vec(),
         };
@@ -271,6 +290,9 @@ impl Writer {
                 if self.tokens.len() == self.rows {
                     let rest = json!({"tokens": self.tokens, "truncated": self.truncated}).to_string();
                     write!(file, "{},", &rest[1..rest.len() - 1])?;
+                }
+                if let Some(chunks) = &self.chunks {
+                    write!(file, "\"chunks\":{},", json!(numbered(chunks)))?;
                 }
                 writeln!(file, "{}", &about.to_string()[1..])?;
             }
@@ -308,8 +330,28 @@ fn line(
     if let Some(info) = info {
         map.serialize_entry("tokens", &info.tokens)?;
         map.serialize_entry("truncated", &info.truncated)?;
+        if let Some(chunk) = &info.chunk {
+            map.serialize_entry("chunk", &place(chunk))?;
+        }
     }
     map.end()
+}
+
+/// The place of a chunk in its text.
+fn place(chunk: &Chunk) -> Value {
+    json!({"index": chunk.index, "start": chunk.start, "end": chunk.end})
+}
+
+/// The places of all chunks, with the number of their text. A text's first chunk is number 0.
+fn numbered(chunks: &[Chunk]) -> Vec<Value> {
+    let mut texts = 0;
+    let one = |chunk: &Chunk| {
+        texts += usize::from(chunk.index == 0);
+        let mut place = place(chunk);
+        place["text"] = json!(texts - 1);
+        place
+    };
+    chunks.iter().map(one).collect()
 }
 
 /// One object: the fields of the input, then those of the result, which is an object.
@@ -343,9 +385,10 @@ fn parquet_row(
         }
         (_, Some(_)) => {}
     }
-    if let Some(TokenInfo { tokens, truncated }) = info {
+    if let Some(TokenInfo { tokens, truncated, chunk }) = info {
         result.insert("tokens".into(), tokens.into());
         result.insert("truncated".into(), truncated.into());
+        result.extend(chunk.map(|chunk| ("chunk".into(), place(&chunk))));
     }
     to.write(text.object.as_ref(), vector.as_deref(), &result)
 }

@@ -49,13 +49,15 @@ impl Summary {
         bar.set_message(format!("{} texts, {rate:.0}/s", self.texts));
     }
 
-    /// Reports truncated texts, blank texts and what ran.
-    pub(crate) fn report(&self, report: &Report, model: &dyn Loaded) {
+    /// Reports truncated texts, blank texts and what ran. `way_out` is a flag that reads long texts
+    /// whole.
+    pub(crate) fn report(&self, report: &Report, model: &dyn Loaded, way_out: Option<&str>) {
         let Summary { texts, tokens, truncated, blank, .. } = self;
         if let Some(origin) = &self.first_truncated {
             let most = model.plan().max_tokens;
+            let way_out = way_out.map_or_else(String::new, |flag| format!("; {flag} reads them whole, in windows"));
             report.warn(&format!(
-                "{truncated} of {texts} texts are longer than {most} tokens and were cut (the first: {origin})"
+                "{truncated} of {texts} texts are longer than {most} tokens and were cut (the first: {origin}){way_out}"
             ));
         }
         if *blank > 0 {

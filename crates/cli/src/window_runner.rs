@@ -51,6 +51,8 @@ pub(crate) struct ResultOutput<'a> {
     pub(crate) model: &'a dyn Loaded,
     /// Further fields of JSON output.
     pub(crate) about: Value,
+    /// A flag that reads long texts whole.
+    pub(crate) way_out: Option<&'static str>,
 }
 
 /// Messages to the thread that handles results.
@@ -141,20 +143,21 @@ impl Texts {
         model_call: ModelCall<'_, impl Fn(&[Text]) -> Result<Outputs<T>, Failure> + Sync>,
         mut write: impl FnMut(&mut Writer, &Text, T, Option<TokenInfo>) -> Result<(), Failure>,
     ) -> Result<ExitCode, Failure> {
-        let ResultOutput { output, names, model, about } = result_output;
+        let ResultOutput { output, names, model, about, way_out } = result_output;
         let Texts { texts, bytes, columns } = self;
         let mut writer = output.open(names, ResultsOf::Texts(columns))?;
         let texts = Texts { texts, bytes, columns: Columns::default() };
         let summary = texts.run_windows(report, model_call, |outputs, window| {
             let Outputs { results, tokens, truncated } = outputs;
             for (i, (result, text)) in results.into_iter().zip(&window).enumerate() {
-                let info = TokenInfo { tokens: tokens[i], truncated: truncated.binary_search(&i).is_ok() };
+                let truncated = truncated.binary_search(&i).is_ok();
+                let info = TokenInfo { tokens: tokens[i], truncated, chunk: None };
                 write(&mut writer, text, result, Some(info))?;
             }
             writer.flush_stream()
         })?;
         writer.finish(&with_run_info(about, model))?;
-        summary.report(report, model);
+        summary.report(report, model, way_out);
         Ok(ExitCode::SUCCESS)
     }
 }

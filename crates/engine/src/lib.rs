@@ -39,10 +39,11 @@ pub use runtime::{Loaded, QueueStats, RequestContext, Times};
 pub use sampling::{BeamSearch, EarlyStopping, GenerationParams, Logprobs, Search};
 pub use structured_output::{Format, FormatError};
 pub use tasks::{
-    Answers, ChatOptions, Classifier, Clip, EmbedOptions, Embedder, Embeddings, Label, Llm, M3, M3Embedding,
-    ModelDescription, MultiVector, MultiVectorEncoder, Precision, Quantized, Ranges, RankOptions, RankPooling, Ranked,
-    Ranking, Reranker, Scores, Seq2Seq, Seq2SeqAnswer, Seq2SeqOptions, Seq2SeqStream, SparseEncoder, SparseVector,
-    Support, Tagger, Task, TaskModel, Token, TokenScores, load_tokenizer, supports,
+    Answers, ChatOptions, Chunk, ChunkEmbeddings, ChunkOptions, Classifier, Clip, EmbedOptions, Embedder, Embeddings,
+    Label, Llm, M3, M3Embedding, ModelDescription, MultiVector, MultiVectorEncoder, Precision, Quantized, Ranges,
+    RankOptions, RankPooling, Ranked, Ranking, Reranker, Scores, Seq2Seq, Seq2SeqAnswer, Seq2SeqOptions, Seq2SeqStream,
+    SparseEncoder, SparseVector, Support, TagOptions, Tagger, Task, TaskModel, Token, TokenScores, family_tasks,
+    load_tokenizer, supports,
 };
 pub use tools::{AnswerPart, CallGrammar, ToolCall, ToolCallParser, ToolFunction, ToolSyntax};
 pub use workloads::decode::Activity;
@@ -53,6 +54,7 @@ pub use sconce_hub as hub;
 
 // Types of other crates that this crate's public API uses.
 pub use sconce_formats::{Checkpoint, FileError};
+pub use sconce_models::{FAMILIES, Family};
 // Process-wide settings of CPU threads.
 pub use sconce_ops::threads::{after_fork, set as set_threads};
 pub use sconce_ops::{

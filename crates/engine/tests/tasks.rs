@@ -3,11 +3,12 @@
 use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
     Classifier, Clip, DeviceChoice, Embedder, Embeddings, Image, LoadOptions, Loaded, M3, MultiVectorEncoder, Pooling,
-    Precision, Prompt, Ranges, RankOptions, RankPooling, Reranker, SparseEncoder, Strategy, Tagger, TextOrPair,
+    Precision, Prompt, Ranges, RankOptions, RankPooling, Reranker, SparseEncoder, Strategy, TagOptions, Tagger,
+    TextOrPair,
 };
 use sconce_ops::Device;
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::Path;
 
 /// Goldens are f32 runs of small models; ours sums in another order.
@@ -189,6 +190,50 @@ fn tagger_equals_the_transformers_pipeline() {
         }
         let confident = tagger.tag(&texts(&cases), Strategy::None, 0.9).unwrap();
         assert!(confident.results.iter().flatten().all(|e| e.score >= 0.9));
+    }
+}
+
+/// Texts longer than the model, in windows that share `stride` tokens.
+#[test]
+fn tagger_with_a_stride_equals_the_transformers_pipeline() {
+    let strategies = [
+        ("simple", Strategy::Simple),
+        ("first", Strategy::First),
+        ("average", Strategy::Average),
+        ("max", Strategy::Max),
+    ];
+    for kind in ["", "-cased", "-bpe", "-unigram", "-plain"] {
+        let name = &format!("task-tag{kind}");
+        let (dir, answers) = (materialize(name), answers(name));
+        let tagger = Tagger::load(&reference(dir.path()), &options(), &()).unwrap();
+        for case in cases(&answers, "strided") {
+            let (text, stride) = (case["text"].as_str().unwrap(), case["stride"].as_u64().unwrap() as usize);
+            let windows: Vec<usize> = cases(&case, "windows").iter().map(|ids| ids.as_array().unwrap().len()).collect();
+            for (key, strategy) in strategies {
+                let what = format!("{name} {key}, stride {stride}: {text}");
+                let options = TagOptions::default().with_strategy(strategy).with_stride(Some(stride));
+                // Beside a text of one window.
+                let got = tagger.tag_with(&["Anna", text], &options).unwrap();
+                assert_eq!((got.tokens[1], &got.truncated), (windows.iter().sum(), &Vec::new()), "{what}");
+                let (want, got) = (case[key].as_array().unwrap(), &got.results[1]);
+                assert_eq!(want.len(), got.len(), "{what}: {want:?} {got:?}");
+                for (want, got) in want.iter().zip(got) {
+                    let place = (want["start"].as_u64(), want["end"].as_u64());
+                    assert_eq!(place, (Some(got.start as u64), Some(got.end as u64)), "{what}: {want} {got:?}");
+                    assert_eq!((&want["entity_group"], &want["word"]), (&json!(got.label), &json!(got.word)), "{what}");
+                    assert!(
+                        (want["score"].as_f64().unwrap() as f32 - got.score).abs() <= F32,
+                        "{what}: {want} {got:?}"
+                    );
+                }
+            }
+        }
+        let strided = |strategy, stride| {
+            let options = TagOptions::default().with_strategy(strategy).with_stride(Some(stride));
+            tagger.tag_with(&["Anna"], &options)
+        };
+        assert!(strided(Strategy::None, 4).unwrap_err().to_string().contains("aggregation strategy"));
+        assert!(strided(Strategy::Simple, 12).unwrap_err().to_string().contains("12 is too many"));
     }
 }
 

@@ -54,24 +54,41 @@ pub enum Kind {
     Sigmoid,
 }
 
+/// The functions that build towers, by `model_type`.
+const TOWERS: &[(&str, LoadDual)] = &[
+    ("clip", clip::both),
+    ("clip_text_model", clip::text),
+    ("clip_vision_model", clip::vision),
+    ("siglip", siglip::both),
+    ("siglip_text_model", siglip::text),
+    ("siglip_vision_model", siglip::vision),
+];
+type LoadDual = fn(&Value, &Weights) -> Result<Dual>;
+
 /// Builds the towers that `config` describes.
 pub fn dual(config: &Value, weights: &Weights) -> Result<Dual> {
-    match config.get("model_type").and_then(Value::as_str) {
-        Some("clip") => clip::both(config, weights),
-        Some("clip_text_model") => clip::text(config, weights),
-        Some("clip_vision_model") => clip::vision(config, weights),
-        Some("siglip") => siglip::both(config, weights),
-        Some("siglip_text_model") => siglip::text(config, weights),
-        Some("siglip_vision_model") => siglip::vision(config, weights),
-        Some("siglip2") => {
+    let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    match TOWERS.iter().find(|(name, _)| *name == kind) {
+        Some((_, load)) => load(config, weights),
+        None if kind == "siglip2" => {
             let what = "SigLIP 2 with variable image sizes (siglip2, NaFlex) is not supported; its fixed-resolution models (siglip) are";
             Err(Error::Config(what.into()))
         }
-        other => {
+        None => {
             let what = "has no text and image towers; supported: clip, siglip and their single towers";
-            Err(Error::Config(format!("model_type `{}` {what}", other.unwrap_or_default())))
+            Err(Error::Config(format!("model_type `{kind}` {what}")))
         }
     }
+}
+
+/// Whether a `model_type` has towers for texts and images, or one of them.
+pub(crate) fn is_dual(kind: &str) -> bool {
+    TOWERS.iter().any(|(name, _)| *name == kind)
+}
+
+/// Every `model_type` in the table.
+pub(crate) fn model_types() -> impl Iterator<Item = &'static str> {
+    TOWERS.iter().map(|(name, _)| *name)
 }
 
 /// Reads a number that the file stores as a tensor of one element.

@@ -14,6 +14,7 @@ mod distilbert;
 mod dual;
 mod electra;
 mod falcon;
+mod families;
 mod gemma;
 mod gpt2;
 mod gpt_neox;
@@ -40,8 +41,9 @@ mod tower;
 pub use batch::{Batch, KvView, Limits, Positions, Sequence, TokenChunk};
 pub use config::CONTEXT;
 pub use dual::{Dual, Image, Images, Kind as DualKind, TextTower, VisionTower, dual};
+pub use families::{FAMILIES, Family, model_types};
 pub use head::{Head, LmHead, Task};
-pub use registry::{backbone, binary_head, head, is_ignorable, lm_head, overflows_f16, seq2seq};
+pub use registry::{backbone, binary_head, head, is_ignorable, lm_head, model_type, overflows_f16, seq2seq};
 pub use seq2seq::{EncoderKv, Seq2Seq};
 
 use sconce_ops::{KvCacheShape, Tensor};

@@ -167,14 +167,33 @@ pub fn is_ignorable(name: &str) -> bool {
         || BUFFERS.iter().any(|buffer| name.ends_with(buffer))
 }
 
-fn architecture(config: &Value) -> Result<&'static Architecture> {
+/// The `model_type` in `config.json`, or the one whose code the model needs.
+pub fn model_type(config: &Value) -> Option<&str> {
     let class = config.pointer("/architectures/0").and_then(Value::as_str).unwrap_or_default();
     let declared = config.get("model_type").and_then(Value::as_str);
     // JinaBERT v2 declares `bert` but has its own code, also under another class (its ColBERT).
     let alibi = config.get("position_embedding_type").and_then(Value::as_str) == Some("alibi");
     let jina = class.starts_with("JinaBert") || declared == Some("bert") && alibi;
-    let kind = if jina { Some("jina_bert") } else { declared };
-    let Some(kind) = kind else {
+    if jina { Some("jina_bert") } else { declared }
+}
+
+/// Every `model_type` in the table.
+pub(crate) fn model_types() -> impl Iterator<Item = &'static str> {
+    ARCHITECTURES.iter().flat_map(|a| a.types).copied()
+}
+
+/// Whether the architecture of a `model_type` has an LM head.
+pub(crate) fn has_lm_head(kind: &str) -> bool {
+    ARCHITECTURES.iter().any(|a| a.lm_head.is_some() && a.types.contains(&kind))
+}
+
+/// Whether a `model_type` is of a sequence-to-sequence model.
+pub(crate) fn has_decoder(kind: &str) -> bool {
+    SEQ2SEQ.iter().any(|(types, _)| types.contains(&kind))
+}
+
+fn architecture(config: &Value) -> Result<&'static Architecture> {
+    let Some(kind) = model_type(config) else {
         return Err(Error::Config("no model_type; is this a transformers model?".into()));
     };
     ARCHITECTURES.iter().find(|a| a.types.contains(&kind)).ok_or_else(|| {

@@ -45,6 +45,20 @@ fn rerank_matches_reference_order_and_scores() {
 }
 
 #[test]
+fn show_names_the_family_its_tasks_and_its_reference() {
+    let model = Model::new("task-rerank");
+    let shown = out(&["show", model.path()], b"");
+    let family = "family        BERT: sparse, embed, multi, rerank, classify, tag\n";
+    let checked = "against transformers: cargo test --release -p sconce-engine --test architectures\n";
+    assert!(shown.contains(family) && shown.contains(checked) && shown.contains("GGUF (bert)"), "{shown}");
+    let family = &parse(&out(&["show", model.path(), "--json"], b""))["family"];
+    assert_eq!(family["model_types"], json!(["bert"]));
+    assert_eq!(family["tasks"], json!(["sparse", "embed", "multi", "rerank", "classify", "tag"]));
+    assert_eq!((&family["reference"], &family["test"]), (&json!("transformers"), &json!("architectures")));
+    assert!(list(&family["models"]).contains(&json!("sentence-transformers/all-MiniLM-L6-v2")));
+}
+
+#[test]
 fn rerank_table_shows_top_n_and_reports_truncation() {
     let model = Model::new("task-rerank");
     let documents: Vec<&str> = list(&model.golden["documents"]).iter().map(text).collect();
@@ -126,6 +140,24 @@ fn classify_supports_raw_top_k_and_threshold() {
     assert!(e.contains("this is a model for classify; run `sconce classify`"), "{e}");
     // There is no default model.
     assert_eq!(sconce(&["classify", "hello"], b"").status.code(), Some(2));
+}
+
+#[test]
+fn tag_reads_long_texts_in_windows() {
+    let model = Model::new("task-tag-cased");
+    for case in list(&model.golden["strided"]) {
+        let (stride, text) = (case["stride"].to_string(), text(&case["text"]));
+        let all = parse(&out(&["tag", "-m", model.path(), "--json", "--stride", &stride, text], b""));
+        let found: Vec<_> = list(&all["results"][0]).iter().map(|e| (&e["label"], &e["start"], &e["end"])).collect();
+        let want: Vec<_> = list(&case["simple"]).iter().map(|e| (&e["entity_group"], &e["start"], &e["end"])).collect();
+        assert_eq!((found, &all["truncated"]), (want, &json!([])), "stride {stride}: {text}");
+    }
+    let long = text(&model.golden["strided"][0]["text"]);
+    let why = err(&["tag", "-m", model.path(), "--stride", "4", "--aggregation", "none", long], b"");
+    assert!(why.contains("aggregation strategy"), "{why}");
+    // Without it the warning names it.
+    let o = sconce(&["tag", "-m", model.path(), long], b"");
+    assert!(String::from_utf8_lossy(&o.stderr).contains("--stride reads them whole"));
 }
 
 #[test]
@@ -348,4 +380,53 @@ fn model_for_another_task_names_its_command() {
     refused(&["classify"], &tagger, "tag", "tag");
     refused(&["rerank", "--query", "q"], &classifier, "classify", "classify");
     refused(&["tag"], &classifier, "classify", "classify");
+}
+
+#[test]
+fn embed_splits_long_texts_into_chunks() {
+    let model = Model::new("st-prompts");
+    let cases = parse(&std::fs::read_to_string(sconce_testkit::golden("st-prompts").join("chunks.json")).unwrap());
+    let arrays = sconce_testkit::Arrays::open(&sconce_testkit::golden("st-prompts").join("chunks.safetensors"));
+    let [want, means] = ["embeddings", "means"].map(|name| arrays.f32(name).values);
+    // The first four cases are of the default prompt and the default windows.
+    let cases = &list(&cases)[..4];
+    let texts: Vec<&str> = cases.iter().map(|case| text(&case["text"])).collect();
+    let (mut places, mut lengths) = (Vec::new(), Vec::new());
+    for (number, case) in cases.iter().enumerate() {
+        for (index, (ids, range)) in list(&case["windows"]).iter().zip(list(&case["ranges"])).enumerate() {
+            places.push(json!({"text": number, "index": index, "start": range[0], "end": range[1]}));
+            lengths.push(list(ids).len());
+        }
+    }
+    let all = parse(&out(&[&["embed", "-m", model.path(), "--json", "--chunk"], &texts[..]].concat(), b""));
+    assert_eq!((&all["chunks"], &all["tokens"], &all["truncated"]), (&json!(places), &json!(lengths), &json!([])));
+    let rows: Vec<f32> = list(&all["embeddings"]).iter().flat_map(numbers).collect();
+    assert!(places.len() > 10 && worst(&rows, &want[..rows.len()]) < 1e-5);
+
+    // One line per chunk, with the fields of its row.
+    let rows: String = texts.iter().map(|text| json!({"id": text.len(), "text": text}).to_string() + "\n").collect();
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("in.jsonl"), dir.path().join("out.jsonl"));
+    std::fs::write(&from, rows).unwrap();
+    let [from, to] = [&from, &to].map(|path| path.to_str().unwrap());
+    out(&["embed", "-m", model.path(), "--chunk", "-f", from, "-o", to], b"");
+    let lines: Vec<Value> = std::fs::read_to_string(to).unwrap().lines().map(parse).collect();
+    for ((line, place), embedding) in lines.iter().zip(&places).zip(list(&all["embeddings"])) {
+        let number = place["text"].as_u64().unwrap() as usize;
+        assert_eq!((&line["text"], &line["id"]), (&json!(texts[number]), &json!(texts[number].len())));
+        let chunk = json!({"index": place["index"], "start": place["start"], "end": place["end"]});
+        assert_eq!((&line["chunk"], &line["embedding"]), (&chunk, embedding));
+    }
+    assert_eq!(lines.len(), places.len());
+
+    let mean =
+        parse(&out(&[&["embed", "-m", model.path(), "--json", "--chunk", "--chunk-mean"], &texts[..]].concat(), b""));
+    let rows: Vec<f32> = list(&mean["embeddings"]).iter().flat_map(numbers).collect();
+    assert!(rows.len() == 4 * 32 && worst(&rows, &means[..rows.len()]) < 1e-5 && mean.get("chunks").is_none());
+
+    // Without it the warning names it.
+    let o = sconce(&["embed", "-m", model.path(), texts[0]], b"");
+    assert!(String::from_utf8_lossy(&o.stderr).contains("--chunk reads them whole"));
+    let why = err(&["embed", "-m", model.path(), "--chunk=16", "--overlap", "9", texts[0]], b"");
+    assert!(why.contains("9 is too many"), "{why}");
 }

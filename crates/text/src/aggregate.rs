@@ -100,6 +100,25 @@ pub fn aggregate(tokens: &[Scored], strategy: Strategy, labels: &Labels) -> Vec<
     entities.into_iter().filter(|e| !labels.ignore.contains(&e.label)).collect()
 }
 
+/// The entities of overlapping windows of one text, by the rules of the pipeline's `stride`: of
+/// entities that overlap, the longest stays, or the one with the highest score of the longest.
+pub fn merge_windows(mut entities: Vec<Entity>) -> Vec<Entity> {
+    entities.sort_by_key(|e| e.start);
+    let mut merged: Vec<Entity> = Vec::with_capacity(entities.len());
+    for entity in entities {
+        match merged.last_mut().filter(|last| (last.start..last.end).contains(&entity.start)) {
+            Some(last) => {
+                let [length, kept] = [&entity, &*last].map(|e| e.end.saturating_sub(e.start));
+                if length > kept || length == kept && entity.score > last.score {
+                    *last = entity;
+                }
+            }
+            None => merged.push(entity),
+        }
+    }
+    merged
+}
+
 impl Labels<'_> {
     fn best(&self, scores: &[f32]) -> (String, f32) {
         let mut best = 0;

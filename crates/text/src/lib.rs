@@ -17,20 +17,23 @@ mod tests;
 mod tokenizer;
 mod tokenizer_json_checks;
 mod vocabulary;
+mod windows;
 pub mod words;
 
 pub use self::error::{Error, Result};
 pub use self::open::{catch_panic, open};
 pub use self::reader::{Encoded, Reader, TextOrPair, TextOrTokens, Truncate};
 pub use self::tokenizer::{Encoding, PadTo, Padding, Tokenizer};
+pub use self::windows::{Window, Windowing};
 
 use self::bert_ascii::BertAscii;
 use self::words::{Continuation, placed};
 use sconce_formats::is_gguf;
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence as Normalizers};
+use tokenizers::processors::PostProcessorWrapper;
 use tokenizers::{Decoder, TruncationDirection, TruncationParams, TruncationStrategy};
 
 /// Upper bound on the characters of a token. Before tokenization, a text is cut to this many
@@ -68,6 +71,8 @@ pub struct ModelTokenizer {
     /// Copies of `inner` with other truncation settings, made on first use: copying a large
     /// vocabulary takes time and memory.
     by_truncation: Mutex<HashMap<Truncation, Arc<tokenizers::Tokenizer>>>,
+    /// A copy of `inner` that neither truncates nor adds special tokens, made on first use.
+    bare: OnceLock<Arc<tokenizers::Tokenizer>>,
     max_tokens: usize,
     mask: Option<u32>,
     table: Option<StaticTokenization>,
@@ -124,6 +129,7 @@ impl ModelTokenizer {
         Ok(ModelTokenizer {
             inner,
             by_truncation,
+            bare: OnceLock::new(),
             max_tokens,
             mask,
             table: options.table,
@@ -176,6 +182,17 @@ impl ModelTokenizer {
         let other = Arc::new(other);
         by_truncation.insert(cut, other.clone());
         Ok(other)
+    }
+
+    /// The `tokenizers` instance without truncation and without the step that adds special tokens.
+    fn bare(&self) -> Result<Arc<tokenizers::Tokenizer>> {
+        if let Some(bare) = self.bare.get() {
+            return Ok(bare.clone());
+        }
+        let mut bare = (*self.inner).clone();
+        let clear = || bare.with_post_processor(None::<PostProcessorWrapper>).with_truncation(None).map(drop);
+        catch_panic(clear).map_err(Error::Input)?;
+        Ok(self.bare.get_or_init(|| Arc::new(bare)).clone())
     }
 
     /// The id of the mask token, if there is one.

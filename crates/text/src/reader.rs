@@ -66,6 +66,20 @@ pub struct Encoded {
     pub starts_special: bool,
 }
 
+impl Encoded {
+    /// All tokens of an encoding.
+    pub(super) fn whole(encoding: &tokenizers::Encoding) -> Encoded {
+        let mask = encoding.get_special_tokens_mask();
+        Encoded {
+            ids: encoding.get_ids().to_vec(),
+            type_ids: encoding.get_type_ids().to_vec(),
+            truncated: false,
+            ends_special: mask.last() == Some(&1),
+            starts_special: mask.first() == Some(&1),
+        }
+    }
+}
+
 /// A tokenizer with a truncation policy.
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
@@ -180,7 +194,10 @@ impl<'a> Reader<'a> {
 }
 
 /// Applies `f` to all in parallel. An error names the text by its index.
-fn map_parallel<T: Sync, U: Send>(all: &[T], f: impl Fn(&T) -> Result<U, EncodeError> + Sync) -> Result<Vec<U>> {
+pub(super) fn map_parallel<T: Sync, U: Send>(
+    all: &[T],
+    f: impl Fn(&T) -> Result<U, EncodeError> + Sync,
+) -> Result<Vec<U>> {
     let at = |text: usize| {
         move |error| match error {
             EncodeError::TooLong(why) => Error::TooLong { text, why },
@@ -191,7 +208,7 @@ fn map_parallel<T: Sync, U: Send>(all: &[T], f: impl Fn(&T) -> Result<U, EncodeE
 }
 
 /// Why a text could not be tokenized.
-enum EncodeError {
+pub(super) enum EncodeError {
     TooLong(String),
     Other(String),
 }
@@ -298,8 +315,7 @@ impl Encoder<'_> {
             ids: ids[range.clone()].to_vec(),
             type_ids: types[range].to_vec(),
             truncated: over > 0 || !encoding.get_overflowing().is_empty(),
-            ends_special: encoding.get_special_tokens_mask().last() == Some(&1),
-            starts_special: encoding.get_special_tokens_mask().first() == Some(&1),
+            ..Encoded::whole(encoding)
         })
     }
 }

@@ -17,14 +17,15 @@ class Tagger(Model):
         """The labels, in the order of the model's outputs."""
         return list(self._info["labels"])
 
-    def tag(self, inputs, strategy="simple", threshold=0.0):
+    def tag(self, inputs, strategy="simple", threshold=0.0, stride=None):
         """The entities of each text: dicts of `label`, `score`, `word`, `start`, `end` and `index`.
 
         `start` and `end` count characters. `strategy` is `none`, `simple`, `first`, `average` or
-        `max`, as in transformers' pipeline.
+        `max`, as in transformers' pipeline. `stride` reads texts that are longer than the model in
+        windows that share so many tokens, instead of truncating them.
         """
         texts, is_single = as_texts(inputs)
-        rows = json.loads(_sconce.tag(self._model, texts, strategy, threshold, None))
+        rows = json.loads(_sconce.tag(self._model, texts, strategy, threshold, stride))
         return rows[0] if is_single else rows
 
     __call__ = tag

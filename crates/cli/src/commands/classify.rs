@@ -71,6 +71,7 @@ impl Classify {
             names: LABELS,
             model: &classifier,
             about: json!({"labels": classifier.labels()}),
+            way_out: None,
         };
         texts.write_results(
             report,

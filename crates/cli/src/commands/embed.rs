@@ -6,6 +6,7 @@ use crate::args::Model;
 use crate::input::{Input, Text};
 use crate::output::{Output, ResultNames, ResultsOf, TokenInfo, Writer};
 use crate::report::Report;
+use crate::summary::WindowResult;
 use crate::vector_output::{
     Base64, FLOAT_COLUMN, Floats, INT8_COLUMN, M3_COLUMN, M3Rows, MULTI_COLUMN, MultiVectorRows, QuantizedRow,
     SPARSE_COLUMN, SparseWeights, UINT8_COLUMN,
@@ -13,8 +14,8 @@ use crate::vector_output::{
 use crate::window_runner::{ModelCall, ResultOutput, Texts, strings};
 use clap::{Args, ValueEnum};
 use sconce_engine::{
-    DType, Device, EmbedOptions, Embedder, Embeddings, Isa, Loaded, M3, MultiVectorEncoder, Plan, Pooling, Precision,
-    Prompt, Ranges, RequestContext, SparseEncoder, TextOrTokens,
+    Chunk, ChunkOptions, DType, Device, EmbedOptions, Embedder, Embeddings, Isa, Loaded, M3, MultiVectorEncoder, Plan,
+    Pooling, Precision, Prompt, Ranges, RequestContext, SparseEncoder, TextOrTokens,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -28,6 +29,7 @@ use std::process::ExitCode;
     sconce embed -f texts.txt -o vectors.npy\n  \
     sconce embed -f docs.jsonl --field body -o docs.embedded.jsonl --dtype bf16\n  \
     sconce embed -f docs.parquet -o docs.embedded.parquet\n  \
+    sconce embed -f books.jsonl --chunk -o chunks.parquet\n  \
     sconce embed -f texts.txt --dimensions 128 --precision ubinary -o bits.npy\n  \
     sconce embed -m prithivida/Splade_PP_en_v2 --sparse \"A man is eating food.\"\n  \
     sconce embed -m colbert-ir/colbertv2.0 --multi --query --json \"Who eats?\"\n  \
@@ -66,6 +68,20 @@ pub(crate) struct Embed {
     /// In JSON and JSONL, write each vector as base64 of its little-endian f32 bytes.
     #[arg(long, conflicts_with = "precision")]
     base64: bool,
+    /// Embed a text that is longer than the model in chunks: windows of up to TOKENS tokens (by
+    /// default as many as the model takes) that overlap, each with its own vector.
+    ///
+    /// Special tokens and the prompt are part of every chunk. JSON, JSONL and Parquet have the place
+    /// of each chunk in its text, in characters.
+    #[arg(long, value_name = "TOKENS", num_args = 0..=1, require_equals = true, conflicts_with_all = ["sparse", "multi"])]
+    chunk: Option<Option<usize>>,
+    /// Tokens that neighbouring chunks share, at most half of a chunk. Default: an eighth of TOKENS.
+    #[arg(long, value_name = "N", requires = "chunk")]
+    overlap: Option<usize>,
+    /// Write one vector per text: the mean of its chunks' vectors, weighted by their tokens, and
+    /// L2-normalized if the model L2-normalizes.
+    #[arg(long, requires = "chunk")]
+    chunk_mean: bool,
     /// Compute sparse embeddings (weights over the vocabulary) with a SPLADE model or bge-m3. With
     /// --multi, compute all three embeddings of bge-m3 in one pass.
     #[arg(long, conflicts_with_all = ["prompt", "prompt_name", "pooling", "dimensions", "precision", "ranges", "base64"])]
@@ -87,6 +103,9 @@ impl Embed {
                 "--pooling none writes hidden states as they are: leave out --dimensions, --precision and --base64"
                     .into(),
             );
+        }
+        if is_unpooled && self.chunk.is_some() {
+            return Err("--chunk splits texts into chunks with a vector each: leave out --pooling none".into());
         }
         self.output.check(!self.sparse && !self.multi && !is_unpooled, true)?;
         if self.base64 && !self.output.is_json() {
@@ -113,13 +132,13 @@ impl Embed {
         let options = EmbedOptions::default().with_prompt(self.prompt()).with_pooling(pooling);
         // Empty, but of the right dimension: options that cannot work fail before the work.
         let empty = Embeddings { dimension: embedder.dimension(pooling)?, ..Embeddings::default() };
-        let mut collected = self.truncate_dimensions(empty)?;
+        let empty = self.truncate_dimensions(empty)?;
         let needs_ranges = self.is_ranged() && ranges.is_none();
         let (descr, numbers) = match self.precision {
-            Precision::Float32 => ("<f4", collected.dimension),
-            _ if needs_ranges => (if self.precision == Precision::Int8 { "|i1" } else { "|u1" }, collected.dimension),
+            Precision::Float32 => ("<f4", empty.dimension),
+            _ if needs_ranges => (if self.precision == Precision::Int8 { "|i1" } else { "|u1" }, empty.dimension),
             precision => {
-                let small = collected.quantize(precision, ranges.as_ref())?;
+                let small = empty.quantize(precision, ranges.as_ref())?;
                 (if small.is_signed { "|i1" } else { "|u1" }, small.dimension)
             }
         };
@@ -130,19 +149,25 @@ impl Embed {
             _ => UINT8_COLUMN,
         };
         let names = ResultNames { array, ..embedding_names(column) };
-        let mut writer = self.output.open(names, ResultsOf::Texts(std::mem::take(&mut texts.columns)))?;
+        let columns = std::mem::take(&mut texts.columns);
+        let of = if self.writes_chunks() { ResultsOf::Chunks(columns) } else { ResultsOf::Texts(columns) };
+        let mut writer = self.output.open(names, of)?;
         let mut waiting: Vec<Text> = Vec::new();
+        let mut collected = Vectors { embeddings: empty, chunks: Vec::new() };
         let summary = texts.run_windows(
             report,
-            ModelCall { context: &context, run: |window: &[Text]| Ok(embedder.embed_with(&inputs(window), &options)?) },
-            |e, window| {
-                let e = self.truncate_dimensions(e)?;
+            ModelCall { context: &context, run: |window: &[Text]| self.vectors(&embedder, window, &options) },
+            |vectors, window| {
+                let Vectors { embeddings, chunks } = vectors;
+                let e = self.truncate_dimensions(embeddings)?;
                 if !needs_ranges {
-                    return self.write(&mut writer, &e, &window, ranges.as_ref());
+                    return self.write(&mut writer, &Vectors { embeddings: e, chunks }, &window, ranges.as_ref());
                 }
-                collected.truncated.extend(e.truncated.iter().map(|i| i + waiting.len()));
-                collected.values.extend(e.values);
-                collected.tokens.extend(e.tokens);
+                let (all, before) = (&mut collected.embeddings, waiting.len());
+                all.truncated.extend(e.truncated.iter().map(|i| i + before));
+                all.values.extend(e.values);
+                all.tokens.extend(e.tokens);
+                collected.chunks.extend(chunks.into_iter().map(|chunk| chunk.with_text(chunk.text + before)));
                 waiting.extend(window);
                 Ok(())
             },
@@ -155,9 +180,27 @@ impl Embed {
             about["precision"] = json!(self.precision.to_string());
         }
         writer.finish(&with_run_info(about, &embedder))?;
-        summary.report(report, &embedder);
+        summary.report(report, &embedder, self.chunk.is_none().then_some("--chunk"));
         self.suggest_bf16(embedder.plan(), report)?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Embeds a window of texts, in chunks if asked.
+    fn vectors(&self, embedder: &Embedder, window: &[Text], options: &EmbedOptions) -> Result<Vectors, Failure> {
+        let Some(tokens) = self.chunk else {
+            return Ok(Vectors { embeddings: embedder.embed_with(&inputs(window), options)?, chunks: Vec::new() });
+        };
+        let chunking = ChunkOptions::default().with_tokens(tokens).with_overlap(self.overlap);
+        let embedded = embedder.embed_chunks(&strings(window), options, &chunking)?;
+        Ok(match self.chunk_mean {
+            true => Vectors { embeddings: embedded.means(), chunks: Vec::new() },
+            false => Vectors { embeddings: embedded.embeddings, chunks: embedded.chunks },
+        })
+    }
+
+    /// Whether a result is of a chunk and not of a text.
+    fn writes_chunks(&self) -> bool {
+        self.chunk.is_some() && !self.chunk_mean
     }
 
     fn prompt(&self) -> Prompt {
@@ -210,22 +253,27 @@ impl Embed {
     fn write(
         &self,
         writer: &mut Writer,
-        e: &Embeddings,
+        vectors: &Vectors,
         texts: &[Text],
         ranges: Option<&Ranges>,
     ) -> Result<(), Failure> {
-        let info = |i: usize| Some(TokenInfo { tokens: e.tokens[i], truncated: e.truncated.binary_search(&i).is_ok() });
+        let Vectors { embeddings: e, chunks } = vectors;
+        let text = |i: usize| &texts[chunks.get(i).map_or(i, |chunk| chunk.text)];
+        let info = |i: usize| {
+            let truncated = e.truncated.binary_search(&i).is_ok();
+            Some(TokenInfo { tokens: e.tokens[i], truncated, chunk: chunks.get(i).copied() })
+        };
         if self.precision == Precision::Float32 {
-            for ((i, row), text) in e.rows().enumerate().zip(texts) {
+            for (i, row) in e.rows().enumerate() {
                 match self.base64 {
-                    true => writer.write(text, &Base64(row), info(i))?,
-                    false => writer.write(text, &Floats(row), info(i))?,
+                    true => writer.write(text(i), &Base64(row), info(i))?,
+                    false => writer.write(text(i), &Floats(row), info(i))?,
                 }
             }
         } else {
             let small = e.quantize(self.precision, ranges)?;
-            for ((i, row), text) in small.rows().enumerate().zip(texts) {
-                writer.write(text, &QuantizedRow { row, is_signed: small.is_signed }, info(i))?;
+            for (i, row) in small.rows().enumerate() {
+                writer.write(text(i), &QuantizedRow { row, is_signed: small.is_signed }, info(i))?;
             }
         }
         writer.flush_stream()
@@ -273,7 +321,23 @@ impl Embed {
     }
 
     fn result_output<'a>(&'a self, model: &'a dyn Loaded, column: &'static str, about: Value) -> ResultOutput<'a> {
-        ResultOutput { output: &self.output, names: embedding_names(column), model, about }
+        ResultOutput { output: &self.output, names: embedding_names(column), model, about, way_out: None }
+    }
+}
+
+/// Embeddings of texts, or of their chunks.
+struct Vectors {
+    embeddings: Embeddings,
+    /// The chunk of each row; empty if a row is of a whole text.
+    chunks: Vec<Chunk>,
+}
+
+impl WindowResult for Vectors {
+    fn tokens(&self) -> usize {
+        self.embeddings.tokens()
+    }
+    fn is_truncated(&self, i: usize) -> bool {
+        self.embeddings.is_truncated(i)
     }
 }
 

@@ -126,7 +126,7 @@ impl Rerank {
             }));
             print(&table(&rows))?;
         }
-        summary.report(report, &reranker);
+        summary.report(report, &reranker, None);
         Ok(ExitCode::SUCCESS)
     }
 

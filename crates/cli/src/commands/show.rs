@@ -5,8 +5,8 @@ use crate::Failure;
 use crate::report::Report;
 use clap::Args;
 use sconce_engine::hub::{Files, Options, resolve};
-use sconce_engine::{Device, LoadOptions, ModelDescription, Task};
-use serde_json::json;
+use sconce_engine::{Device, Family, LoadOptions, ModelDescription, Task, family_tasks};
+use serde_json::{Value, json};
 use std::process::ExitCode;
 
 /// Show what a model is for, its files and its limits, without loading it.
@@ -35,7 +35,7 @@ impl Show {
             let value = json!({"model": self.model, "source": files.origin.to_string(), "path": files.root(),
                 "task": about.task.to_string(), "architecture": about.architecture, "format": files.format(),
                 "dtype": about.stored, "weights_bytes": size, "dimension": plan.dimension,
-                "max_tokens": plan.max_tokens, "vocabulary": plan.vocabulary});
+                "max_tokens": plan.max_tokens, "vocabulary": plan.vocabulary, "family": about.family.map(json_of)});
             print(&value.to_string())?;
             return Ok(ExitCode::SUCCESS);
         }
@@ -46,7 +46,7 @@ impl Show {
         };
         print(&format!(
             "model         {}\nsource        {}\nfiles         {}\ntask          {}: sconce {} -m {}\n\
-             architecture  {}\nformat        {} {stored}\nweights       {}\n{reach}",
+             architecture  {}\nformat        {} {stored}\nweights       {}\n{reach}{}",
             self.model,
             files.origin,
             files.root().display(),
@@ -56,9 +56,35 @@ impl Show {
             about.architecture,
             files.format(),
             bytes(size),
+            about.family.map(lines_of).unwrap_or_default(),
         ))?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Names of the tasks of a family.
+fn tasks_of(family: &Family) -> Vec<&'static str> {
+    family_tasks(family).into_iter().map(Task::name).collect()
+}
+
+/// A family in JSON.
+fn json_of(family: &Family) -> Value {
+    json!({"name": family.name, "model_types": family.types, "tasks": tasks_of(family), "gguf": family.gguf,
+        "reference": family.reference, "test": family.test, "models": family.models})
+}
+
+/// The lines about a family, after those about the model.
+fn lines_of(family: &Family) -> String {
+    let gguf = if family.gguf.is_empty() { String::new() } else { format!(", GGUF ({})", family.gguf.join(", ")) };
+    format!(
+        "\n\nfamily        {}: {}\nreads         safetensors, torch{gguf}\nchecked       against {}: \
+         cargo test --release -p sconce-engine --test {}\nknown         {}",
+        family.name,
+        tasks_of(family).join(", "),
+        family.reference,
+        family.test,
+        family.models.join(", "),
+    )
 }
 
 /// Bytes of the weight files.

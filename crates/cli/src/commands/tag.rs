@@ -8,7 +8,7 @@ use crate::report::Report;
 use crate::window_runner::{ModelCall, ResultOutput, Texts, strings};
 use clap::{Args, ValueEnum};
 use sconce_engine::Loaded;
-use sconce_engine::{Entity, RequestContext, Strategy, Tagger};
+use sconce_engine::{Entity, RequestContext, Strategy, TagOptions, Tagger};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 use std::process::ExitCode;
@@ -33,7 +33,8 @@ const ENTITIES: ResultNames = ResultNames {
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     sconce tag -m dslim/bert-base-NER \"Anna Lindqvist lives in Uppsala.\"\n  \
-    sconce tag -m dslim/bert-base-NER -f letters.txt --aggregation first --threshold 0.8 -o found.jsonl")]
+    sconce tag -m dslim/bert-base-NER -f letters.txt --aggregation first --threshold 0.8 -o found.jsonl\n  \
+    sconce tag -m dslim/bert-base-NER -f books.jsonl --stride 128 -o found.jsonl")]
 pub(crate) struct Tag {
     #[command(flatten)]
     input: Input,
@@ -47,6 +48,10 @@ pub(crate) struct Tag {
     /// Print only entities with a score of at least X.
     #[arg(long, value_name = "X", default_value_t = 0.0)]
     threshold: f32,
+    /// Read texts that are longer than the model in windows that share N tokens, instead of
+    /// truncating them. Where entities of two windows overlap, the longer one stays.
+    #[arg(long, value_name = "N")]
+    stride: Option<usize>,
 }
 
 #[derive(Clone, Copy, Default, ValueEnum)]
@@ -78,12 +83,15 @@ impl Tag {
             Aggregation::Max => Strategy::Max,
         };
         let show_origin = !self.input.is_one();
-        let run = |window: &[Text]| Ok(tagger.tag(&strings(window), strategy, self.threshold)?);
+        let options =
+            TagOptions::default().with_strategy(strategy).with_threshold(self.threshold).with_stride(self.stride);
+        let run = |window: &[Text]| Ok(tagger.tag_with(&strings(window), &options)?);
         let result_output = ResultOutput {
             output: &self.output,
             names: ENTITIES,
             model: &tagger,
             about: json!({"labels": tagger.labels()}),
+            way_out: self.stride.is_none().then_some("--stride"),
         };
         texts.write_results(
             report,

@@ -12,7 +12,7 @@ use derive_setters::Setters;
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Backbone, Batch, Limits};
 use sconce_ops::{DType, Device, Linear, Pooling, Tensor, l2_norm, pool};
-use sconce_text::{TextOrTokens, Truncate};
+use sconce_text::{Reader, TextOrTokens, Truncate};
 
 /// Options for embeddings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Setters)]
@@ -71,7 +71,7 @@ fn check_dimension(dimension: usize, of: usize) -> Result<()> {
     }
 }
 
-fn l2_normalize(row: &[f32]) -> Vec<f32> {
+pub(super) fn l2_normalize(row: &[f32]) -> Vec<f32> {
     let length = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt().max(1e-12);
     row.iter().map(|v| (f64::from(*v) / length) as f32).collect()
 }
@@ -88,7 +88,7 @@ fn l2_normalize(row: &[f32]) -> Vec<f32> {
 /// ```
 #[derive(Clone)]
 pub struct Embedder {
-    session: Session<SentencePipeline>,
+    pub(super) session: Session<SentencePipeline>,
 }
 
 impl Loaded for Embedder {
@@ -133,11 +133,35 @@ impl Embedder {
 
     /// Embeddings of texts or tokens, with options. Inputs given as tokens get no prompt.
     pub fn embed_with(&self, inputs: &[TextOrTokens<'_>], options: &EmbedOptions) -> Result<Embeddings> {
-        let (spec, plan) = (&self.session.spec, &self.session.plan);
+        let dimension = self.check_options(options)?;
+        let Texts { items, tokens, truncated } = self.read(inputs, &options.prompt)?;
+        let values = self.embed_items(items, options, dimension)?;
+        Ok(Embeddings { values, dimension, tokens, truncated })
+    }
+
+    /// The dimension of embeddings with these options.
+    pub(super) fn check_options(&self, options: &EmbedOptions) -> Result<usize> {
         let pooled = self.dimension(options.pooling)?;
         let dimension = options.dimensions.unwrap_or(pooled);
         check_dimension(dimension, pooled)?;
-        let Texts { mut items, tokens, truncated } = self.read(inputs, &options.prompt)?;
+        Ok(dimension)
+    }
+
+    /// Whether embeddings with these options are L2-normalized.
+    pub(super) fn normalizes(&self, options: &EmbedOptions) -> Result<bool> {
+        let own = self.session.spec.tail.last() == Some(&Module::Normalize);
+        let is_truncated = self.check_options(options)? < self.dimension(options.pooling)?;
+        Ok(options.normalize.unwrap_or(own || is_truncated))
+    }
+
+    /// The embeddings of tokenized texts, one after another.
+    pub(super) fn embed_items(
+        &self,
+        mut items: Vec<EncodeItem>,
+        options: &EmbedOptions,
+        dimension: usize,
+    ) -> Result<Vec<f32>> {
+        let (spec, plan) = (&self.session.spec, &self.session.plan);
         // If truncation leaves only the prompt, nothing is pooled: the embedding is all zeros, as
         // in sentence-transformers. Only a dense layer would change zeros; with one, the last token
         // is pooled.
@@ -148,7 +172,7 @@ impl Embedder {
                 .for_each(|item| *item = EncodeItem::default());
         }
         let is_normalized = spec.tail.last() == Some(&Module::Normalize);
-        let mut values = vec![0f32; inputs.len() * dimension];
+        let mut values = vec![0f32; items.len() * dimension];
         let kind = options.pooling.map_or(OutputKind::Task, OutputKind::Pooled);
         self.session.run_for(kind, items, |i, results| {
             // The last output is the embedding before L2 normalization, if there is one.
@@ -167,7 +191,7 @@ impl Embedder {
             }
             Ok(())
         })?;
-        Ok(Embeddings { values, dimension, tokens, truncated })
+        Ok(values)
     }
 
     /// The dimension of embeddings with this pooling; `None`: as the model's files say. Fails if
@@ -210,21 +234,22 @@ impl Embedder {
         let spec = &self.session.spec;
         let prompt = spec.prompt(prompt)?;
         self.session.read(|reader| {
-            let skip = match prompt {
-                "" => 0,
-                _ if spec.include_prompt => 0,
-                _ if reader.truncate() == Truncate::Left => {
-                    let what =
-                        "texts cannot be truncated on the left, because the model excludes the prompt from pooling";
-                    return Err(Error::Input(what.into()));
-                }
-                _ => reader.prompt_tokens(prompt)?,
-            };
+            let skip = self.skip(reader, prompt)?;
+            if skip > 0 && reader.truncate() == Truncate::Left {
+                let what = "texts cannot be truncated on the left, because the model excludes the prompt from pooling";
+                return Err(Error::Input(what.into()));
+            }
             let mut texts = Texts::of(reader.encode_inputs(inputs, prompt)?, skip);
             let given = texts.items.iter_mut().zip(inputs).filter(|(_, input)| is_tokens(input));
             given.for_each(|(item, _)| item.skip = 0);
             Ok(texts)
         })
+    }
+
+    /// Leading tokens that belong to the prompt and are not pooled.
+    pub(super) fn skip(&self, reader: Reader<'_>, prompt: &str) -> Result<usize> {
+        let is_pooled = prompt.is_empty() || self.session.spec.include_prompt;
+        Ok(if is_pooled { 0 } else { reader.prompt_tokens(prompt)? })
     }
 
     /// The text of a prompt.

@@ -1,10 +1,12 @@
 //! The public API, one file per task.
 
+mod chunks;
 mod classify;
 mod clip;
 mod embed;
 #[cfg(test)]
 mod example;
+mod family;
 mod llm;
 mod llm_tools;
 mod m3;
@@ -16,9 +18,11 @@ mod sparse;
 mod tag;
 mod tokenizer;
 
+pub use chunks::{Chunk, ChunkEmbeddings, ChunkOptions};
 pub use classify::{Classifier, Label, Scores};
 pub use clip::Clip;
 pub use embed::{EmbedOptions, Embedder, Embeddings};
+pub use family::family_tasks;
 pub use llm::{ChatOptions, Llm, Token};
 pub use m3::{M3, M3Embedding};
 pub use multi_vector::{MultiVector, MultiVectorEncoder};
@@ -26,7 +30,7 @@ pub use quantize::{Precision, Quantized, Ranges};
 pub use rerank::{RankOptions, RankPooling, Ranked, Ranking, Reranker};
 pub use seq2seq::{Answers, Seq2Seq, Seq2SeqAnswer, Seq2SeqOptions, Seq2SeqStream};
 pub use sparse::{SparseEncoder, SparseVector};
-pub use tag::{Tagger, TokenScores};
+pub use tag::{TagOptions, Tagger, TokenScores};
 pub use tokenizer::load_tokenizer;
 
 use crate::config::FileFacts;
@@ -37,6 +41,7 @@ use crate::plan::Plan;
 use crate::runtime::Loaded;
 use sconce_formats::Model;
 use sconce_hub::{self as hub, Files, Progress, Reference};
+use sconce_models::{Family, model_type};
 use sconce_ops::Device;
 use std::fmt;
 use std::path::Path;
@@ -205,6 +210,8 @@ pub struct ModelDescription {
     pub command: &'static str,
     /// The family of architectures, `model_type` in config.json.
     pub architecture: String,
+    /// Its family of models.
+    pub family: Option<&'static Family>,
     /// The format of its matrices.
     pub stored: Option<String>,
 }
@@ -219,6 +226,11 @@ impl ModelDescription {
             task,
             command: task.command(),
             architecture: facts.model_type().to_owned(),
+            family: match model_type(&facts.config) {
+                Some(kind) => Family::of(kind),
+                // A static model of sentence-transformers has no config.json.
+                None => facts.has_module("StaticEmbedding").then(|| Family::of("model2vec")).flatten(),
+            },
             // The weights of a model in several parts are in folders below.
             stored: stored.ok().flatten().map(|stored| stored.to_string()),
         })

@@ -8,12 +8,14 @@ use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, OutputKind, Outputs, Parts, Pipeline, Session, Texts};
+use derive_setters::Setters;
 use sconce_formats::json;
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Backbone, Batch, Head, Limits, Task as HeadTask, head};
 use sconce_ops::{Device, Tensor};
-use sconce_text::aggregate::{Entity, Labels, Scored, Strategy, aggregate};
+use sconce_text::aggregate::{Entity, Labels, Scored, Strategy, aggregate, merge_windows};
 use sconce_text::words::{Continuation, Placed};
+use sconce_text::{Encoded, Window, Windowing};
 use serde_json::Value;
 use std::path::Path;
 
@@ -30,6 +32,30 @@ pub struct TokenScores {
     pub special: bool,
     /// The probabilities, in the order of [`Tagger::labels`].
     pub scores: Vec<f32>,
+}
+
+/// Options for tagging.
+#[derive(Clone, Debug, PartialEq, Setters)]
+#[setters(prefix = "with_")]
+#[non_exhaustive]
+pub struct TagOptions {
+    /// How tokens become entities.
+    pub strategy: Strategy,
+    /// Entities with a lower score are left out.
+    pub threshold: f32,
+    /// Labels to leave out.
+    pub ignore: Vec<String>,
+    /// Reads a text that is longer than the model in windows, instead of truncating it. Windows
+    /// share this many tokens, at most half of a window. Where entities of two windows overlap, the
+    /// longer one stays, or the one with the higher score, as in transformers' pipeline. Not for
+    /// [`Strategy::None`].
+    pub stride: Option<usize>,
+}
+
+impl Default for TagOptions {
+    fn default() -> TagOptions {
+        TagOptions { strategy: Strategy::default(), threshold: 0.0, ignore: vec!["O".into()], stride: None }
+    }
 }
 
 /// A model with a head for token classification, loaded and checked.
@@ -87,23 +113,65 @@ impl Tagger {
         strategy: Strategy,
         threshold: f32,
     ) -> Result<Outputs<Vec<Entity>>> {
+        self.tag_with(texts, &TagOptions { strategy, threshold, ..TagOptions::default() })
+    }
+
+    /// Like [`Tagger::tag`], with options.
+    pub fn tag_with<T: AsRef<str> + Sync>(&self, texts: &[T], options: &TagOptions) -> Result<Outputs<Vec<Entity>>> {
         let (tokenizer, spec) = (&self.session.text, &self.session.spec);
-        let encoded = self.session.read(|reader| reader.encode_placed(texts))?;
-        let (encoded, places): (Vec<_>, Vec<_>) = encoded.into_iter().unzip();
+        let windows = self.windows(texts, options)?;
         let join = |tokens: Vec<String>| tokenizer.join(tokens);
-        let meaning = Labels { names: &spec.labels, ignore: &["O".to_string()], join: &join };
-        self.session.outputs(OutputKind::Task, Texts::of(encoded, 0), |i, results| {
-            let chars: Vec<char> = texts[i].as_ref().chars().collect();
+        let meaning = Labels { names: &spec.labels, ignore: &options.ignore, join: &join };
+        let (mut items, mut parts) = (Vec::new(), Vec::new());
+        let mut outputs = Outputs { results: vec![Vec::new(); texts.len()], ..Outputs::default() };
+        for (text, windows) in windows.into_iter().enumerate() {
+            outputs.tokens.push(windows.iter().map(|(encoded, _)| encoded.ids.len()).sum());
+            outputs.truncated.extend(windows.iter().any(|(encoded, _)| encoded.truncated).then_some(text));
+            parts.extend(windows.iter().map(|_| text));
+            items.extend(windows);
+        }
+        let (encoded, places): (Vec<_>, Vec<_>) = items.into_iter().unzip();
+        let mut found = vec![Vec::new(); parts.len()];
+        // Windows of a text follow each other in most micro-batches.
+        let mut current: (usize, Vec<char>) = (usize::MAX, Vec::new());
+        self.session.run(Texts::of(encoded, 0).items, |i, results| {
+            if current.0 != parts[i] {
+                current = (parts[i], texts[parts[i]].as_ref().chars().collect());
+            }
             let width = spec.labels.len();
             let scores: Vec<Vec<f32>> = results[0].chunks_exact(width).map(|row| Scores::Softmax.apply(row)).collect();
             let scored = places[i].iter().zip(&scores).map(|(place, scores)| {
-                let (token, subword) = self.continuation.of_token(tokenizer.inner(), &chars, place);
+                let (token, subword) = self.continuation.of_token(tokenizer.inner(), &current.1, place);
                 Scored { scores, token, start: place.start, end: place.end, special: place.special, subword }
             });
-            let mut entities = aggregate(&scored.collect::<Vec<_>>(), strategy, &meaning);
-            entities.retain(|e| e.score >= threshold);
-            Ok(entities)
-        })
+            found[i] = aggregate(&scored.collect::<Vec<_>>(), options.strategy, &meaning);
+            Ok(())
+        })?;
+        let mut found = found.into_iter();
+        for (text, windows) in parts.chunk_by(|a, b| a == b).map(|same| (same[0], same.len())) {
+            let own = found.by_ref().take(windows).flatten().collect();
+            let mut entities = if windows > 1 { merge_windows(own) } else { own };
+            entities.retain(|e| e.score >= options.threshold);
+            outputs.results[text] = entities;
+        }
+        Ok(outputs)
+    }
+
+    /// The tokens of each text in one window, or in as many as they need.
+    fn windows<T: AsRef<str> + Sync>(&self, texts: &[T], options: &TagOptions) -> Result<Vec<Placements>> {
+        if options.stride.is_none() {
+            let encoded = self.session.read(|reader| reader.encode_placed(texts))?;
+            return Ok(encoded.into_iter().map(|one| vec![one]).collect());
+        }
+        if options.strategy == Strategy::None {
+            let what = "a stride needs an aggregation strategy: single tokens of overlapping windows cannot be merged; \
+                        use simple, first, average or max";
+            return Err(Error::Input(what.into()));
+        }
+        let windowing = Windowing { prompt: "", tokens: usize::MAX, overlap: options.stride };
+        let windows = self.session.read(|reader| reader.encode_windows(texts, windowing))?;
+        let placed = |windows: Vec<Window>| windows.into_iter().map(|w| (w.encoded, w.places)).collect();
+        Ok(windows.into_iter().map(placed).collect())
     }
 
     /// The probability of every label for each token of each text, special tokens included.
@@ -129,6 +197,9 @@ impl Tagger {
         &self.session.spec.labels
     }
 }
+
+/// The windows of a text: their tokens and where these are.
+type Placements = Vec<(Encoded, Vec<Placed>)>;
 
 /// The labels and settings from the model's files.
 #[derive(Clone, Debug, PartialEq)]

@@ -46,7 +46,7 @@ pub(super) enum Family {
 
 /// llama.cpp's architecture names. `llama` is also Mistral and Mixtral, `bert` also RoBERTa,
 /// XLM-RoBERTa and DistilBERT.
-pub(super) const NAMES: [&str; 19] = [
+pub const NAMES: [&str; 19] = [
     "llama",
     "qwen",
     "qwen2",

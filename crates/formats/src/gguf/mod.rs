@@ -14,6 +14,7 @@ mod tests;
 mod unconvert;
 mod vocabulary;
 
+pub use family::NAMES as ARCHITECTURES;
 pub use metadata::Metadata;
 pub use vocabulary::Vocabulary;
 

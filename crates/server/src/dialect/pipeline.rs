@@ -17,7 +17,7 @@ use sconce_api::pipeline::{
 };
 use sconce_api::tei::{EmbedRequest, PredictResponse, Prediction, TruncationDirection};
 use sconce_engine::{Loaded, TaskModel};
-use sconce_engine::{Scores, Strategy};
+use sconce_engine::{Scores, Strategy, TagOptions};
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -147,12 +147,14 @@ async fn tags(app: &Arc<App>, context: &Arc<HttpContext>, body: TagRequest) -> R
         AggregationStrategy::Average => Strategy::Average,
         AggregationStrategy::Max => Strategy::Max,
     };
+    let options =
+        TagOptions::default().with_strategy(strategy).with_stride(body.parameters.stride).with_ignore(ignored);
     let truncate = app.truncation(None, TruncationDirection::Right);
     let call = app.call("tag", context, body.model.as_deref(), RequestKind::Tag)?;
     let all = call
         .run(move |served: &ServedModel, caller| match &served.model {
             TaskModel::Tag(tagger) => {
-                Ok(tagger.with_context(caller).with_truncation(truncate).tag(&texts, strategy, 0.0)?)
+                Ok(tagger.with_context(caller).with_truncation(truncate).tag_with(&texts, &options)?)
             }
             _ => Err(served.unsupported(RequestKind::Tag)),
         })
@@ -163,9 +165,7 @@ async fn tags(app: &Arc<App>, context: &Arc<HttpContext>, body: TagRequest) -> R
         let (entity_group, entity) = if grouped { (Some(e.label), None) } else { (None, Some(e.label)) };
         Tagged { entity_group, entity, score: e.score, word: e.word, start: e.start, end: e.end }
     };
-    let of = |entities: Vec<sconce_engine::Entity>| -> Vec<Tagged> {
-        entities.into_iter().filter(|e| !ignored.contains(&e.label)).map(tagged).collect()
-    };
+    let of = |entities: Vec<sconce_engine::Entity>| -> Vec<Tagged> { entities.into_iter().map(tagged).collect() };
     let mut all: Vec<Vec<Tagged>> = all.results.into_iter().map(of).collect();
     let response = if single { TagResponse::One(all.pop().unwrap_or_default()) } else { TagResponse::Several(all) };
     Ok(call.answer(response, usage))

@@ -102,9 +102,7 @@ def modernbert(words: int) -> ModernBertModel:
     special = {"pad_token_id": 1, "bos_token_id": 0, "cls_token_id": 0}
     special |= {"eos_token_id": 2, "sep_token_id": 2}
     sizes = tiny.SIZES | {"num_hidden_layers": 3, "max_position_embeddings": 64}
-    config = ModernBertConfig(
-        vocab_size=words, local_attention=8, **special, **sizes
-    )
+    config = ModernBertConfig(vocab_size=words, local_attention=8, **special, **sizes)
     return ModernBertModel(config)
 
 

@@ -3,6 +3,7 @@ sentence-transformers."""
 
 import json
 import string
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,18 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import MultiVectorEncoder
-from transformers import AddedToken, BertConfig, BertModel, BertTokenizer
+from transformers import (
+    AddedToken,
+    AutoConfig,
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+    BertTokenizer,
+    ModernBertConfig,
+    ModernBertModel,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 import formula
 import tiny
@@ -75,6 +87,23 @@ def make(out: Path, _work: Path) -> None:
     changes = {"attend_to_expansion_tokens": True, "skiplist_words": []}
     save_pylate(directory, 165, changes)
     write_golden(directory, Rules(*pylate, [], attend=True))
+    # ModernBERT, with windows narrower than queries and documents; expansion tokens are no keys.
+    directory = out / "task-colbert-modernbert"
+    tokenizer = tiny.byte_level(False)
+    save_pylate(directory, 166, {"skiplist_words": [".", ","]}, modernbert, tokenizer)
+    write_golden(directory, Rules(*pylate, [".", ","]))
+
+
+def bert(words: int) -> BertModel:
+    return BertModel(BertConfig(vocab_size=words, **tiny.BERT))
+
+
+def modernbert(words: int) -> ModernBertModel:
+    special = {"pad_token_id": 1, "bos_token_id": 0, "cls_token_id": 0}
+    special |= {"eos_token_id": 2, "sep_token_id": 2}
+    sizes = tiny.SIZES | {"num_hidden_layers": 3, "max_position_embeddings": 64}
+    config = ModernBertConfig(vocab_size=words, local_attention=8, **special, **sizes)
+    return ModernBertModel(config)
 
 
 def wordpiece(more: list[str]) -> BertTokenizer:
@@ -116,11 +145,17 @@ def save_stanford(
     write_json(directory / "artifact.metadata", metadata)
 
 
-def save_pylate(directory: Path, seed: int, changes: dict) -> None:
+def save_pylate(
+    directory: Path,
+    seed: int,
+    changes: dict,
+    model: Callable[[int], PreTrainedModel] = bert,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> None:
     empty_dir(directory)
-    tokenizer = wordpiece([])
+    tokenizer = tokenizer or wordpiece([])
     tokenizer.add_tokens([AddedToken("[Q] "), AddedToken("[D] ")])
-    encoder = BertModel(BertConfig(vocab_size=len(tokenizer), **tiny.BERT))
+    encoder = model(len(tokenizer))
     encoder.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     formula.replace_weights(directory, seed)
@@ -176,7 +211,7 @@ def save_native(source: Path, directory: Path) -> None:
 @torch.inference_mode()
 def write_golden(directory: Path, rules: Rules) -> None:
     with formula.materialised(directory) as copy:
-        tokenizer = BertTokenizer.from_pretrained(copy)
+        tokenizer = AutoTokenizer.from_pretrained(copy)
         encoder, projection = load(copy)
         queries = [
             embed(encoder, projection, *query(tokenizer, rules, text))
@@ -212,7 +247,7 @@ def write_golden(directory: Path, rules: Rules) -> None:
     save_file(arrays, directory / "golden.safetensors")
 
 
-def load(copy: Path) -> tuple[BertModel, torch.Tensor]:
+def load(copy: Path) -> tuple[PreTrainedModel, torch.Tensor]:
     tensors = load_file(copy / formula.WEIGHTS)
     if "linear.weight" in tensors:
         projection = tensors.pop("linear.weight")
@@ -221,20 +256,22 @@ def load(copy: Path) -> tuple[BertModel, torch.Tensor]:
         }
     else:
         projection = load_file(copy / "1_Dense" / formula.WEIGHTS)["linear.weight"]
-    encoder = BertModel(BertConfig.from_pretrained(copy)).eval()
+    config = AutoConfig.from_pretrained(copy)
+    kind = ModernBertModel if config.model_type == "modernbert" else BertModel
+    encoder = kind(config).eval()
     state = {name: torch.from_numpy(value) for name, value in tensors.items()}
     encoder.load_state_dict(state)
     return encoder, torch.from_numpy(projection)
 
 
 def marked(
-    tokenizer: BertTokenizer, text: str, marker: str, length: int
+    tokenizer: PreTrainedTokenizerBase, text: str, marker: str, length: int
 ) -> list[int]:
     ids = tokenizer(text, truncation=True, max_length=length - 1)["input_ids"]
     return [ids[0], tokenizer.convert_tokens_to_ids(marker), *ids[1:]]
 
 
-def query(tokenizer: BertTokenizer, rules: Rules, text: str):
+def query(tokenizer: PreTrainedTokenizerBase, rules: Rules, text: str):
     ids = marked(tokenizer, text, rules.query_marker, QUERY_LENGTH)
     more = QUERY_LENGTH - len(ids) if rules.expand else 0
     attended = [1] * len(ids) + [int(rules.attend)] * more
@@ -242,7 +279,7 @@ def query(tokenizer: BertTokenizer, rules: Rules, text: str):
     return ids, attended, [1] * len(ids)
 
 
-def document(tokenizer: BertTokenizer, rules: Rules, text: str):
+def document(tokenizer: PreTrainedTokenizerBase, rules: Rules, text: str):
     ids = marked(tokenizer, text, rules.document_marker, DOCUMENT_LENGTH)
     skipped = {tokenizer.convert_tokens_to_ids(word) for word in rules.skiplist}
     assert tokenizer.unk_token_id not in skipped

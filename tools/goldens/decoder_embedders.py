@@ -1,6 +1,7 @@
 """Decoder-based embedders and a reranker, modelled on Qwen3-Embedding, E5-Mistral, a plain Llama,
-and Qwen3-Reranker."""
+EmbeddingGemma, gte-Qwen2, pplx-embed, Qwen3-Reranker and bge-reranker-v2-gemma."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,12 +11,20 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
+from torch import nn
 from transformers import (
+    AutoConfig,
+    AutoModel,
     AutoModelForCausalLM,
     AutoTokenizer,
+    Gemma3TextModel,
+    GemmaForCausalLM,
     LlamaForCausalLM,
     MistralModel,
     PreTrainedModel,
+    Qwen2ForCausalLM,
+    Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3Model,
 )
@@ -23,8 +32,10 @@ from transformers import (
 import decoder_tokenizers
 import formula
 from absolute import changed
+from bidirectional import EMBEDDING_GEMMA
 from decoder_tokenizers import PREFIX, SUFFIX, TASK
-from decoders import LLAMA_3, MISTRAL, QWEN3
+from decoders import LLAMA_3, MISTRAL, QWEN2, QWEN3
+from decoders_own import GEMMA
 from files import empty_dir, write_json, write_json_sections
 
 LIMIT = 64
@@ -61,6 +72,25 @@ class Embedder:
     # Where the maximum length is stored: in sentence_bert_config.json or with the tokenizer.
     says_limit: bool = False
     prompt_names: list[str | None] = field(default_factory=lambda: [None, "query"])
+    # The outputs of the Dense modules after the pooling, without bias and activation.
+    dense: list[int] = field(default_factory=list)
+    # Whether the last module is pplx-embed's quantization instead of Normalize.
+    quantized: bool = False
+
+
+class PplxConfig(Qwen3Config):
+    """Qwen3 with attention in both directions, as pplx-embed's own code has it."""
+
+    model_type = "bidirectional_pplx_qwen3"
+    is_causal = False
+
+
+class PplxModel(Qwen3Model):
+    config_class = PplxConfig
+
+
+AutoConfig.register(PplxConfig.model_type, PplxConfig)
+AutoModel.register(PplxConfig, PplxModel)
 
 
 EMBEDDERS = [
@@ -103,6 +133,52 @@ EMBEDDERS = [
         says_limit=True,
         prompt_names=[None, "query", "passage"],
     ),
+    # Attention in both directions, and two projections after the pooling.
+    Embedder(
+        "task-embed-gemma",
+        675,
+        Gemma3TextModel,
+        EMBEDDING_GEMMA
+        | SIZES
+        | {
+            "hidden_size": 48,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+        decoder_tokenizers.gemma,
+        True,
+        "mean",
+        {
+            "query": "task: search result | query: ",
+            "document": "title: none | text: ",
+        },
+        says_limit=True,
+        prompt_names=[None, "query", "document"],
+        dense=[96, 48],
+    ),
+    # gte-Qwen2: the complete language model, with causal attention replaced.
+    Embedder(
+        "task-embed-gte-qwen2",
+        676,
+        Qwen2ForCausalLM,
+        QWEN2 | SIZES | {"is_causal": False},
+        decoder_tokenizers.qwen,
+        True,
+        "lasttoken",
+        {"query": f"Instruct: {TASK}\nQuery: "},
+    ),
+    Embedder(
+        "task-embed-pplx",
+        678,
+        PplxModel,
+        changed(QWEN3 | SIZES, "PPLXQwen3Model", use_bidirectional_attention=True)
+        | {"model_type": "bidirectional_pplx_qwen3"},
+        decoder_tokenizers.qwen,
+        True,
+        "mean",
+        {},
+        prompt_names=[None],
+        quantized=True,
+    ),
 ]
 
 
@@ -110,6 +186,7 @@ def make(out: Path, _work: Path) -> None:
     for embedder in EMBEDDERS:
         make_embedder(out, embedder)
     make_reranker(out)
+    make_passage_reranker(out)
 
 
 def save_model(
@@ -135,6 +212,13 @@ def make_embedder(out: Path, embedder: Embedder) -> None:
     directory = empty_dir(out / embedder.name)
     embedder.tokenizer(directory, embedder.appends_end, LIMIT)
     config = embedder.config | {"vocab_size": words_of(directory)}
+    width = config["hidden_size"]
+    for number, outputs in enumerate(embedder.dense):
+        dense = directory / f"{number + 2}_Dense"
+        dense.mkdir()
+        module = Dense(width, outputs, bias=False, activation_function=nn.Identity())
+        module.save(str(dense))
+        width = outputs
     save_model(directory, embedder.seed, embedder.model, config)
     write_layout(directory, embedder)
     with formula.materialised(directory) as copy:
@@ -142,14 +226,29 @@ def make_embedder(out: Path, embedder: Embedder) -> None:
         eager = {"attn_implementation": "eager"}
         model = SentenceTransformer(str(copy), model_kwargs=eager, **given)
         write_embeddings(directory, embedder, model)
+    if embedder.quantized:
+        path = directory / "modules.json"
+        modules = json.loads(path.read_text())
+        kind = "st_quantize.FlexibleQuantizer"
+        modules.append({"idx": 2, "name": "2", "path": "2_Quantizer", "type": kind})
+        write_json(path, modules)
+
+
+def quantize(embeddings: np.ndarray) -> np.ndarray:
+    """As in pplx-embed's code. No value is so near to a half that rounding errors decide it."""
+    scaled = np.tanh(embeddings) * 127
+    assert np.abs(scaled % 1 - 0.5).min() > 2e-4, np.abs(scaled % 1 - 0.5).min()
+    return np.round(scaled)
 
 
 def write_layout(directory: Path, embedder: Embedder) -> None:
     kinds = [
         ("Transformer", ""),
         ("Pooling", "1_Pooling"),
-        ("Normalize", "2_Normalize"),
     ]
+    kinds += [("Dense", f"{n + 2}_Dense") for n in range(len(embedder.dense))]
+    if not embedder.quantized:
+        kinds.append(("Normalize", f"{len(kinds)}_Normalize"))
     modules = [
         {
             "idx": number,
@@ -195,7 +294,7 @@ def write_embeddings(
 ) -> None:
     assert model.max_seq_length == LIMIT, model.max_seq_length
     end = model.tokenizer.convert_tokens_to_ids(
-        "</s>" if embedder.tokenizer is decoder_tokenizers.llama else "<|endoftext|>"
+        "<|endoftext|>" if embedder.tokenizer is decoder_tokenizers.qwen else "</s>"
     )
     cases, embeddings = [], []
     for prompt_name in embedder.prompt_names:
@@ -218,12 +317,11 @@ def write_embeddings(
             embeddings.append(model.encode(text, prompt_name=prompt_name))
     array = np.stack(embeddings).astype(np.float32)
     assert np.isfinite(array).all()
-    # If the prompt is skipped, an empty text has no tokens to pool, and their mean is zero.
-    norms = np.linalg.norm(array, axis=1)
-    assert np.minimum(np.abs(norms - 1), norms).max() < 1e-5, norms
-    assert (norms > 0.5).sum() >= len(norms) - 2, norms
-    cosines = (array @ array.T)[~np.eye(len(array), dtype=bool)]
-    assert cosines.std() > 0.1, (cosines.mean(), cosines.std())
+    if embedder.quantized:
+        assert np.abs(array).max() > 1
+        array = quantize(array)
+    else:
+        assert_normalized(array)
 
     shown = 3
     ids = torch.tensor([cases[shown]["ids"]])
@@ -235,6 +333,15 @@ def write_embeddings(
         {name: np.ascontiguousarray(value) for name, value in arrays.items()},
         directory / "golden.safetensors",
     )
+
+
+def assert_normalized(array: np.ndarray) -> None:
+    # If the prompt is skipped, an empty text has no tokens to pool, and their mean is zero.
+    norms = np.linalg.norm(array, axis=1)
+    assert np.minimum(np.abs(norms - 1), norms).max() < 1e-5, norms
+    assert (norms > 0.5).sum() >= len(norms) - 2, norms
+    cosines = (array @ array.T)[~np.eye(len(array), dtype=bool)]
+    assert cosines.std() > 0.1, (cosines.mean(), cosines.std())
 
 
 QUERIES = ["where is the cat?", "What is the capital of France?", ""]
@@ -303,6 +410,80 @@ def write_scores(directory: Path, tokenizer: Any, model: PreTrainedModel) -> Non
         },
     )
     arrays = {"logits": logits, "scores": scores}
+    arrays |= {f"hidden.{layer}": rows for layer, rows in enumerate(hidden)}
+    save_file(
+        {name: np.ascontiguousarray(value) for name, value in arrays.items()},
+        directory / "golden.safetensors",
+    )
+
+
+QUESTION = (
+    "Given a query A and a passage B, determine whether the passage contains an answer to the "
+    "query by providing a prediction of either 'Yes' or 'No'."
+)
+LONG_QUERY = "where does the cat sit when it does not sleep? " * 6
+# The limit of query and passage; the model card says 1024.
+ROOM = 90
+
+
+def make_passage_reranker(out: Path) -> None:
+    directory = empty_dir(out / "task-rerank-gemma")
+    decoder_tokenizers.gemma(directory, False, 131072)
+    config = GEMMA | SIZES | {"vocab_size": words_of(directory), "bos_token_id": 1}
+    config |= {"hidden_size": 64, "max_position_embeddings": 512}
+    save_model(directory, 677, GemmaForCausalLM, config)
+    with formula.materialised(directory) as copy:
+        tokenizer = AutoTokenizer.from_pretrained(copy, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(
+            copy, attn_implementation="eager", dtype=torch.float32
+        )
+        write_answers(directory, tokenizer, model.eval())
+
+
+@torch.inference_mode()
+def write_answers(directory: Path, tokenizer: Any, model: PreTrainedModel) -> None:
+    """As in the model card: the parts are tokenized one by one, queries are truncated first."""
+
+    def tokens(text: str, **given: Any) -> list[int]:
+        return tokenizer(text, add_special_tokens=False, **given)["input_ids"]
+
+    def truncated(text: str, length: int) -> list[int]:
+        return tokens(text, truncation=True, max_length=length)
+
+    separator, question = tokens("\n"), tokens(QUESTION)
+    answer = tokens("Yes")[0]
+    pairs, logits, hidden = [], [], []
+    queries = [*QUERIES, LONG_QUERY]
+    for q, query in enumerate(queries):
+        for d, document in enumerate(DOCUMENTS):
+            first = [tokenizer.bos_token_id, *truncated(f"A: {query}", ROOM * 3 // 4)]
+            second = separator + truncated(f"B: {document}", ROOM)
+            second = second[: ROOM - len(first)]
+            whole = len(tokens(f"A: {query}")) + len(tokens(f"B: {document}"))
+            cut = len(first) + len(second) < 1 + len(separator) + whole
+            ids = first + second + separator + question
+            result = model(torch.tensor([ids]), output_hidden_states=True)
+            hidden = hidden or [rows[0].numpy() for rows in result.hidden_states]
+            logits.append(result.logits[0, -1, answer].numpy())
+            pair = {"query": q, "document": d, "truncated": cut, "ids": ids}
+            pairs.append(pair)
+    fixed = len(separator) + len(question)
+    assert max(len(pair["ids"]) for pair in pairs) == ROOM + fixed
+    logits = np.stack(logits).astype(np.float32)
+    assert logits.std() > 0.1, logits.std()
+    write_json_sections(
+        directory / "golden.json",
+        {
+            "prompt": QUESTION,
+            "max_length": ROOM + fixed,
+            "yes": answer,
+            "hidden_of": 0,
+            "queries": queries,
+            "documents": DOCUMENTS,
+            "pairs": pairs,
+        },
+    )
+    arrays = {"logits": logits}
     arrays |= {f"hidden.{layer}": rows for layer, rows in enumerate(hidden)}
     save_file(
         {name: np.ascontiguousarray(value) for name, value in arrays.items()},

@@ -155,6 +155,15 @@ def llama(directory: Path, appends_end: bool, limit: int) -> None:
     )
 
 
+def gemma(directory: Path, appends_end: bool, limit: int) -> None:
+    """The same under a class that leaves tokenizer.json as it is: for Gemma's model types
+    transformers would choose a class that changes it."""
+    llama(directory, appends_end, limit)
+    path = directory / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    write_json(path, config | {"tokenizer_class": "PreTrainedTokenizerFast"})
+
+
 def save(tokenizer: Tokenizer, directory: Path) -> None:
     """ASCII, like all JSON here, and compact, which halves its size."""
     text = json.dumps(json.loads(tokenizer.to_str()), separators=(",", ":"))

@@ -59,6 +59,11 @@ def write(directory: Path, seed: int, spec: Spec, file: str = WEIGHTS) -> None:
     (directory / FORMULA).write_text(text, encoding="ascii")
 
 
+def read(path: Path) -> dict[str, dict[str, Any]]:
+    """The tensors of a `tensors.json`."""
+    return json.loads(path.read_text(encoding="ascii"))["tensors"]
+
+
 @contextmanager
 def materialised(directory: Path) -> Iterator[Path]:
     """A temporary copy of a model directory, with the weights that its formulas describe."""

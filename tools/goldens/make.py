@@ -9,6 +9,7 @@ from transformers.utils import logging
 
 import absolute
 import bert
+import bidirectional
 import classify
 import clip
 import colbert
@@ -17,6 +18,7 @@ import decoder_embedders
 import decoder_sequence
 import decoders
 import decoders_own
+import eurobert
 import gpt_neox
 import gte
 import jina
@@ -53,6 +55,8 @@ MAKERS = {
     "decoders": decoders.make,
     "decoders-own": decoders_own.make,
     "gpt-neox": gpt_neox.make,
+    "bidirectional": bidirectional.make,
+    "eurobert": eurobert.make,
     "decoder-sequence": decoder_sequence.make,
     "seq2seq": seq2seq.make,
     "decoder-embedders": decoder_embedders.make,

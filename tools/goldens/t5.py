@@ -3,22 +3,29 @@ position biases, unscaled attention."""
 
 from pathlib import Path
 
+import torch
 from transformers import (
     MT5EncoderModel,
     T5Config,
     T5EncoderModel,
     T5ForConditionalGeneration,
+    T5ForSequenceClassification,
     T5ForTokenClassification,
     UMT5EncoderModel,
 )
 
 from absolute import LABELS, changed
+from files import empty_dir
 from synthetic import (
     HEAD_LENGTHS,
     LONG_LENGTHS,
     WIDE_LENGTHS,
+    Packed,
     Rule,
     Variant,
+    all_in_float64,
+    inputs,
+    load,
     saved_shapes,
     write,
 )
@@ -135,10 +142,62 @@ VARIANTS = [
         WIDE_LENGTHS,
     ),
 ]
-for variant in VARIANTS:
+# The last end token counts, here also where tokens follow it.
+CLASSIFIERS = [
+    Variant(
+        "t5-sequence",
+        219,
+        T5ForSequenceClassification,
+        changed(
+            ORIGINAL, "T5ForSequenceClassification", num_decoder_layers=3, **LABELS
+        ),
+        [],
+        sequences=[[1], [7, 1], [*range(5, 40), 1], [9, 1, 20, 1], [30, 8, 1, 12]],
+    ),
+    Variant(
+        "t5-sequence-gated",
+        220,
+        T5ForSequenceClassification,
+        changed(GATED, "T5ForSequenceClassification", **LABELS)
+        | {"decoder_start_token_id": 3},
+        [],
+        sequences=[[1], [40, 41, 42, 43, 1]],
+    ),
+]
+for variant in VARIANTS + CLASSIFIERS:
     variant.rules = rules(variant.config["d_kv"])
+
+
+@torch.inference_mode()
+def write_classifier(out: Path, variant: Variant) -> None:
+    """The hidden states are the decoder's."""
+    directory = empty_dir(out / variant.name)
+    model = load(variant, directory)
+    packed = Packed()
+    for ids, types in inputs(variant, model.config):
+        with all_in_float64():
+            result = model(ids, output_hidden_states=True)
+        hidden = result.decoder_hidden_states
+        assert len(hidden) == model.config.num_decoder_layers + 1
+        # The last is after the final norm.
+        end = (ids[0] == model.config.eos_token_id).nonzero()[-1, 0]
+        logits = model.classification_head(hidden[-1][:, end])
+        assert torch.equal(logits, result.logits)
+        packed.lengths.append(ids.shape[1])
+        packed.add("ids", ids[0])
+        packed.add("type_ids", types[0])
+        for layer, rows in enumerate(hidden):
+            packed.add(f"hidden.{layer}", rows[0])
+        packed.add("logits", logits)
+    about = {
+        "architecture": variant.config["architectures"][0],
+        "model": variant.model.__name__,
+    }
+    packed.write(directory, about)
 
 
 def make(out: Path, _work: Path) -> None:
     for variant in VARIANTS:
         write(out, variant)
+    for variant in CLASSIFIERS:
+        write_classifier(out, variant)

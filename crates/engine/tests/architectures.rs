@@ -66,9 +66,24 @@ fn modernbert(kind: &str) {
     family(kind, &[&models[..], &heads].concat(), &["modernbert-tiny"]);
 }
 
+/// Language models with attention in both directions.
+fn bidirectional(kind: &str) {
+    let gemma = ["embedding-gemma", "embedding-gemma-wide"];
+    let llama = ["llama-bidirec", "llama-bidirec-sequence", "mistral-bidirectional", "qwen2-bidirectional"];
+    let qwen3 = ["pplx-embed", "voyage-4-nano"];
+    family(kind, &[&gemma[..], &llama, &qwen3].concat(), &["embedding-gemma", "llama-bidirec"]);
+}
+
+fn eurobert(kind: &str) {
+    let sequence = ["eurobert-sequence-late", "eurobert-sequence-mean", "eurobert-sequence-bos"];
+    let models = ["eurobert", "eurobert-wide", "eurobert-mlm", "eurobert-token"];
+    family(kind, &[&models[..], &sequence].concat(), &["eurobert"]);
+}
+
 fn t5(kind: &str) {
     let models = ["t5-relu", "t5-gated", "t5-base", "t5-whole", "mt5-tiny", "mt5-small", "umt5-tiny"];
-    family(kind, &[&models[..], &["t5-token"]].concat(), &["t5-relu", "t5-gated", "mt5-tiny"]);
+    let heads = ["t5-token", "t5-sequence", "t5-sequence-gated"];
+    family(kind, &[&models[..], &heads].concat(), &["t5-relu", "t5-gated", "mt5-tiny"]);
 }
 
 /// Settings that change the result and are not supported are refused with an explanation before
@@ -96,8 +111,12 @@ fn unsupported_settings_are_refused() {
         ("modernbert-tiny", "rope_scaling", json!({"rope_type": "yarn", "factor": 2.0}), "yarn"),
         ("modernbert-tiny", "layer_types", json!(["full_attention"]), "layer_types"),
         ("modernbert-tiny", "global_attn_every_n_layers", json!(0), "global_attn_every_n_layers"),
+        ("llama-bidirec-sequence", "temperature", json!(0.02), "temperature"),
+        ("llama-bidirec-sequence", "pooling", json!("weighted_avg"), "weighted_avg"),
+        ("eurobert-sequence-late", "classifier_pooling", json!("max"), "max"),
         ("t5-relu", "feed_forward_proj", json!("gated-telu"), "telu"),
         ("t5-relu", "relative_attention_num_buckets", json!(2), "buckets"),
+        ("t5-sequence", "decoder_start_token_id", json!(99), "decoder_start_token_id"),
         ("t5-relu", "num_heads", json!(u64::MAX), "heads"),
     ];
     for (name, field, value, word) in cases {
@@ -117,6 +136,8 @@ fn main() {
         .on_each("nomic_bert", nomic_bert)
         .on_each("gte", gte)
         .on_each("modernbert", modernbert)
+        .on_each("bidirectional", bidirectional)
+        .on_each("eurobert", eurobert)
         .on_each("t5", t5)
         .test("unsupported_settings_are_refused", unsupported_settings_are_refused)
         .run()

@@ -2,8 +2,7 @@
 
 use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
-    Checkpoint, Classifier, DeviceChoice, Embedder, LoadOptions, M3, MultiVectorEncoder, Prompt, RankOptions, Reranker,
-    SparseEncoder, Tagger, TextOrPair,
+    Checkpoint, Classifier, DeviceChoice, Embedder, Llm, LoadOptions, Prompt, RankOptions, Reranker, TextOrPair,
 };
 use sconce_models::{Backbone, Batch, Sequence, Task, backbone, head};
 use sconce_ops::case::{devices, places};
@@ -59,11 +58,14 @@ impl Model {
         Batch::new(&sequences, self.encoder.limits(), &self.place).unwrap()
     }
 
-    /// Compares every layer of one sequence with the golden's `hidden`.
+    /// Compares every layer of one sequence with the golden's `hidden`, relative to its scale where
+    /// that is large (Gemma).
     fn assert_layers_equal(&self, name: &str, ids: Vec<u32>) {
         let (arrays, mut seen) = (arrays(name), 0);
         let mut check = |i: usize, x: &Tensor| {
-            let off = worst(&x.to_f32().unwrap(), &arrays.f32(&format!("hidden.{i}")).values);
+            let want = arrays.f32(&format!("hidden.{i}")).values;
+            let scale = worst(&want, &vec![0.0; want.len()]).max(1.0);
+            let off = worst(&x.to_f32().unwrap(), &want) / scale;
             assert!(off <= F32, "{name} layer {i}: off by {off:.1e}");
             seen += 1;
         };
@@ -80,9 +82,11 @@ fn for_each_place(kind: &str, mut f: impl FnMut(&Place)) {
 }
 
 /// With the tensors under `model.` and without, with an unused head and without, with special
-/// tokens at either end; and all texts of a prompt in one batch, where each attends only to itself.
+/// tokens at either end, with causal attention and in both directions; and all texts of a prompt in
+/// one batch, where each attends only to itself.
 fn embedders_equal_sentence_transformers(kind: &str) {
-    for name in ["task-embed-qwen3", "task-embed-mistral", "task-embed-llama"] {
+    let causal = ["task-embed-qwen3", "task-embed-mistral", "task-embed-llama"];
+    for name in causal.into_iter().chain(["task-embed-gemma", "task-embed-gte-qwen2", "task-embed-pplx"]) {
         let (dir, answers, want) = (materialize(name), answers(name), arrays(name).f32("embeddings"));
         let cases = answers["cases"].as_array().unwrap();
         let shown = &cases[answers["hidden_of"].as_u64().unwrap() as usize];
@@ -242,38 +246,78 @@ fn llm_reranker_equals_the_reference(kind: &str) {
     assert!(other.with_instruction("look").err().unwrap().to_string().contains("no instruction"));
 }
 
-/// A language model runs with causal attention, so files that declare bidirectional attention are
-/// refused, whatever the task.
-fn bidirectional_decoders_are_refused() {
-    type Load = fn(&Reference) -> Option<sconce_engine::Error>;
-    let tasks: [(&str, Load); 6] = [
-        ("MistralModel", |model| Embedder::load(model, &options(), &()).err()),
-        ("MistralForSequenceClassification", |model| Classifier::load(model, &options(), &()).err()),
-        ("MistralForTokenClassification", |model| Tagger::load(model, &options(), &()).err()),
-        ("MistralForMaskedLM", |model| SparseEncoder::load(model, &options(), &()).err()),
-        ("HF_ColBERT", |model| MultiVectorEncoder::load(model, &options(), &()).err()),
-        ("bge-m3", |model| M3::load(model, &options(), &()).err()),
-    ];
-    for (class, load) in tasks {
-        let dir = materialize("task-embed-mistral");
-        let path = |name: &str| dir.path().join(name);
-        std::fs::remove_file(path("modules.json")).unwrap();
-        if class == "bge-m3" {
-            for name in ["sparse_linear.pt", "colbert_linear.pt"] {
-                std::fs::write(path(name), "").unwrap();
-            }
+/// The golden's logits, all documents of a query in one batch; and which pairs are truncated.
+fn passage_reranker_equals_the_reference(kind: &str) {
+    let name = "task-rerank-gemma";
+    let (dir, answers) = (materialize(name), answers(name));
+    let (most, logits) = (answers["max_length"].as_u64().unwrap(), arrays(name).f32("logits").values);
+    let path = dir.path().join("tokenizer_config.json");
+    let mut fields = json(&path);
+    fields["model_max_length"] = most.into();
+    std::fs::write(path, fields.to_string()).unwrap();
+    let pairs = answers["pairs"].as_array().unwrap();
+    let shown = ids(&pairs[answers["hidden_of"].as_u64().unwrap() as usize]["ids"]);
+    for_each_place(kind, |place| Model::load(dir.path(), place).assert_layers_equal(name, shown.clone()));
+
+    let strings = |key: &str| -> Vec<String> { serde_json::from_value(answers[key].clone()).unwrap() };
+    let (queries, documents) = (strings("queries"), strings("documents"));
+    let reranker = Reranker::load(&reference(dir.path()), &options(), &()).unwrap();
+    let mut seen = 0;
+    for group in pairs.chunk_by(|a, b| a["query"] == b["query"]) {
+        let query = &queries[group[0]["query"].as_u64().unwrap() as usize];
+        let got = reranker.rerank(query, &documents, RankOptions::default().with_raw(true)).unwrap();
+        assert_eq!(got.tokens, group.iter().map(|pair| ids(&pair["ids"]).len()).sum::<usize>(), "{query}");
+        for ranked in &got.ranked {
+            let want = logits[seen + ranked.index];
+            let off = (ranked.score - want).abs();
+            assert!(off <= 2.0 * F32 * want.abs().max(1.0), "{query} {}: {} for {want}", ranked.index, ranked.score);
         }
-        let mut config = json(&path("config.json"));
-        config["architectures"] = json!([class]);
-        for (key, value) in [("is_causal", false), ("use_bidirectional_attention", true)] {
-            let mut config = config.clone();
-            config[key] = value.into();
-            std::fs::write(path("config.json"), config.to_string()).unwrap();
-            let error =
-                load(&reference(dir.path())).unwrap_or_else(|| panic!("{class} with {key}: loaded")).to_string();
-            assert!(error.contains("bidirectional attention"), "{class} with {key}: {error}");
+        let is_cut = |i: &usize| group[*i]["truncated"].as_bool().unwrap();
+        assert_eq!(got.truncated, (0..group.len()).filter(is_cut).collect::<Vec<_>>(), "{query}");
+        seen += group.len();
+    }
+    assert_eq!(seen, logits.len());
+}
+
+/// A family without a reference for bidirectional attention is refused where a configuration
+/// declares it, and no model generates text or answers a question with it.
+fn bidirectional_attention_is_refused_where_it_is_not_supported() {
+    let declared = |dir: &Path, key: &str, value: bool| {
+        let path = dir.join("config.json");
+        let mut config = json(&path);
+        config[key] = value.into();
+        std::fs::write(path, config.to_string()).unwrap();
+        reference(dir)
+    };
+    for (key, value) in [("is_causal", false), ("use_bidirectional_attention", true)] {
+        for name in ["falcon-7b", "gemma-2"] {
+            let dir = materialize(name);
+            for file in ["tokenizer.json", "tokenizer_config.json"] {
+                std::fs::copy(golden("task-embed-mistral").join(file), dir.path().join(file)).unwrap();
+            }
+            let error = Embedder::load(&declared(dir.path(), key, value), &options(), &()).err();
+            let error = error.unwrap_or_else(|| panic!("{name} with {key}: loaded")).to_string();
+            assert!(error.contains("bidirectional attention"), "{name} with {key}: {error}");
+        }
+        let dir = materialize("task-rerank-qwen3");
+        let model = declared(dir.path(), key, value);
+        let errors = [
+            Llm::load(&model, &options(), &()).err().map(|e| e.to_string()),
+            Reranker::load(&model, &options(), &()).err().map(|e| e.to_string()),
+        ];
+        for error in errors {
+            let error = error.unwrap_or_else(|| panic!("qwen3 with {key}: loaded"));
+            assert!(error.contains("cannot predict the next token"), "qwen3 with {key}: {error}");
         }
     }
+    // Sliding windows of one kind only: each key has its own.
+    let dir = materialize("task-embed-gemma");
+    let error = Embedder::load(&declared(dir.path(), "is_causal", false), &options(), &()).err().unwrap().to_string();
+    assert!(error.contains("use_bidirectional_attention"), "{error}");
+    let dir = materialize("task-embed-mistral");
+    let model = declared(dir.path(), "use_bidirectional_attention", true);
+    let error = Embedder::load(&model, &options(), &()).err().unwrap().to_string();
+    assert!(error.contains("is_causal"), "{error}");
 }
 
 fn main() {
@@ -282,6 +326,10 @@ fn main() {
         .on_each("classifiers_read_the_last_non_padding_token", classifiers_read_the_last_non_padding_token)
         .test("decoder_with_a_head_classifies_and_reranks", decoder_with_a_head_classifies_and_reranks)
         .on_each("llm_reranker_equals_the_reference", llm_reranker_equals_the_reference)
-        .test("bidirectional_decoders_are_refused", bidirectional_decoders_are_refused)
+        .on_each("passage_reranker_equals_the_reference", passage_reranker_equals_the_reference)
+        .test(
+            "bidirectional_attention_is_refused_where_it_is_not_supported",
+            bidirectional_attention_is_refused_where_it_is_not_supported,
+        )
         .run()
 }

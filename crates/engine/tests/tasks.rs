@@ -266,7 +266,7 @@ fn assert_same_weights(name: &str, want: &Value, got: &sconce_engine::SparseVect
 
 #[test]
 fn late_interaction_equals_the_reference_in_every_layout() {
-    for kind in ["", "-attend", "-pylate", "-pylate-short", "-pylate-attend", "-native"] {
+    for kind in ["", "-attend", "-pylate", "-pylate-short", "-pylate-attend", "-native", "-modernbert"] {
         let name = &format!("task-colbert{kind}");
         let (dir, answers, arrays) = (materialize(name), answers(name), arrays(name));
         let multi = MultiVectorEncoder::load(&reference(dir.path()), &options(), &()).unwrap();

@@ -53,7 +53,8 @@ impl Module {
             "StaticEmbedding" => Role::Table,
             class if class.ends_with("Transformer") || class.ends_with("CLIPModel") => Role::Encoder,
             class if class.ends_with("Dense") => Role::Dense,
-            class if class.ends_with("Normalize") => Role::Normalize,
+            // The second is pplx-embed's, which has no configuration either.
+            class if class.ends_with("Normalize") || class == "FlexibleQuantizer" => Role::Normalize,
             _ => Role::Other,
         }
     }

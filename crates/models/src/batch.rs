@@ -216,6 +216,17 @@ impl Batch {
         self.host_ids.observe()
     }
 
+    /// Each sequence's ids, one token later: `start`, and then all but the last. A running CUDA
+    /// graph capture becomes untracked.
+    pub(crate) fn shifted_ids(&self, start: u32) -> Result<Tensor> {
+        let mut ids = self.observe_ids().to_vec();
+        for sequence in self.segments.observe().iter() {
+            ids[sequence.clone()].rotate_right(1);
+            ids[sequence.start] = start;
+        }
+        Ok(Tensor::from_u32(&ids, &self.place)?)
+    }
+
     /// The rows of `x` `[tokens, n]` whose hidden states the caller needs.
     pub(crate) fn select_outputs(&self, x: &Tensor) -> Result<Tensor> {
         match &self.output_rows {

@@ -69,6 +69,13 @@ pub(crate) fn activation(name: &str) -> Result<Activation> {
     })
 }
 
+/// Whether a language model's configuration replaces causal attention by attention in both
+/// directions, as embedding models that were made from language models do.
+pub(crate) fn is_bidirectional(config: &Value) -> bool {
+    let declares = |key: &str, value: bool| config.get(key).and_then(Value::as_bool) == Some(value);
+    declares("is_causal", false) || declares("use_bidirectional_attention", true)
+}
+
 /// The size of a head; an error if the hidden size is not a multiple of the number of heads.
 pub(crate) fn head_size(hidden: usize, heads: usize) -> Result<usize> {
     match hidden.checked_rem(heads) {

@@ -77,7 +77,7 @@ pub(crate) struct GroupedQueryAttention {
     pub rotary: Option<Rotary>,
     pub scale: f32,
     pub cap: Option<f32>,
-    pub window: Option<usize>,
+    pub mask: Mask,
     pub bias: Bias,
     /// The index of the layer in the KV cache.
     pub layer: usize,
@@ -95,7 +95,7 @@ impl GroupedQueryAttention {
             rotary: None,
             scale,
             cap: None,
-            window: None,
+            mask: Mask::Causal,
             bias,
             layer,
         }
@@ -137,9 +137,8 @@ impl GroupedQueryAttention {
                 (k.into(), v.into(), b.keys.clone().into())
             }
         };
-        let mask = self.window.map_or(Mask::Causal, Mask::CausalWindow);
-        let bias = self.bias.clone();
-        let params = Attention { queries: b.segments.clone(), keys, scale: self.scale, cap: self.cap, mask, bias };
+        let (scale, cap, mask, bias) = (self.scale, self.cap, self.mask, self.bias.clone());
+        let params = Attention { queries: b.segments.clone(), keys, scale, cap, mask, bias };
         Ok(attention(&q, &k, &v, &params)?.reshape(&[tokens, count * size])?)
     }
 }
@@ -174,7 +173,8 @@ impl Layer for Block {
     }
 }
 
-/// A decoder-only language model: token embeddings, blocks, final norm.
+/// A decoder-only language model: token embeddings, blocks, final norm. With attention in both
+/// directions it is an encoder.
 pub(crate) struct Decoder<L> {
     /// The token embedding table, which the LM head may share (tied embeddings).
     pub embed_tokens: Linear,
@@ -186,6 +186,11 @@ pub(crate) struct Decoder<L> {
     pub norm: Norm,
     pub heads: Heads,
     pub limits: Limits,
+    /// A projection after the norm.
+    pub projection: Option<Linear>,
+    /// Whether attention is causal. Without it, keys and values of earlier tokens depend on later
+    /// ones, so there is no KV cache.
+    pub causal: bool,
 }
 
 /// Loads the token embedding table `[vocabulary, hidden]` under `w`.
@@ -199,13 +204,16 @@ impl<L: Layer> Backbone for Decoder<L> {
         let x = self.embed_tokens.embed(&b.ids, self.scale, positions)?;
         let last = self.layers.len();
         let x = run_layers(x, &self.layers, &mut skip_last(last, hook), |_, layer, x| layer.forward(x, b))?;
-        let x = self.norm.forward(&b.select_outputs(&x)?)?;
+        let mut x = self.norm.forward(&b.select_outputs(&x)?)?;
+        if let Some(projection) = &self.projection {
+            x = projection.forward(&x)?;
+        }
         hook(last, &x);
         Ok(x)
     }
 
     fn hidden_size(&self) -> usize {
-        self.embed_tokens.inputs()
+        self.projection.as_ref().map_or(self.embed_tokens.inputs(), Linear::outputs)
     }
 
     fn limits(&self) -> Limits {
@@ -214,6 +222,6 @@ impl<L: Layer> Backbone for Decoder<L> {
 
     fn cache(&self) -> Option<KvCacheShape> {
         let Heads { kv_heads, size, .. } = self.heads;
-        Some(KvCacheShape { layers: self.layers.len(), heads: kv_heads, size })
+        self.causal.then_some(KvCacheShape { layers: self.layers.len(), heads: kv_heads, size })
     }
 }

@@ -2,15 +2,16 @@
 //! (arXiv:2503.19786): RMS norms with weight 1 + w, scaled token embeddings, few key-value heads.
 //! Gemma 2 has norms before and after attention and MLP, sliding windows on some layers and
 //! soft-capped scores; Gemma 3 has QK-norm instead of soft-capping and two RoPE bases.
+//! EmbeddingGemma (arXiv:2509.20354) is Gemma 3 with attention in both directions.
 
 use crate::block::{Layer, Norm};
-use crate::config::{activation, context, default_usize, parse, ten_to_minus};
+use crate::config::{activation, context, default_usize, parse, refuse, ten_to_minus};
 use crate::decoder::{Decoder, GroupedQueryAttention, Heads, embed_tokens};
 use crate::head::{self, last_token, root};
 use crate::mlp::Mlp;
 use crate::rope::{Rope, Scaling};
 use crate::{Backbone, Batch, Head, Limits, LmHead, Result, Task};
-use sconce_ops::{Linear, RmsNorm, Rotary, Tensor, Weights};
+use sconce_ops::{Linear, Mask, Pooling, RmsNorm, Rotary, Tensor, Weights};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -44,6 +45,8 @@ struct Config {
     sliding_window: Option<usize>,
     sliding_window_pattern: Option<usize>,
     layer_types: Option<Vec<String>>,
+    is_causal: Option<bool>,
+    use_bidirectional_attention: Option<bool>,
 }
 
 /// `rope_parameters`, for all layers or by layer type.
@@ -81,6 +84,25 @@ impl Config {
             (None, _) => !(layer + 1).is_multiple_of(self.sliding_window_pattern.unwrap_or(6).max(1)),
         };
         windowed.then(|| self.sliding_window.unwrap_or(4096))
+    }
+
+    /// Whether attention is causal. EmbeddingGemma's is not.
+    fn causal(&self) -> Result<bool> {
+        let both = self.generation() == 3 && self.use_bidirectional_attention == Some(true);
+        refuse(both && self.is_causal == Some(false), || {
+            "is_causal and use_bidirectional_attention together are not supported: their sliding windows differ".into()
+        })?;
+        Ok(!both)
+    }
+
+    fn mask(&self, layer: usize) -> Result<Mask> {
+        Ok(match (self.window(layer), self.causal()?) {
+            (None, true) => Mask::Causal,
+            (None, false) => Mask::All,
+            (Some(window), true) => Mask::CausalWindow(window),
+            // Half of the window is before a token, half after it.
+            (Some(window), false) => Mask::Window(window / 2),
+        })
     }
 
     /// RoPE tables of full-attention layers and of sliding-window layers.
@@ -142,11 +164,21 @@ pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>>
         norm: Norm::Rms(RmsNorm::load(&w.sub("norm"), n, c.rms_norm_eps)?.from_one()),
         heads,
         limits: Limits::new(c.vocab_size, positions),
+        projection: None,
+        causal: c.causal()?,
     }))
 }
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     last_token(task, config, w, (parse::<Config>(&text_config(config))?.hidden_size, "Gemma"))
+}
+
+/// The head of a reranker: logits of the answers `tokens`. The LM head is the embedding table.
+pub(crate) fn answer_head(config: &Value, w: &Weights, tokens: &[u32]) -> Result<Head> {
+    let c: Config = parse(config)?;
+    let rows: Vec<_> = tokens.iter().map(|token| *token as usize).collect();
+    let out = Linear::select_rows(&text_root(w)?.sub("embed_tokens"), c.hidden_size, c.vocab_size, &rows)?;
+    Ok(Head { pooling: Pooling::LastToken, ..Head::new(None, None, out) })
 }
 
 pub(crate) fn lm_head(config: &Value, w: &Weights) -> Result<LmHead> {
@@ -173,7 +205,7 @@ impl Block {
         let norm = |name| of(w, name, n);
         let qkv = heads.projections(&a, n, c.attention_bias)?;
         let output = Linear::load(&a.sub("o_proj"), heads.rows()[0], n, c.attention_bias)?;
-        let (window, generation) = (c.window(layer), c.generation());
+        let generation = c.generation();
         let norms = match generation {
             3 => Some([Norm::Rms(of(&a, "q_norm", heads.size)?), Norm::Rms(of(&a, "k_norm", heads.size)?)]),
             _ => None,
@@ -199,10 +231,10 @@ impl Block {
             attention_norm: norm("input_layernorm")?,
             attention: GroupedQueryAttention {
                 norms,
-                rotary: Some(rotary[usize::from(window.is_some())].clone()),
+                rotary: Some(rotary[usize::from(c.window(layer).is_some())].clone()),
                 scale: (1.0 / scalar.sqrt()) as f32,
                 cap,
-                window,
+                mask: c.mask(layer)?,
                 ..GroupedQueryAttention::new(qkv, output, heads, layer)
             },
             norm: norm(before)?,

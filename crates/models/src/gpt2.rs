@@ -53,6 +53,8 @@ pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>>
         norm: Norm::layer(&w.sub("ln_f"), n, c.layer_norm_epsilon, true)?,
         heads,
         limits: Limits::new(c.vocab_size, context(config, c.n_positions)),
+        projection: None,
+        causal: true,
     }))
 }
 

@@ -71,6 +71,8 @@ pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>>
         norm: c.norm(&w.sub("final_layer_norm"))?,
         heads,
         limits: Limits::new(c.vocab_size, positions),
+        projection: None,
+        causal: true,
     }))
 }
 

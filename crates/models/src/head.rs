@@ -23,6 +23,12 @@ pub struct Head {
     /// The padding id. A decoder's classifier reads the last token with another id, even where the
     /// caller put padding into the text.
     pub padding: Option<u32>,
+    /// The end token, whose last occurrence T5's classifier reads. Its tokenizer appends one to
+    /// every text.
+    pub end: Option<u32>,
+    /// Whether dense layer and norm see every token and the pooling follows them, before the output
+    /// projection (EuroBERT).
+    pub late: bool,
     /// The dense layer with its activation.
     pub dense: Option<Linear>,
     /// The norm after the dense layer.
@@ -34,18 +40,30 @@ pub struct Head {
 impl Head {
     /// A head that pools a sequence's first token (CLS).
     pub(crate) fn new(dense: Option<Linear>, norm: Option<LayerNorm>, out: Linear) -> Head {
-        Head { pooling: Pooling::Cls, padding: None, dense, norm, out }
+        Head { pooling: Pooling::Cls, padding: None, end: None, late: false, dense, norm, out }
     }
 
     /// Pools hidden states `x` `[tokens, hidden]` for a [`Task::Classify`] head, to f32.
     pub fn pooled(&self, x: &Tensor, batch: &Batch, skips: &[usize]) -> Result<Tensor> {
-        let Some(padding) = self.padding else {
+        if self.late {
+            // One row per token, in f32. The lengths are not those of the batch, so a running CUDA
+            // graph capture must not follow them.
+            let tokens: usize = batch.segments.observe().iter().map(|tokens| tokens.len()).sum();
+            let rows = pool(x, &Segments::new(&vec![1; tokens])?, &vec![0; tokens], &[Pooling::Mean])?;
+            return Ok(pool(&self.before(&rows)?, &batch.segments, skips, &[self.pooling])?);
+        }
+        if self.padding.is_none() && self.end.is_none() {
             return Ok(pool(x, &batch.segments, skips, &[self.pooling])?);
-        };
-        // In a sequence of padding alone it is the first token.
+        }
         let last = |tokens: std::ops::Range<usize>| {
             let (first, ids) = (tokens.start, &batch.observe_ids()[tokens]);
-            (first + ids.iter().rposition(|id| *id != padding).unwrap_or(0)) as u32
+            let row = match self.end {
+                // Token ids without an end token are those of a sanity check.
+                Some(end) => ids.iter().rposition(|id| *id == end).unwrap_or(ids.len() - 1),
+                // In a sequence of padding alone it is the first token.
+                None => ids.iter().rposition(|id| Some(*id) != self.padding).unwrap_or(0),
+            };
+            (first + row) as u32
         };
         let rows: Vec<u32> = batch.segments.observe().iter().map(last).collect();
         let x = batch.rows(x, &rows)?;
@@ -54,7 +72,10 @@ impl Head {
 
     /// Logits of rows `x` `[rows, hidden]`, one row per sequence (pooled) or per token.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(self.out.forward(&self.before(x)?)?)
+        match self.late {
+            true => Ok(self.out.forward(x)?),
+            false => Ok(self.out.forward(&self.before(x)?)?),
+        }
     }
 
     /// The input of the output projection: norm(dense(x)).
@@ -116,7 +137,7 @@ pub(crate) fn last_token(
         Task::Classify => {
             let padding = config.get("pad_token_id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
             let out = out(&w.sub("score"), hidden, false)?;
-            Ok(Head { pooling: Pooling::LastToken, padding, dense: None, norm: None, out })
+            Ok(Head { pooling: Pooling::LastToken, padding, ..Head::new(None, None, out) })
         }
         Task::Tag | Task::Vocabulary => Err(no_head(task, architecture)),
     }

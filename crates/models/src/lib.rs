@@ -13,6 +13,7 @@ mod decoder;
 mod distilbert;
 mod dual;
 mod electra;
+mod eurobert;
 mod falcon;
 mod families;
 mod gemma;
@@ -43,7 +44,9 @@ pub use config::CONTEXT;
 pub use dual::{Dual, Image, Images, Kind as DualKind, TextTower, VisionTower, dual};
 pub use families::{FAMILIES, Family, model_types};
 pub use head::{Head, LmHead, Task};
-pub use registry::{backbone, binary_head, head, is_ignorable, lm_head, model_type, overflows_f16, seq2seq};
+pub use registry::{
+    answer_head, backbone, head, is_ignorable, lm_head, model_type, overflows_f16, seq2seq, sequence_backbone,
+};
 pub use seq2seq::{EncoderKv, Seq2Seq};
 
 use sconce_ops::{KvCacheShape, Tensor};

@@ -2,16 +2,17 @@
 //! Mistral (arXiv:2310.06825), Mixtral (arXiv:2401.04088), Qwen 1.5 to 3 and their MoE variants
 //! (arXiv:2407.10671, arXiv:2505.09388), Phi-3 to Phi-4 (arXiv:2404.14219). They differ in biases,
 //! sliding windows, QK-norm, dense MLP or mixture of experts with or without a shared expert, and
-//! in whether projections are fused.
+//! in whether projections are fused. Embedding models with this block have attention in both
+//! directions: gte-Qwen2, llama-nemotron-embed, pplx-embed (Qwen3) and EuroBERT (`eurobert.rs`).
 
 use crate::block::Norm;
-use crate::config::{activation, context, head_size, parse, refuse};
+use crate::config::{activation, context, head_size, is_bidirectional, parse, refuse};
 use crate::decoder::{Block, Decoder, GroupedQueryAttention, Heads, Layout, embed_tokens};
 use crate::head::{self, last_token, root};
 use crate::mlp::{Mlp, SharedExpert};
 use crate::rope::{Rope, Scaling, rotary_dims};
-use crate::{Backbone, Head, Limits, LmHead, Result, Task};
-use sconce_ops::{Activation, ExpertParts, Experts, Linear, Pooling, Rotary, Weights};
+use crate::{Backbone, Error, Head, Limits, LmHead, Result, Task};
+use sconce_ops::{Activation, ExpertParts, Experts, Linear, Mask, Pooling, Rotary, Weights};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -52,6 +53,29 @@ struct Config {
     decoder_sparse_step: Option<usize>,
     #[serde(default)]
     mlp_only_layers: Vec<usize>,
+    is_causal: Option<bool>,
+    /// How llama-nemotron-rerank pools a sequence, and what it divides scores by.
+    pooling: Option<Value>,
+    temperature: Option<Value>,
+    /// The dimensions of voyage-4-nano's projection.
+    num_labels: Option<Value>,
+    /// Whether attention is in both directions. See [`read`].
+    #[serde(skip)]
+    bidirectional: bool,
+}
+
+/// The model types whose attention is always in both directions.
+const BIDIRECTIONAL: &[&str] = &["llama_bidirec", PPLX, "eurobert"];
+/// pplx-embed: Qwen3 under a name of its own.
+const PPLX: &str = "bidirectional_pplx_qwen3";
+
+fn read(config: &Value) -> Result<Config> {
+    let mut c: Config = parse(config)?;
+    c.bidirectional = is_bidirectional(config) || BIDIRECTIONAL.contains(&&*c.model_type);
+    if c.is(PPLX) {
+        c.model_type = "qwen3".into();
+    }
+    Ok(c)
 }
 
 fn silu() -> String {
@@ -64,12 +88,17 @@ impl Config {
     }
 
     fn eps(&self) -> f32 {
-        self.rms_norm_eps.unwrap_or(if self.is("phi3") { 1e-5 } else { 1e-6 })
+        self.rms_norm_eps.unwrap_or(if self.is("phi3") || self.is("eurobert") { 1e-5 } else { 1e-6 })
     }
 
     /// The longest sequence that the model was trained for.
     fn trained(&self) -> usize {
-        self.max_position_embeddings.unwrap_or(if self.is("phi3") { 4096 } else { 2048 })
+        let default = match &*self.model_type {
+            "phi3" => 4096,
+            "eurobert" => 8192,
+            _ => 2048,
+        };
+        self.max_position_embeddings.unwrap_or(default)
     }
 
     fn heads(&self) -> Result<Heads> {
@@ -117,6 +146,20 @@ impl Config {
         windowed.then_some(window)
     }
 
+    fn mask(&self, layer: usize) -> Result<Mask> {
+        Ok(match (self.window(layer), self.bidirectional) {
+            (None, false) => Mask::Causal,
+            (None, true) => Mask::All,
+            (Some(window), false) => Mask::CausalWindow(window),
+            // As in transformers: the whole window on each side.
+            (Some(window), true) if self.is_causal == Some(false) => Mask::Window(window),
+            (Some(_), true) => {
+                let what = "a sliding window in both directions is supported with `is_causal: false` only";
+                return Err(Error::Config(what.into()));
+            }
+        })
+    }
+
     /// The number of experts of a layer; `None` for a dense MLP.
     fn experts(&self, layer: usize) -> Option<usize> {
         match &*self.model_type {
@@ -145,9 +188,10 @@ impl Config {
 }
 
 pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
-    let c: Config = parse(config)?;
+    let c = read(config)?;
     c.check_window()?;
     let heads = c.heads()?;
+    let projection = projection(&c, &w.sub("linear"))?;
     let w = root(w, "model", EMBED_TOKENS)?;
     let positions = context(config, c.trained());
     let rotary = c.rotary(&w, heads.size, positions)?;
@@ -160,34 +204,58 @@ pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>>
         norm: Norm::rms(&w.sub("norm"), c.hidden_size, c.eps())?,
         heads,
         limits: Limits::new(c.vocab_size, positions),
+        projection,
+        causal: !c.bidirectional,
     }))
 }
 
-const EMBED_TOKENS: &str = "embed_tokens.weight";
+pub(crate) const EMBED_TOKENS: &str = "embed_tokens.weight";
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
-    let c: Config = parse(config)?;
-    last_token(task, config, w, (c.hidden_size, &c.model_type))
+    let c = read(config)?;
+    let head = last_token(task, config, w, (c.hidden_size, &c.model_type))?;
+    if !c.is("llama_bidirec") {
+        return Ok(head);
+    }
+    refuse(c.temperature.is_some_and(|t| t.as_f64() != Some(1.0)), || {
+        "a temperature other than 1 is not supported".into()
+    })?;
+    let pooling = match c.pooling.as_ref().and_then(Value::as_str).unwrap_or("avg") {
+        "avg" => Pooling::Mean,
+        "cls" => Pooling::Cls,
+        "last" => Pooling::LastToken,
+        other => return Err(Error::Config(format!("pooling `{other}` is not supported"))),
+    };
+    Ok(Head { pooling, padding: None, ..head })
 }
 
-/// The yes/no head of an LLM reranker: logits of two tokens. It uses the file's `score.weight` if
-/// there is one, else the two rows of the LM head.
-pub(crate) fn binary_head(config: &Value, w: &Weights, tokens: [u32; 2]) -> Result<Head> {
-    let c: Config = parse(config)?;
-    let (lm_head, rows) = (w.sub("lm_head"), tokens.map(|token| token as usize));
+/// voyage-4-nano projects its last hidden states.
+fn projection(c: &Config, w: &Weights) -> Result<Option<Linear>> {
+    let dimensions = c.num_labels.as_ref().and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
+    match dimensions.filter(|_| c.bidirectional && c.is("qwen3")) {
+        Some(dimensions) if w.has("weight")? => Ok(Some(Linear::load(w, c.hidden_size, dimensions, false)?)),
+        _ => Ok(None),
+    }
+}
+
+/// The head of an LLM reranker: logits of the answers `tokens`. It uses the file's `score.weight` if
+/// there is one, else the rows of the LM head.
+pub(crate) fn answer_head(config: &Value, w: &Weights, tokens: &[u32]) -> Result<Head> {
+    let c = read(config)?;
+    let (lm_head, rows) = (w.sub("lm_head"), tokens.iter().map(|token| *token as usize).collect::<Vec<_>>());
     let out = match (w.has("score.weight")?, c.tie_word_embeddings.unwrap_or(false) || !lm_head.has("weight")?) {
-        (true, _) => Linear::load(&w.sub("score"), c.hidden_size, 2, false)?,
+        (true, _) => Linear::load(&w.sub("score"), c.hidden_size, tokens.len(), false)?,
         (false, true) => {
             let table = root(w, "model", EMBED_TOKENS)?.sub("embed_tokens");
             Linear::select_rows(&table, c.hidden_size, c.vocab_size, &rows)?
         }
         (false, false) => Linear::select_rows(&lm_head, c.hidden_size, c.vocab_size, &rows)?,
     };
-    Ok(Head { pooling: Pooling::LastToken, padding: None, dense: None, norm: None, out })
+    Ok(Head { pooling: Pooling::LastToken, ..Head::new(None, None, out) })
 }
 
 pub(crate) fn lm_head(config: &Value, w: &Weights) -> Result<LmHead> {
-    let c: Config = parse(config)?;
+    let c = read(config)?;
     let embed_tokens = root(w, "model", EMBED_TOKENS)?.sub("embed_tokens");
     head::lm_head(w, &embed_tokens, [c.vocab_size, c.hidden_size], c.tie_word_embeddings.unwrap_or(false))
 }
@@ -210,7 +278,7 @@ fn block(w: &Weights, c: &Config, heads: Heads, rotary: &Rotary, layer: usize) -
         attention: GroupedQueryAttention {
             norms,
             rotary: Some(rotary.clone()),
-            window: c.window(layer),
+            mask: c.mask(layer)?,
             ..GroupedQueryAttention::new(qkv, output, heads, layer)
         },
         layout: Layout::Sequential(norm(w, "post_attention_layernorm", n)?),

@@ -117,13 +117,9 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
         other => return Err(Error::Config(format!("classifier_pooling `{other}` is not supported"))),
     };
     let dense = Linear::load(&h.sub("dense"), hidden, hidden, c.classifier_bias)?;
-    Ok(Head {
-        pooling,
-        padding: None,
-        dense: Some(dense.with(activation(&c.classifier_activation)?)),
-        norm: Some(LayerNorm::load(&h.sub("norm"), hidden, c.norm_eps, c.norm_bias)?),
-        out,
-    })
+    let dense = dense.with(activation(&c.classifier_activation)?);
+    let norm = LayerNorm::load(&h.sub("norm"), hidden, c.norm_eps, c.norm_bias)?;
+    Ok(Head { pooling, ..Head::new(Some(dense), Some(norm), out) })
 }
 
 const TOKEN_EMBEDDINGS: &str = "embeddings.tok_embeddings.weight";

@@ -93,6 +93,8 @@ pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>>
         norm: c.norm(&w.sub("ln_f"))?,
         heads,
         limits: Limits::new(c.vocab_size, positions),
+        projection: None,
+        causal: true,
     }))
 }
 

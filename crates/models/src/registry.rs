@@ -1,9 +1,10 @@
 //! Maps `model_type` in `config.json` to the file that implements the architecture.
 
+use crate::config::{is_bidirectional, refuse};
 use crate::{Backbone, Error, Head, LmHead, Result, Seq2Seq, Task};
 use crate::{
-    bert, deberta, deberta_v2, distilbert, electra, falcon, gemma, gpt_neox, gpt2, gte, jina_bert, llama, modernbert,
-    mpnet, nomic_bert, qwen, roberta, stablelm, static_model, t5, t5_decoder,
+    bert, deberta, deberta_v2, distilbert, electra, eurobert, falcon, gemma, gpt_neox, gpt2, gte, jina_bert, llama,
+    modernbert, mpnet, nomic_bert, qwen, roberta, stablelm, static_model, t5, t5_decoder,
 };
 use sconce_ops::Weights;
 use serde_json::Value;
@@ -23,6 +24,7 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { types: &["bert"], backbone: bert::backbone, head: bert::head, lm_head: None },
     Architecture { types: &["distilbert"], backbone: distilbert::backbone, head: distilbert::head, lm_head: None },
     Architecture { types: &["electra"], backbone: electra::backbone, head: electra::head, lm_head: None },
+    Architecture { types: &["eurobert"], backbone: llama::backbone, head: eurobert::head, lm_head: None },
     Architecture { types: &["new", "gte"], backbone: gte::backbone, head: gte::head, lm_head: None },
     Architecture { types: &["jina_bert"], backbone: jina_bert::backbone, head: bert::head, lm_head: None },
     Architecture { types: &["modernbert"], backbone: modernbert::backbone, head: modernbert::head, lm_head: None },
@@ -38,6 +40,12 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { types: &["deberta"], backbone: deberta::backbone, head: deberta::head, lm_head: None },
     Architecture { types: &["deberta-v2"], backbone: deberta_v2::backbone, head: deberta_v2::head, lm_head: None },
     Architecture { types: LLAMA, backbone: llama::backbone, head: llama::head, lm_head: Some(llama::lm_head) },
+    Architecture {
+        types: &["llama_bidirec", "bidirectional_pplx_qwen3"],
+        backbone: llama::backbone,
+        head: llama::head,
+        lm_head: None,
+    },
     Architecture {
         types: &["falcon", "RefinedWeb", "RefinedWebModel"],
         backbone: falcon::backbone,
@@ -76,19 +84,31 @@ pub fn backbone(config: &Value, weights: &Weights) -> Result<Box<dyn Backbone>> 
     (architecture(config)?.backbone)(config, weights)
 }
 
+/// Builds the backbone under a sequence classification head: another one than [`backbone`] builds
+/// where the head reads a decoder (T5).
+pub fn sequence_backbone(config: &Value, weights: &Weights) -> Result<Box<dyn Backbone>> {
+    let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    match SEQ2SEQ.iter().any(|(types, _)| types.contains(&kind)) {
+        true => t5_decoder::classifier(config, weights),
+        false => backbone(config, weights),
+    }
+}
+
 /// Builds the head for `task` from the files of the model.
 pub fn head(task: Task, config: &Value, weights: &Weights) -> Result<Head> {
     (architecture(config)?.head)(task, config, &weights.of_head())
 }
 
-/// Builds the yes/no head of an LLM reranker: logits of two tokens, at the last token of a
-/// sequence.
-pub fn binary_head(config: &Value, weights: &Weights, tokens: [u32; 2]) -> Result<Head> {
+/// Builds the head of a language model used as reranker: logits of the answers `tokens`, at the last
+/// token of a sequence.
+pub fn answer_head(config: &Value, weights: &Weights, tokens: &[u32]) -> Result<Head> {
     let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
-    match LLAMA.contains(&kind) {
-        true => llama::binary_head(config, &weights.of_head(), tokens),
-        false => Err(Error::Config(format!(
-            "model_type `{kind}` has no yes/no head for reranking; supported: {}",
+    check_causal(config)?;
+    match kind {
+        "gemma" => gemma::answer_head(config, &weights.of_head(), tokens),
+        kind if LLAMA.contains(&kind) => llama::answer_head(config, &weights.of_head(), tokens),
+        _ => Err(Error::Config(format!(
+            "model_type `{kind}` has no head for reranking by its answer; supported: {}, gemma",
             LLAMA.join(", ")
         ))),
     }
@@ -98,13 +118,26 @@ pub fn binary_head(config: &Value, weights: &Weights, tokens: [u32; 2]) -> Resul
 pub fn lm_head(config: &Value, weights: &Weights) -> Result<LmHead> {
     let Architecture { lm_head, types, .. } = architecture(config)?;
     match lm_head {
-        Some(lm_head) => lm_head(config, weights),
+        Some(lm_head) => {
+            check_causal(config)?;
+            lm_head(config, weights)
+        }
         None => {
             let models: Vec<_> =
                 ARCHITECTURES.iter().filter(|a| a.lm_head.is_some()).flat_map(|a| a.types).copied().collect();
             Err(Error::Config(format!("{} is not a language model; supported: {}", types[0], models.join(", "))))
         }
     }
+}
+
+/// Fails if a language model that is to generate text was made an encoder.
+fn check_causal(config: &Value) -> Result<()> {
+    let both = [Some(config), config.get("text_config")].into_iter().flatten().any(is_bidirectional);
+    refuse(both, || {
+        "the model has attention in both directions (is_causal, use_bidirectional_attention), so it cannot predict \
+         the next token; use it for embeddings"
+            .into()
+    })
 }
 
 /// Builds a sequence-to-sequence model.

@@ -75,6 +75,8 @@ pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>>
         norm: c.norm(&w.sub(norm), n)?,
         heads,
         limits: Limits::new(c.vocab_size, positions),
+        projection: None,
+        causal: true,
     }))
 }
 

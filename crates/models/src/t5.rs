@@ -8,7 +8,7 @@ use crate::decoder;
 use crate::head::{no_head, out, root};
 use crate::mlp::Mlp;
 use crate::{Backbone, Batch, Error, Head, LayerHook, Limits, Result, Task};
-use sconce_ops::{Activation, Bias, Linear, Pooling, RmsNorm, Tensor, Weights};
+use sconce_ops::{Activation, Bias, Linear, RmsNorm, Tensor, Weights};
 use serde_json::Value;
 
 defaults! {
@@ -31,6 +31,8 @@ defaults! {
         /// Whether the LM head was tied in training; newer files set `tie_word_embeddings` for
         /// every T5.
         pub scale_decoder_outputs: Option<bool> = None,
+        pub decoder_start_token_id: Option<u32> = None,
+        eos_token_id: u32 = 1,
     }
 }
 
@@ -121,10 +123,16 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     match task {
         Task::Tag => {
             let out = out(&w.sub("classifier"), c.d_model, true)?;
-            Ok(Head { pooling: Pooling::Cls, padding: None, dense: None, norm: None, out })
+            Ok(Head::new(None, None, out))
         }
-        // T5's sequence classifier reads the decoder's hidden states.
-        Task::Classify | Task::Vocabulary => Err(no_head(task, "T5's encoder")),
+        // Over the decoder's hidden states.
+        Task::Classify => {
+            let h = w.sub("classification_head");
+            let dense = Linear::load(&h.sub("dense"), c.d_model, c.d_model, true)?.with(Activation::Tanh);
+            let head = Head::new(Some(dense), None, out(&h.sub("out_proj"), c.d_model, true)?);
+            Ok(Head { end: Some(c.eos_token_id), ..head })
+        }
+        Task::Vocabulary => Err(no_head(task, "T5's encoder")),
     }
 }
 

@@ -11,29 +11,24 @@ use crate::config::{parse, refuse};
 use crate::decoder::{GroupedQueryAttention, Heads};
 use crate::mlp::Mlp;
 use crate::t5::{Config, Sizes, T5, model_root};
-use crate::{Backbone, Batch, EncoderKv, LayerHook, Limits, LmHead, Result, Seq2Seq};
-use sconce_ops::{Attention, Bias, Keys, KvCache, KvCacheShape, Linear, Mask, RmsNorm, Tensor, Weights, attention};
+use crate::{Backbone, Batch, EncoderKv, Error, LayerHook, Limits, LmHead, Result, Seq2Seq};
+use sconce_ops::{
+    Attention, Bias, Keys, KvCache, KvCacheShape, KvTensor, Linear, Mask, RmsNorm, Tensor, Weights, attention,
+};
 use serde_json::Value;
 
 struct T5Model {
     encoder: T5,
-    layers: Vec<Layer>,
-    norm: RmsNorm,
+    decoder: Decoder,
     head: LmHead,
-    heads: Heads,
 }
 
 pub(crate) fn seq2seq(config: &Value, w: &Weights) -> Result<Box<dyn Seq2Seq>> {
     let c: Config = parse(config)?;
     let s = c.sizes()?;
     let encoder = T5::load(config, w)?;
-    let (w, lm_head) = (model_root(w)?, w.sub("lm_head"));
-    let decoder = w.sub("decoder");
-    decoder.skip("embed_tokens.weight");
-    refuse(s.decoder_layers == 0, || "num_decoder_layers is 0: this model is an encoder only".into())?;
-    let heads = Heads::checked(s.heads, s.heads, c.d_kv)?;
-    let load = |i| Layer::load(&decoder.sub("block"), &c, &s, heads, i);
-    let layers = (0..s.decoder_layers).map(load).collect::<Result<Vec<_>>>()?;
+    let lm_head = w.sub("lm_head");
+    let decoder = Decoder::load(&model_root(w)?.sub("decoder"), &c, &s)?;
     // The first T5 ties the LM head to the token embeddings, whose rows are not small, and scales
     // the logits by 1 / √d_model to compensate. Later versions have a separate LM head. A file of
     // the first version may have the table under both names, and newer files set
@@ -48,8 +43,43 @@ pub(crate) fn seq2seq(config: &Value, w: &Weights) -> Result<Box<dyn Seq2Seq>> {
         Linear::load(&lm_head, c.d_model, s.vocabulary, false)?
     };
     let scale = if scaled { 1.0 / (c.d_model as f32).sqrt() } else { 1.0 };
-    let norm = c.norm(&decoder.sub("final_layer_norm"))?;
-    Ok(Box::new(T5Model { encoder, layers, norm, head: LmHead { out, scale, cap: None }, heads }))
+    Ok(Box::new(T5Model { encoder, decoder, head: LmHead { out, scale, cap: None } }))
+}
+
+/// T5 under a sequence classification head. The encoder reads the text, and so does the decoder,
+/// one token later; the head reads the decoder's hidden states.
+struct T5Classifier {
+    encoder: T5,
+    decoder: Decoder,
+    /// The decoder's first token.
+    start: u32,
+}
+
+pub(crate) fn classifier(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
+    let c: Config = parse(config)?;
+    let s = c.sizes()?;
+    let start = c.decoder_start_token_id.filter(|id| (*id as usize) < s.vocabulary);
+    let start = start.ok_or_else(|| {
+        Error::Config("a sequence classifier needs a decoder_start_token_id within the vocabulary".into())
+    })?;
+    let decoder = Decoder::load(&model_root(w)?.sub("decoder"), &c, &s)?;
+    Ok(Box::new(T5Classifier { encoder: T5::load(config, w)?, decoder, start }))
+}
+
+impl Backbone for T5Classifier {
+    fn forward(&self, batch: &Batch, hook: LayerHook<'_>) -> Result<Tensor> {
+        let states = self.encoder.forward(batch, &mut |_, _| {})?;
+        let x = self.encoder.embed_tokens.embed(&batch.shifted_ids(self.start)?, 1.0, None)?;
+        self.decoder.forward(x, batch, &Encoded::States(&states), hook)
+    }
+
+    fn hidden_size(&self) -> usize {
+        self.encoder.hidden_size()
+    }
+
+    fn limits(&self) -> Limits {
+        self.encoder.limits()
+    }
 }
 
 impl Seq2Seq for T5Model {
@@ -58,17 +88,12 @@ impl Seq2Seq for T5Model {
     }
 
     fn write_encoder_kv(&self, states: &Tensor, cache: &KvCache, rows: &Tensor) -> Result<()> {
-        self.layers.iter().try_for_each(|layer| layer.cross.write_encoder_kv(states, cache, rows))
+        self.decoder.layers.iter().try_for_each(|layer| layer.cross.write_encoder_kv(states, cache, rows))
     }
 
     fn forward(&self, batch: &Batch, encoder_kv: &EncoderKv, hook: LayerHook<'_>) -> Result<Tensor> {
         let x = self.encoder.embed_tokens.embed(&batch.ids, 1.0, None)?;
-        let last = self.layers.len();
-        let x =
-            run_layers(x, &self.layers, &mut skip_last(last, hook), |_, layer, x| layer.forward(x, batch, encoder_kv))?;
-        let x = self.norm.forward(&batch.select_outputs(&x)?)?;
-        hook(last, &x);
-        Ok(x)
+        self.decoder.forward(x, batch, &Encoded::Kv(encoder_kv), hook)
     }
 
     fn head(&self) -> &LmHead {
@@ -80,7 +105,45 @@ impl Seq2Seq for T5Model {
     }
 
     fn cache(&self) -> KvCacheShape {
-        KvCacheShape { layers: self.layers.len(), heads: self.heads.kv_heads, size: self.heads.size }
+        let Decoder { layers, heads, .. } = &self.decoder;
+        KvCacheShape { layers: layers.len(), heads: heads.kv_heads, size: heads.size }
+    }
+}
+
+/// Where cross-attention finds what the encoder made of an input.
+enum Encoded<'a> {
+    /// Keys and values in the KV cache.
+    Kv(&'a EncoderKv),
+    /// Hidden states, one per token of the batch.
+    States(&'a Tensor),
+}
+
+/// The decoder's blocks and final norm.
+struct Decoder {
+    layers: Vec<Layer>,
+    norm: RmsNorm,
+    heads: Heads,
+}
+
+impl Decoder {
+    fn load(w: &Weights, c: &Config, s: &Sizes) -> Result<Decoder> {
+        w.skip("embed_tokens.weight");
+        refuse(s.decoder_layers == 0, || "num_decoder_layers is 0: this model is an encoder only".into())?;
+        let heads = Heads::checked(s.heads, s.heads, c.d_kv)?;
+        let load = |i| Layer::load(&w.sub("block"), c, s, heads, i);
+        let layers = (0..s.decoder_layers).map(load).collect::<Result<Vec<_>>>()?;
+        Ok(Decoder { layers, norm: c.norm(&w.sub("final_layer_norm"))?, heads })
+    }
+
+    /// Hidden states of the rows that the caller needs, after the final norm. `x` is the token
+    /// embeddings.
+    fn forward(&self, x: Tensor, batch: &Batch, encoded: &Encoded<'_>, hook: LayerHook<'_>) -> Result<Tensor> {
+        let last = self.layers.len();
+        let run = |_, layer: &Layer, x: &Tensor| layer.forward(x, batch, encoded);
+        let x = run_layers(x, &self.layers, &mut skip_last(last, hook), run)?;
+        let x = self.norm.forward(&batch.select_outputs(&x)?)?;
+        hook(last, &x);
+        Ok(x)
     }
 }
 
@@ -122,9 +185,9 @@ impl Layer {
         })
     }
 
-    fn forward(&self, x: &Tensor, b: &Batch, encoder_kv: &EncoderKv) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, b: &Batch, encoded: &Encoded<'_>) -> Result<Tensor> {
         let h = self.attention.forward_residual(&self.attention_norm.forward(x)?, b, x)?;
-        let h = self.cross.forward_residual(&self.cross_norm.forward(&h)?, b, encoder_kv, &h)?;
+        let h = self.cross.forward_residual(&self.cross_norm.forward(&h)?, b, encoded, &h)?;
         self.mlp.forward_residual(&self.norm.forward(&h)?, &h)
     }
 }
@@ -140,26 +203,35 @@ struct CrossAttention {
 }
 
 impl CrossAttention {
-    fn write_encoder_kv(&self, states: &Tensor, cache: &KvCache, rows: &Tensor) -> Result<()> {
+    /// Keys and values of the encoder's `states`, each `[tokens, heads, size]`.
+    fn encoder_kv(&self, states: &Tensor) -> Result<[Tensor; 2]> {
         let Heads { count, size, .. } = self.heads;
         let kv = self.keys.forward(states)?.reshape(&[states.dims()[0], 2, count, size])?;
-        Ok(cache.write(self.layer, &kv.select(1, 0)?, &kv.select(1, 1)?, rows)?)
+        Ok([kv.select(1, 0)?, kv.select(1, 1)?])
     }
 
-    fn forward_residual(&self, x: &Tensor, b: &Batch, encoder_kv: &EncoderKv, residual: &Tensor) -> Result<Tensor> {
+    fn write_encoder_kv(&self, states: &Tensor, cache: &KvCache, rows: &Tensor) -> Result<()> {
+        let [k, v] = self.encoder_kv(states)?;
+        Ok(cache.write(self.layer, &k, &v, rows)?)
+    }
+
+    fn forward_residual(&self, x: &Tensor, b: &Batch, encoded: &Encoded<'_>, residual: &Tensor) -> Result<Tensor> {
         let Heads { count, size, .. } = self.heads;
         let tokens = b.segments.tokens();
         let q = self.query.forward(x)?.reshape(&[tokens, count, size])?;
-        let [k, v] = encoder_kv.cache.layer(self.layer)?;
-        let params = Attention {
-            queries: b.segments.clone(),
-            keys: Keys::Paged(encoder_kv.pages.clone()),
-            scale: 1.0,
-            cap: None,
-            mask: Mask::All,
-            bias: Bias::None,
+        let (k, v, keys): (KvTensor, KvTensor, Keys) = match encoded {
+            Encoded::Kv(kv) => {
+                let [k, v] = kv.cache.layer(self.layer)?;
+                (k.clone(), v.clone(), Keys::Paged(kv.pages.clone()))
+            }
+            Encoded::States(states) => {
+                let [k, v] = self.encoder_kv(states)?;
+                (k.into(), v.into(), b.keys.clone().into())
+            }
         };
-        let attended = attention(&q, k, v, &params)?.reshape(&[tokens, count * size])?;
+        let params =
+            Attention { queries: b.segments.clone(), keys, scale: 1.0, cap: None, mask: Mask::All, bias: Bias::None };
+        let attended = attention(&q, &k, &v, &params)?.reshape(&[tokens, count * size])?;
         Ok(self.output.forward_residual(&attended, residual)?)
     }
 }

@@ -56,7 +56,13 @@ pub(crate) enum Module {
     Dense(Dense),
     /// L2-normalize.
     Normalize,
+    /// y = round(127 · tanh(x)), as the last module: the quantization that pplx-embed was trained
+    /// with.
+    TanhInt8,
 }
+
+/// The class of pplx-embed's own code for [`Module::TanhInt8`].
+const PPLX_QUANTIZER: &str = "st_quantize.FlexibleQuantizer";
 
 /// A dense layer with its weights in `dir`.
 #[derive(Clone, Debug, PartialEq)]
@@ -152,7 +158,10 @@ impl SentenceSpec {
         match optional_json::<Vec<Entry>>(&path)? {
             _ if config.get("model_type").and_then(Value::as_str) == Some("model2vec") => spec.model2vec(&config),
             Some(modules) => spec.modules(dir, &path, &modules)?,
-            None => spec.poolings = vec![Pooling::Mean],
+            None => {
+                let pooling = plain_pooling(&config).map_err(|what| Error::file(&dir.join("config.json"), what))?;
+                spec.poolings = vec![pooling];
+            }
         }
         if let Some(name) = &spec.default_prompt
             && !spec.prompts.contains_key(name)
@@ -228,6 +237,9 @@ impl SentenceSpec {
         for (i, module) in modules.iter().enumerate() {
             let folder = module.folder(dir, path)?;
             match module.class() {
+                "" if module.kind == PPLX_QUANTIZER && i > 1 && i + 1 == modules.len() => {
+                    self.tail.push(Module::TanhInt8);
+                }
                 "" => {
                     let what = format!("`{}` is custom code, which is not run", module.kind);
                     return Err(Error::file(path, what));
@@ -275,6 +287,18 @@ impl SentenceSpec {
             None => flags(&config).map_err(|what| Error::file(path, what))?,
         };
         Ok(())
+    }
+}
+
+/// The pooling of a model without sentence-transformers files: the mean, unless the configuration of
+/// a llama-nemotron-embed names another.
+fn plain_pooling(config: &Value) -> Result<Pooling, String> {
+    let is_nemotron = config.get("model_type").and_then(Value::as_str) == Some("llama_bidirec");
+    match config.get("pooling").and_then(Value::as_str).filter(|_| is_nemotron) {
+        None | Some("avg") => Ok(Pooling::Mean),
+        Some("cls") => Ok(Pooling::Cls),
+        Some("last") => Ok(Pooling::LastToken),
+        Some(other) => Err(format!("pooling `{other}` is not supported")),
     }
 }
 
@@ -341,4 +365,21 @@ pub(crate) fn input_spec(root: &Path, dir: &Path) -> Result<InputSpec> {
         tokenizer_options: TokenizerOptions { lower_case: config.do_lower_case.unwrap_or(false), table: None },
         ..plain
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn plain_models_are_pooled_by_the_mean_and_nemotron_as_it_says() {
+        let pooling = |kind: &str, pooling: &str| plain_pooling(&json!({"model_type": kind, "pooling": pooling}));
+        assert_eq!(plain_pooling(&json!({"model_type": "llama_bidirec"})), Ok(Pooling::Mean));
+        assert_eq!(pooling("llama_bidirec", "avg"), Ok(Pooling::Mean));
+        assert_eq!(pooling("llama_bidirec", "last"), Ok(Pooling::LastToken));
+        assert_eq!(pooling("llama_bidirec", "cls"), Ok(Pooling::Cls));
+        assert!(pooling("llama_bidirec", "weighted_avg").is_err());
+        assert_eq!(pooling("bert", "last"), Ok(Pooling::Mean));
+    }
 }

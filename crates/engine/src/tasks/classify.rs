@@ -9,7 +9,7 @@ use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, OutputKind, Outputs, Parts, Pipeline, Session, Texts};
 use sconce_formats::{Model, is_gguf, json};
 use sconce_hub::{Files, Progress, Reference};
-use sconce_models::{Backbone, Batch, Head, Limits, Task as HeadTask, binary_head, head};
+use sconce_models::{Backbone, Batch, Head, Limits, Task as HeadTask, answer_head, head};
 use sconce_ops::{DType, Device, Pooling, Tensor, pool};
 use sconce_text::TextOrPair;
 use serde_json::Value;
@@ -146,9 +146,9 @@ pub(crate) struct ClassifierSpec {
     pub(crate) scores: Scores,
     /// Whether the head begins with BERT's pooler, which can be left out.
     pub(crate) has_pooler: bool,
-    /// The tokens "yes" and "no" of a language model used as reranker, instead of labels: see
-    /// [`super::rerank`].
-    pub(crate) yes_no: Option<[u32; 2]>,
+    /// The tokens whose logits are the outputs of a language model used as reranker: "yes" and
+    /// "no", or "Yes" alone. Empty for a model with a head; see [`super::rerank`].
+    pub(crate) answers: Vec<u32>,
 }
 
 impl ClassifierSpec {
@@ -166,7 +166,7 @@ impl ClassifierSpec {
         };
         let input_spec = plain_input_spec(dir)?;
         let has_pooler = config.get("model_type").and_then(Value::as_str) == Some("bert");
-        Ok(ClassifierSpec { input_spec, labels, scores, has_pooler, yes_no: None })
+        Ok(ClassifierSpec { input_spec, labels, scores, has_pooler, answers: Vec::new() })
     }
 }
 
@@ -203,12 +203,12 @@ impl Pipeline for ClassifierPipeline {
     }
 
     fn load(parts: &Parts, spec: &ClassifierSpec) -> Result<ClassifierPipeline> {
-        let encoder = parts.encoder()?;
+        let encoder = parts.sequence_encoder()?;
         // Pooled rows are f32, and so is the head.
         let weights = parts.weights.of_head().in_dtype(DType::F32);
-        let head = match spec.yes_no {
-            Some(words) => binary_head(&parts.config, &weights, words)?,
-            None => head(HeadTask::Classify, &parts.config, &weights)?,
+        let head = match &spec.answers[..] {
+            [] => head(HeadTask::Classify, &parts.config, &weights)?,
+            answers => answer_head(&parts.config, &weights, answers)?,
         };
         check_labels(&parts.root, &spec.labels, &head)?;
         Ok(ClassifierPipeline { encoder, head })

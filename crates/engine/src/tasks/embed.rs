@@ -172,6 +172,7 @@ impl Embedder {
                 .for_each(|item| *item = EncodeItem::default());
         }
         let is_normalized = spec.tail.last() == Some(&Module::Normalize);
+        let is_quantized = spec.tail.last() == Some(&Module::TanhInt8);
         let mut values = vec![0f32; items.len() * dimension];
         let kind = options.pooling.map_or(OutputKind::Task, OutputKind::Pooled);
         self.session.run_for(kind, items, |i, results| {
@@ -185,6 +186,14 @@ impl Embedder {
                 None => is_truncated,
             };
             let target = &mut values[i * dimension..][..dimension];
+            let quantized: Vec<f32>;
+            let row: &[f32] = match is_quantized {
+                true => {
+                    quantized = row.iter().map(|v| (v.tanh() * 127.0).round_ties_even()).collect();
+                    &quantized
+                }
+                false => row,
+            };
             match normalize_again {
                 true => target.copy_from_slice(&l2_normalize(&row[..dimension])),
                 false => target.copy_from_slice(&row[..dimension]),
@@ -297,6 +306,8 @@ impl Pipeline for SentencePipeline {
         for module in &spec.tail {
             tail.push(match module {
                 Module::Normalize => Stage::Normalize,
+                // On the host, from the result.
+                Module::TanhInt8 => continue,
                 Module::Dense(dense) => {
                     // Embeddings are f32 from the pooling on.
                     let w = parts.module(&dense.dir, DType::F32)?;

@@ -2,7 +2,7 @@
 //! calls [`family`].
 
 use sconce_engine::Checkpoint;
-use sconce_models::{Backbone, Batch, Sequence, Task, backbone, head};
+use sconce_models::{Backbone, Batch, Sequence, Task, backbone, head, sequence_backbone};
 use sconce_ops::case::{half_formats, places};
 use sconce_ops::{DType, Ladder, Place, Policy, Rung, Tensor, Weights};
 use sconce_testkit::{Arrays, Half, golden, json, materialize, relative_distance, worst};
@@ -63,14 +63,19 @@ impl Golden {
     fn try_load(&self, dtype: DType, place: &Place) -> sconce_models::Result<Loaded> {
         let store = Checkpoint::open(&self.dir).unwrap_or_else(|e| panic!("{}: {e}", self.name));
         let weights = Weights::new(Arc::new(store), dtype, place.clone());
-        Ok(Loaded { encoder: backbone(&self.config, &weights)?, weights, place: place.clone() })
+        let class = self.config["architectures"][0].as_str().unwrap_or_default();
+        let build = if class.ends_with("ForSequenceClassification") { sequence_backbone } else { backbone };
+        Ok(Loaded { encoder: build(&self.config, &weights)?, weights, place: place.clone() })
     }
 
     /// The error of loading with `field` changed.
     pub(crate) fn refusal(&mut self, field: &str, value: Value) -> String {
         let fields = self.config.as_object_mut().expect("a configuration");
         let before = fields.insert(field.into(), value);
-        let answer = self.try_load(DType::F32, &Place::cpu());
+        let answer = self.try_load(DType::F32, &Place::cpu()).and_then(|loaded| match self.task() {
+            Some(task) => head(task, &self.config, &loaded.weights).map(drop),
+            None => Ok(()),
+        });
         let fields = self.config.as_object_mut().expect("a configuration");
         match before {
             Some(before) => fields.insert(field.into(), before),

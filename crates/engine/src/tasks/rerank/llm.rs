@@ -41,7 +41,7 @@ pub(super) fn spec(root: &Path) -> Result<ClassifierSpec> {
         labels: words.map(String::from).to_vec(),
         scores: Scores::Softmax,
         has_pooler: false,
-        yes_no: Some([id(words[0])?, id(words[1])?]),
+        answers: vec![id(words[0])?, id(words[1])?],
     })
 }
 

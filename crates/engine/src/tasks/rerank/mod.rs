@@ -1,6 +1,7 @@
 //! Reranking: orders documents by their relevance to a query.
 
 mod llm;
+mod passage;
 
 use super::TaskType;
 use super::classify::{ClassifierPipeline, ClassifierSpec, labels, sigmoid};
@@ -12,9 +13,10 @@ use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, OutputKind, Outputs, Session, Texts};
 use derive_setters::Setters;
 use llm::YesNoPrompt;
+use passage::PassagePrompt;
 use sconce_hub::{Files, Progress, Reference};
 use sconce_ops::{Device, Pooling};
-use sconce_text::{Encoded, TextOrPair};
+use sconce_text::{Encoded, ModelTokenizer, Reader, TextOrPair};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -78,8 +80,8 @@ pub struct Ranking {
 }
 
 /// A reranker, loaded and checked: a cross-encoder, which reads query and document together and
-/// returns one score, or a language model without such a head (Qwen3-Reranker), whose score is the
-/// logit of "yes" minus that of "no".
+/// returns one score, or a language model without such a head, whose score is the logit of "yes"
+/// minus that of "no" (Qwen3-Reranker) or the logit of "Yes" (bge-reranker-v2-gemma).
 ///
 /// ```no_run
 /// use sconce_engine::{LoadOptions, RankOptions, Reranker};
@@ -96,7 +98,37 @@ pub struct Ranking {
 pub struct Reranker {
     session: Session<ClassifierPipeline>,
     /// The prompt of a language model.
-    prompt: Option<Arc<YesNoPrompt>>,
+    prompt: Option<Arc<Prompt>>,
+}
+
+/// The prompt of a language model.
+#[derive(Clone)]
+enum Prompt {
+    YesNo(YesNoPrompt),
+    Passage(PassagePrompt),
+}
+
+impl Prompt {
+    fn new(root: &Path, tokenizer: &ModelTokenizer) -> Result<Prompt> {
+        Ok(match passage::is_passage_reranker(&FileFacts::read(root)?) {
+            true => Prompt::Passage(PassagePrompt::new(root, tokenizer)?),
+            false => Prompt::YesNo(YesNoPrompt::new(root, tokenizer)?),
+        })
+    }
+
+    fn instruction(&mut self) -> &mut String {
+        match self {
+            Prompt::YesNo(prompt) => &mut prompt.instruction,
+            Prompt::Passage(prompt) => &mut prompt.instruction,
+        }
+    }
+
+    fn encode(&self, reader: Reader<'_>, pairs: &[(&str, &str)]) -> Result<Vec<Encoded>> {
+        match self {
+            Prompt::YesNo(prompt) => prompt.encode(reader, pairs),
+            Prompt::Passage(prompt) => prompt.encode(reader, pairs),
+        }
+    }
 }
 
 impl Loaded for Reranker {
@@ -113,23 +145,27 @@ impl TaskType for Reranker {
         facts.is_sequence_classifier() && labels(&facts.config).is_ok_and(|labels| labels.len() == 1)
     }
     fn also_reads(facts: &FileFacts) -> bool {
-        llm::is_llm_reranker(facts)
+        llm::is_llm_reranker(facts) || passage::is_passage_reranker(facts)
     }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
         encode::plan::<ClassifierPipeline>(files, device, options, spec)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Reranker> {
         let session = Session::<ClassifierPipeline>::load(files, options, progress, spec)?;
-        let is_llm = session.spec.yes_no.is_some();
-        let prompt = if is_llm { Some(Arc::new(YesNoPrompt::new(&session.plan.root, &session.text)?)) } else { None };
+        let is_llm = !session.spec.answers.is_empty();
+        let prompt = if is_llm { Some(Arc::new(Prompt::new(&session.plan.root, &session.text)?)) } else { None };
         Ok(Reranker { session, prompt })
     }
 }
 
 /// Reads the settings of a reranker.
 fn spec(root: &Path) -> Result<ClassifierSpec> {
-    if llm::is_llm_reranker(&FileFacts::read(root)?) {
+    let facts = FileFacts::read(root)?;
+    if llm::is_llm_reranker(&facts) {
         return llm::spec(root);
+    }
+    if passage::is_passage_reranker(&facts) {
+        return passage::spec(root);
     }
     let spec = ClassifierSpec::read(root)?;
     if spec.labels.len() != 1 {
@@ -152,7 +188,7 @@ impl Reranker {
     /// Sets the instruction in the prompt, a sentence; only language models take one.
     pub fn with_instruction(mut self, instruction: &str) -> Result<Reranker> {
         match &mut self.prompt {
-            Some(prompt) => Arc::make_mut(prompt).instruction = instruction.into(),
+            Some(prompt) => *Arc::make_mut(prompt).instruction() = instruction.into(),
             None => {
                 return Err(Error::Input(
                     "this model takes no instruction; only rerankers that are language models do".into(),
@@ -170,8 +206,8 @@ impl Reranker {
             return Err(Error::Input(what.into()));
         }
         self.session.outputs(pooling.output_kind(), Texts::of(self.encode(pairs)?, 0), |_, results| {
-            // For a language model: the logit of "yes" minus that of "no". Its sigmoid is the
-            // softmax of "yes" over the two.
+            // With two logits, of "yes" and "no": their difference. Its sigmoid is the softmax of
+            // "yes" over the two.
             Ok(results[0].iter().copied().reduce(|yes, no| yes - no).unwrap_or_default())
         })
     }

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::{Plan, PlanDetails, Trace};
 use sconce_formats::{Checkpoint, Model};
-use sconce_models::{Backbone, Batch, Limits, Sequence, backbone};
+use sconce_models::{Backbone, Batch, Limits, Sequence, backbone, sequence_backbone};
 use sconce_ops::{DType, Device, Place, Pooling, Tensor, WeightFormat, Weights, replay};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -37,11 +37,22 @@ impl Parts {
 
     /// The encoder. Fails if the files declare an attention direction that we do not support.
     pub(crate) fn encoder(&self) -> Result<Box<dyn Backbone>> {
-        let encoder = backbone(&self.config, &self.weights)?;
+        self.check_direction(backbone(&self.config, &self.weights)?)
+    }
+
+    /// The encoder under a sequence classification head.
+    pub(crate) fn sequence_encoder(&self) -> Result<Box<dyn Backbone>> {
+        self.check_direction(sequence_backbone(&self.config, &self.weights)?)
+    }
+
+    fn check_direction(&self, encoder: Box<dyn Backbone>) -> Result<Box<dyn Backbone>> {
         let says = |key: &str, value: bool| self.config.get(key).and_then(Value::as_bool) == Some(value);
         if encoder.cache().is_some() && (says("is_causal", false) || says("use_bidirectional_attention", true)) {
-            let what = "is a language model with bidirectional attention (is_causal, use_bidirectional_attention), which is \
-                        not supported";
+            let kind = self.config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+            let what = format!(
+                "model_type `{kind}` with bidirectional attention (is_causal, use_bidirectional_attention) is not \
+                 supported"
+            );
             return Err(Error::file(&self.root, what));
         }
         Ok(encoder)

@@ -208,6 +208,35 @@ fn sparse_weights_equal_those_of_the_sparse_encoder() {
     }
 }
 
+/// A Router: queries have the weights of their tokens, documents those of a masked language model.
+#[test]
+fn sparse_router_encodes_queries_without_inference() {
+    let name = "task-sparse-router";
+    let dir = materialize(name);
+    assert_eq!(Task::detect(dir.path()).unwrap(), Task::Sparse);
+    let sparse = SparseEncoder::load(&reference(dir.path()), &options(), &()).unwrap();
+    assert!(sparse.has_routes());
+    let cases = cases(&answers(name), "cases");
+    for (key, route) in [(None, Route::Default), (Some("query"), Route::Query), (Some("document"), Route::Document)] {
+        let cases: Vec<_> = cases.iter().filter(|case| case["route"].as_str() == key).cloned().collect();
+        let got = sparse.embed_as(&texts(&cases), route).unwrap();
+        for (case, got) in cases.iter().zip(&got.results) {
+            assert_same_weights(name, &case["weights"], got, 2e-5);
+            let count = case["weights"].as_object().unwrap().len();
+            assert!(route != Route::Query || got.ids.len() == count, "{case}");
+        }
+    }
+    let truncated = sparse.embed_as(&["the cat ".repeat(200)], Route::Query).unwrap();
+    assert_eq!((truncated.tokens[0], truncated.truncated), (24, vec![0]));
+    // What is not supported is named.
+    let path = dir.path().join("router_config.json");
+    let mut router = json(&path);
+    router["structure"]["image"] = router["structure"]["query"].clone();
+    std::fs::write(&path, router.to_string()).unwrap();
+    let error = SparseEncoder::load(&reference(dir.path()), &options(), &()).err().unwrap().to_string();
+    assert!(error.contains("image") && error.contains("router_config.json"), "{error}");
+}
+
 /// A weight near zero may be on either side of it.
 fn assert_same_weights(name: &str, want: &Value, got: &sconce_engine::SparseVector, tolerance: f64) {
     let want = want.as_object().unwrap();

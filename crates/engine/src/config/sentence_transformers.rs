@@ -100,6 +100,14 @@ impl Entry {
         }
     }
 
+    /// The module of class `kind` in the folder `id` below this one.
+    pub(crate) fn inside(&self, id: &str, kind: &str) -> Entry {
+        Entry {
+            kind: kind.to_owned(),
+            path: if self.path.is_empty() { id.into() } else { format!("{}/{id}", self.path) },
+        }
+    }
+
     /// Its folder in `dir`; `path` is the file that names it.
     pub(crate) fn folder(&self, dir: &Path, path: &Path) -> Result<PathBuf> {
         let inside = Path::new(&self.path);

@@ -13,6 +13,7 @@ mod quantize;
 mod rerank;
 mod seq2seq;
 mod sparse;
+mod static_sparse;
 mod tag;
 mod tokenizer;
 

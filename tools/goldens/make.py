@@ -35,6 +35,7 @@ import static
 import t5
 import tag
 import task_clip
+import xlm_roberta_flash
 
 MAKERS = {
     "minilm": minilm.make,
@@ -63,6 +64,7 @@ MAKERS = {
     "nomic": nomic.make,
     "gte": gte.make,
     "jina": jina.make,
+    "xlm-roberta-flash": xlm_roberta_flash.make,
     "clip": clip.make,
     "task-clip": task_clip.make,
 }

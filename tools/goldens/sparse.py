@@ -4,12 +4,16 @@ SparseEncoder."""
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from safetensors.numpy import save_file
 from sentence_transformers import SparseEncoder
-from sentence_transformers.base.modules import Transformer
-from sentence_transformers.sparse_encoder.modules import SpladePooling
+from sentence_transformers.base.modules import Router, Transformer
+from sentence_transformers.sparse_encoder.modules import (
+    SparseStaticEmbedding,
+    SpladePooling,
+)
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -56,6 +60,50 @@ def make(out: Path, _work: Path) -> None:
         lower_decoder_bias(directory)
         with formula.materialised(directory) as copy:
             write_golden(variant, directory, copy)
+    write_router(out)
+
+
+def write_router(out: Path) -> None:
+    """Queries without inference: each token has a fixed weight. Documents by a masked LM."""
+    directory = empty_dir(out / "task-sparse-router")
+    seed = 137
+    tokenizer = tiny.distilbert()
+    config = DistilBertConfig(vocab_size=len(tokenizer), **tiny.DISTILBERT)
+    with TemporaryDirectory() as base:
+        DistilBertForMaskedLM(config).save_pretrained(base)
+        tokenizer.save_pretrained(base)
+        router = Router.for_query_document(
+            query_modules=[SparseStaticEmbedding(tokenizer, frozen=True)],
+            document_modules=[
+                Transformer(base, transformer_task="fill-mask"),
+                SpladePooling(pooling_strategy="max", activation_function="log1p_relu"),
+            ],
+        )
+        encoder = SparseEncoder(modules=[router], device="cpu")
+        encoder.save(str(directory), create_model_card=False)
+    formula.replace_weights(directory, seed)
+    for path in directory.rglob(formula.FORMULA):
+        described = json.loads(path.read_text())
+        tensors = described["tensors"]
+        if "weight" in tensors:
+            # As an inverse document frequency; some are below zero, and count as such.
+            tensors["weight"] |= {"scale": 4.0, "shift": 3.0}
+        else:
+            tensors["vocab_projector.bias"]["shift"] = -6.0
+        formula.write(path.parent, described["seed"], tensors)
+    with formula.materialised(directory) as copy:
+        encoder = SparseEncoder(str(copy), device="cpu", local_files_only=True)
+        cases = []
+        for route, encode in [
+            (None, encoder.encode),
+            ("query", encoder.encode_query),
+            ("document", encoder.encode_document),
+        ]:
+            for text in TEXTS:
+                row = encode(text, convert_to_sparse_tensor=False).numpy()
+                weights = {str(t): float(row[t]) for t in np.flatnonzero(row)}
+                cases.append({"text": text, "route": route, "weights": weights})
+    write_json_sections(directory / "golden.json", {"cases": cases})
 
 
 def save_model(variant: Variant, directory: Path) -> None:

@@ -19,6 +19,7 @@ struct Options {
     normalize: Option<bool>,
     dimensions: Option<usize>,
     pooling: Option<String>,
+    task: Option<String>,
     max_tokens: Option<usize>,
 }
 
@@ -47,7 +48,8 @@ pub(crate) fn embed(py: Python<'_>, model: &Bound<'_, Model>, texts: Vec<String>
             .with_prompt(options.prompt())
             .with_normalize(options.normalize)
             .with_dimensions(options.dimensions)
-            .with_pooling(pooling);
+            .with_pooling(pooling)
+            .with_task(options.task);
         let embeddings = embedder(&model, context, options.max_tokens)?.embed_with(&inputs, &embed_options)?;
         Ok(Array::rows(embeddings.values, embeddings.dimension))
     })

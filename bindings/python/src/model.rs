@@ -140,7 +140,7 @@ fn info(model: &TaskModel) -> Result<String> {
             let prompts: Result<Map<String, Value>> =
                 embedder.prompts().map(|name| Ok((name.to_owned(), text(name)?.into()))).collect();
             let poolings: Vec<_> = embedder.poolings().iter().map(|pooling| format!("{pooling:?}")).collect();
-            json!({"task": "embed", "prompts": prompts?, "poolings": poolings,
+            json!({"task": "embed", "prompts": prompts?, "poolings": poolings, "tasks": embedder.tasks(),
                 "default_prompt": embedder.default_prompt()})
         }
         TaskModel::Rerank(_) => json!({"task": "rerank"}),

@@ -4,7 +4,7 @@ use crate::array::Array;
 use crate::call::{call, detached};
 use crate::model::{Model, wrong_task};
 use pyo3::prelude::*;
-use sconce_engine::{Loaded, TaskModel};
+use sconce_engine::{Loaded, Route, TaskModel};
 
 /// Sparse embeddings as a CSR matrix: where each row ends, token ids, weights.
 #[pyfunction]
@@ -13,11 +13,17 @@ pub(crate) fn embed_sparse(
     model: &Bound<'_, Model>,
     texts: Vec<String>,
     max_tokens: Option<usize>,
+    route: Option<String>,
 ) -> PyResult<(Array, Array, Array)> {
     let model = model.get().get(py)?;
     call(py, move |context| {
         let TaskModel::Sparse(encoder) = &*model else { return Err(wrong_task("sparse")) };
-        let rows = encoder.with_context(context).with_max_tokens(max_tokens).embed(&texts)?.results;
+        let route = match route.as_deref() {
+            Some("query") => Route::Query,
+            Some("document") => Route::Document,
+            _ => Route::Default,
+        };
+        let rows = encoder.with_context(context).with_max_tokens(max_tokens).embed_as(&texts, route)?.results;
         let mut starts = vec![0];
         let (mut ids, mut weights) = (Vec::new(), Vec::new());
         for row in rows {

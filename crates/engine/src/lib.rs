@@ -27,7 +27,7 @@ mod tasks;
 mod tools;
 mod workloads;
 
-pub use config::Prompt;
+pub use config::{Prompt, Route};
 pub use dtype::DTypeChoice;
 pub use error::{Error, ErrorClass, Result};
 pub use generation::{Answer, Event, Finish, Generation, NextEvent, Request, SampledToken, Start, Started, Stream};

@@ -31,6 +31,11 @@ fn roberta(kind: &str) {
     family(kind, &[&models[..], &heads].concat(), &["roberta-tiny", "xlm-roberta-tiny", "roberta-base"]);
 }
 
+fn xlm_roberta_flash(kind: &str) {
+    let models = ["flash-tiny", "flash-transformers", "flash-tasks", "flash-tasks-large"];
+    family(kind, &[&models[..], &["flash-mlm", "flash-sequence"]].concat(), &["flash-tiny", "flash-tasks"]);
+}
+
 fn mpnet(kind: &str) {
     family(
         kind,
@@ -94,6 +99,12 @@ fn unsupported_settings_are_refused() {
         ("roberta-tiny", "position_embedding_type", json!("relative_key"), "relative_key"),
         ("roberta-tiny", "is_decoder", json!(true), "decoder"),
         ("roberta-tiny", "pad_token_id", json!(41), "pad_token_id"),
+        ("flash-tiny", "position_embedding_type", json!("alibi"), "alibi"),
+        ("flash-tiny", "is_decoder", json!(true), "decoder"),
+        ("flash-tiny", "max_position_embeddings", json!(1u64 << 40), "positions"),
+        ("flash-transformers", "rope_parameters", json!({"rope_type": "yarn", "factor": 2.0}), "yarn"),
+        ("flash-tasks", "lora_rank", json!(0), "lora_rank"),
+        ("flash-tasks", "position_embedding_type", json!("absolute"), "lora_adaptations"),
         ("mpnet-tiny", "relative_attention_num_buckets", json!(16), "16"),
         ("electra-tiny", "num_attention_heads", json!(5), "heads"),
         ("jina-tiny", "position_embedding_type", json!("absolute"), "alibi"),
@@ -130,6 +141,7 @@ fn main() {
         .on_each("bert", bert)
         .on_each("distilbert", distilbert)
         .on_each("roberta", roberta)
+        .on_each("xlm_roberta_flash", xlm_roberta_flash)
         .on_each("mpnet", mpnet)
         .on_each("electra", electra)
         .on_each("jina_bert", jina_bert)

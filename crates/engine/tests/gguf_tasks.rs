@@ -52,6 +52,48 @@ fn bert_gguf_embeddings_equal_its_folder() {
     assert_eq!(Task::detect(&gguf_path("gguf-bert")).unwrap(), Task::Embed);
 }
 
+/// The families of encoders: the same weights and vocabulary in both formats.
+#[test]
+fn encoders_in_gguf_equal_their_folders() {
+    let texts = [
+        "",
+        "hello",
+        "The cat sat on the mat.",
+        "A man is eating food, and they said that it was well made.",
+        "caf\u{e9} 12345",
+        "[MASK] the cat",
+    ];
+    for name in ["modern-bert", "jina-bert-v2", "jina-bert-v2-code", "nomic-bert-moe", "jina-bert-v3"] {
+        let dir = materialize(&format!("gguf-{name}"));
+        let path = dir.path().join("model.gguf");
+        let (file, folder) = (embedder(&path), embedder(dir.path()));
+        let none = Prompt::Text(String::new());
+        let (got, want) = (file.embed(&texts, &none).unwrap(), folder.embed(&texts, &none).unwrap());
+        let off = worst(&got.values, &want.values);
+        assert_eq!(got.tokens, want.tokens, "{name}");
+        assert!(off <= 2e-6, "{name}: off by {off:.1e}");
+        assert!(file.plan().unread.is_empty(), "{name}: {:?}", file.plan().unread);
+        assert_eq!(Task::detect(&path).unwrap(), Task::Embed, "{name}");
+    }
+}
+
+#[test]
+fn modern_bert_reranker_in_gguf_equals_its_folder() {
+    let dir = materialize("gguf-modern-bert-rank");
+    let path = dir.path().join("model.gguf");
+    let score = |path: &Path| {
+        let reranker = Reranker::load(&reference(path), &options(), &()).unwrap();
+        let documents = ["The cat sat on the mat.", "hello world", ""];
+        let mut ranked =
+            reranker.rerank("where is the cat?", &documents, RankOptions::default().with_raw(true)).unwrap().ranked;
+        ranked.sort_by_key(|r| r.index);
+        ranked.into_iter().map(|r| r.score).collect::<Vec<_>>()
+    };
+    let (got, want) = (score(&path), score(dir.path()));
+    assert!(worst(&got, &want) <= 1e-5, "{got:?} {want:?}");
+    assert_eq!(Task::detect(&path).unwrap(), Task::Rerank);
+}
+
 /// The file is quantized to q8_0, so embeddings are compared by their cosine.
 #[test]
 fn decoder_gguf_pools_the_last_token() {

@@ -2,9 +2,9 @@
 
 use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
-    Classifier, Clip, DeviceChoice, Embedder, Embeddings, Image, LoadOptions, Loaded, M3, MultiVectorEncoder, Pooling,
-    Precision, Prompt, Ranges, RankOptions, RankPooling, Reranker, SparseEncoder, Strategy, TagOptions, Tagger,
-    TextOrPair,
+    Classifier, Clip, DeviceChoice, EmbedOptions, Embedder, Embeddings, Image, LoadOptions, Loaded, M3,
+    MultiVectorEncoder, Pooling, Precision, Prompt, Ranges, RankOptions, RankPooling, Reranker, SparseEncoder,
+    Strategy, TagOptions, Tagger, TextOrPair, TextOrTokens,
 };
 use sconce_ops::Device;
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
@@ -252,6 +252,35 @@ fn sparse_weights_equal_those_of_the_sparse_encoder() {
     }
 }
 
+/// A Router: queries have the weights of their tokens, documents those of a masked language model.
+#[test]
+fn sparse_router_encodes_queries_without_inference() {
+    let name = "task-sparse-router";
+    let dir = materialize(name);
+    assert_eq!(Task::detect(dir.path()).unwrap(), Task::Sparse);
+    let sparse = SparseEncoder::load(&reference(dir.path()), &options(), &()).unwrap();
+    assert!(sparse.has_routes());
+    let cases = cases(&answers(name), "cases");
+    for (key, route) in [(None, Route::Default), (Some("query"), Route::Query), (Some("document"), Route::Document)] {
+        let cases: Vec<_> = cases.iter().filter(|case| case["route"].as_str() == key).cloned().collect();
+        let got = sparse.embed_as(&texts(&cases), route).unwrap();
+        for (case, got) in cases.iter().zip(&got.results) {
+            assert_same_weights(name, &case["weights"], got, 2e-5);
+            let count = case["weights"].as_object().unwrap().len();
+            assert!(route != Route::Query || got.ids.len() == count, "{case}");
+        }
+    }
+    let truncated = sparse.embed_as(&["the cat ".repeat(200)], Route::Query).unwrap();
+    assert_eq!((truncated.tokens[0], truncated.truncated), (24, vec![0]));
+    // What is not supported is named.
+    let path = dir.path().join("router_config.json");
+    let mut router = json(&path);
+    router["structure"]["image"] = router["structure"]["query"].clone();
+    std::fs::write(&path, router.to_string()).unwrap();
+    let error = SparseEncoder::load(&reference(dir.path()), &options(), &()).err().unwrap().to_string();
+    assert!(error.contains("image") && error.contains("router_config.json"), "{error}");
+}
+
 /// A weight near zero may be on either side of it.
 fn assert_same_weights(name: &str, want: &Value, got: &sconce_engine::SparseVector, tolerance: f64) {
     let want = want.as_object().unwrap();
@@ -406,6 +435,51 @@ fn static_embeddings_equal_their_library() {
         let off = worst(&got.values, &want);
         assert!(off <= F32 * scale, "{name}: off by {off:.1e}");
     }
+}
+
+/// jina-embeddings-v3's layout: the prompt of a task's name selects the task's weights.
+#[test]
+fn each_task_of_an_embedder_has_weights_of_its_own() {
+    let dir = materialize("task-embed-tasks");
+    let embedder = Embedder::load(&reference(dir.path()), &options(), &()).unwrap();
+    let (cases, want) = (answers("task-embed-tasks"), arrays("task-embed-tasks").f32("embeddings"));
+    let cases = cases.as_array().unwrap();
+    let prompt = |case: &Value| case["prompt_name"].as_str().map_or(Prompt::Default, |n| Prompt::Named(n.into()));
+    let check = |i: usize, got: &[f32]| {
+        let off = worst(got, &want.values[i * want.dims[1]..][..want.dims[1]]);
+        assert!(off <= F32, "case {i} ({:?}): off by {off:.1e}", prompt(&cases[i]));
+    };
+    // All requests at once, so that texts of several tasks wait in one queue.
+    std::thread::scope(|scope| {
+        for (i, case) in cases.iter().enumerate() {
+            let (embedder, check) = (&embedder, &check);
+            scope.spawn(move || {
+                let got = embedder.embed(&[text(case)], &prompt(case)).unwrap();
+                assert_eq!(got.tokens[0], case["ids"].as_array().unwrap().len(), "case {i}");
+                check(i, got.row(0));
+            });
+        }
+    });
+    // And the texts of a task together.
+    let of_one_task = cases.len() / 4;
+    for (batch, cases) in cases.chunks(of_one_task).enumerate() {
+        let got = embedder.embed(&texts(cases), &prompt(&cases[0])).unwrap();
+        (0..cases.len()).for_each(|i| check(batch * of_one_task + i, got.row(i)));
+    }
+    // The same task, named by itself, with its prompt as text.
+    let (batch, name) = (&cases[of_one_task..2 * of_one_task], "retrieval.query");
+    let words = texts(batch);
+    let inputs: Vec<_> = words.iter().map(|text| TextOrTokens::Text(text)).collect();
+    let options = EmbedOptions::default().with_prompt(Prompt::Text("query: ".into())).with_task(Some(name.into()));
+    let got = embedder.embed_with(&inputs, &options).unwrap();
+    (0..batch.len()).for_each(|i| check(of_one_task + i, got.row(i)));
+    let unknown = embedder.embed_with(&inputs, &options.with_task(Some("separation".into()))).unwrap_err().to_string();
+    assert!(unknown.contains("separation") && unknown.contains(name), "{unknown}");
+    // The plan knows the larger of the two passes.
+    assert!(embedder.peak_bytes() <= embedder.plan().weights + embedder.plan().workspace);
+    let is_planned = embedder.plan().steps.iter().any(|step| step.op == "glu");
+    assert!(is_planned, "the activation after an update is not in the plan");
+    assert_eq!(embedder.prompts().count(), 3);
 }
 
 #[test]

@@ -245,6 +245,13 @@ impl<'a> CachedRepo<'a> {
         if names.iter().any(|name| name == "modules.json") {
             get("modules.json")?;
         }
+        // And a router those below it.
+        for module in modules::modules(&dir)?.iter().filter(|module| module.role() == modules::Role::Router) {
+            let file = module.file(modules::ROUTER);
+            if names.contains(&file) {
+                get(&file)?;
+            }
+        }
         let modules = modules::modules(&dir)?;
         model_files::check(&self.name(), names, &modules)?;
         model_files::select(names, &modules).into_iter().try_for_each(&mut *get)?;

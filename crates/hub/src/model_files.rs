@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::HubError;
 use super::error::disk;
-use super::modules::{Module, Role, in_dir, modules, read_json};
+use super::modules::{Module, ROUTER, Role, in_dir, modules, read_json};
 
 /// Names and extensions of weights, in the order in which the loader looks for them. The second is
 /// a torch checkpoint, which is parsed without running it.
@@ -93,8 +93,9 @@ pub(super) fn check_tokenizer(dir: &Path) -> Result<(), HubError> {
 }
 
 fn is_text_file(base: &str) -> bool {
-    const EXACT: [&str; 18] = [
+    const EXACT: [&str; 19] = [
         "config.json",
+        ROUTER,
         "config_sentence_transformers.json",
         "modules.json",
         "generation_config.json",
@@ -173,6 +174,7 @@ pub(super) fn check(place: &str, names: &[String], modules: &[Module]) -> Result
             }
             Role::Table => must("tokenizer.json")?,
             Role::Dense | Role::Other => must("config.json")?,
+            Role::Router => must(ROUTER)?,
             Role::Encoder | Role::Normalize => {}
         }
         let needs_weights = matches!(module.role(), Role::Encoder | Role::Table | Role::Dense);

@@ -1,6 +1,7 @@
 //! The modules of a sentence-transformers model and their folders, from `modules.json`. A model
 //! without that file has one module: an encoder in the top folder.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -14,6 +15,15 @@ use super::reference::is_safe_relative;
 
 /// No configuration or index is this long; a longer file is something else.
 const JSON_LIMIT: u64 = 64 << 20;
+
+/// The file of a router: which modules its routes have.
+pub(super) const ROUTER: &str = "router_config.json";
+
+#[derive(Deserialize)]
+struct Routes {
+    /// The class of each module, by its folder.
+    types: BTreeMap<String, String>,
+}
 
 /// A module of a model.
 #[derive(Debug, Deserialize)]
@@ -37,6 +47,8 @@ pub(super) enum Role {
     Dense,
     /// Nothing: the folder may even be missing, because git does not keep empty folders.
     Normalize,
+    /// Routes for queries and documents, whose modules are in folders below.
+    Router,
     /// A configuration: pooling, masks and unknown modules.
     Other,
 }
@@ -50,7 +62,8 @@ impl Module {
     pub(super) fn role(&self) -> Role {
         // The packages of a class have changed between releases; its own name has not.
         match self.kind.rsplit('.').next().unwrap_or_default() {
-            "StaticEmbedding" => Role::Table,
+            "StaticEmbedding" | "SparseStaticEmbedding" => Role::Table,
+            "Router" | "Asym" => Role::Router,
             class if class.ends_with("Transformer") || class.ends_with("CLIPModel") => Role::Encoder,
             class if class.ends_with("Dense") => Role::Dense,
             // The second is pplx-embed's, which has no configuration either.
@@ -79,19 +92,37 @@ pub(super) fn in_dir(folder: &str, base: &str) -> String {
 pub(super) fn modules(dir: &Path) -> Result<Vec<Module>, HubError> {
     let file = dir.join("modules.json");
     let mut modules: Vec<Module> = if file.exists() { read_json(&file)? } else { Vec::new() };
-    for module in &mut modules {
-        match folder(&module.path) {
-            Some(folder) => module.path = folder,
-            None => {
-                let why = format!("the module path {:?} leads outside the model's folder", module.path);
-                return Err(HubError::BadFile { file, why });
-            }
+    normalize(&mut modules, &file)?;
+    let routers: Vec<String> = modules.iter().filter(|m| m.role() == Role::Router).map(|m| m.path.clone()).collect();
+    for path in routers {
+        let file = dir.join(in_dir(&path, ROUTER));
+        // Where it is missing, the check of the files reports it.
+        if file.exists() {
+            let Routes { types } = read_json(&file)?;
+            let inside = |(id, kind)| Module { path: in_dir(&path, id), kind };
+            let mut routed: Vec<Module> = types.iter().map(|(id, kind)| inside((id, kind.clone()))).collect();
+            normalize(&mut routed, &file)?;
+            modules.extend(routed);
         }
     }
     if !modules.iter().any(Module::is_model) {
         modules.insert(0, Module::top());
     }
     Ok(modules)
+}
+
+/// Normalizes the paths of modules that `file` names.
+fn normalize(modules: &mut [Module], file: &Path) -> Result<(), HubError> {
+    for module in modules {
+        match folder(&module.path) {
+            Some(folder) => module.path = folder,
+            None => {
+                let why = format!("the module path {:?} leads outside the model's folder", module.path);
+                return Err(HubError::BadFile { file: file.to_owned(), why });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The normalized folder of a module's path; `None` if it is outside the model.

@@ -61,6 +61,11 @@ pub struct Batch {
     pub segments: Segments,
     /// The key tokens of each sequence; see [`Sequence::keys`].
     pub keys: Segments,
+    /// The task whose low-rank update (LoRA) applies, an index into [`Backbone::tasks`]; `None`
+    /// means the model's own weights.
+    ///
+    /// [`Backbone::tasks`]: crate::Backbone::tasks
+    pub task: Option<usize>,
     /// A copy of the ids on the host.
     host_ids: PerBatch<Vec<u32>>,
     /// The KV cache, for a decode batch.
@@ -154,11 +159,17 @@ impl Batch {
             types: Tensor::from_u32(&types, place)?,
             segments,
             keys,
+            task: None,
             host_ids: PerBatch::new(ids),
             kv: None,
             output_rows: None,
             place: place.clone(),
         })
+    }
+
+    /// The same batch for a task: see [`Batch::task`].
+    pub fn for_task(self, task: Option<usize>) -> Batch {
+        Batch { task, ..self }
     }
 
     /// Packs the next tokens of several sequences whose earlier keys and values are in `cache`, in
@@ -193,6 +204,7 @@ impl Batch {
             types: Tensor::from_u32(&[0], place)?,
             keys: segments.clone(),
             segments,
+            task: None,
             host_ids: PerBatch::new(ids),
             kv: Some(KvView { cache: cache.clone(), rows: Tensor::from_u32(&rows, place)?, pages }),
             output_rows: if all { None } else { Some(Tensor::from_u32(&output_rows, place)?) },

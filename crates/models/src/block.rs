@@ -106,8 +106,12 @@ impl SelfAttention {
     }
 
     fn attend(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
+        self.mix(&self.qkv.forward(x)?, b)
+    }
+
+    /// Attention, from the result of the QKV projection to the input of the output projection.
+    pub(crate) fn mix(&self, qkv: &Tensor, b: &Batch) -> Result<Tensor> {
         let (tokens, heads, size) = (b.segments.tokens(), self.heads, self.size);
-        let qkv = self.qkv.forward(x)?;
         let (q, k, v) = if self.by_head {
             let qkv = qkv.reshape(&[tokens, heads, 3, size])?;
             (qkv.select(2, 0)?, qkv.select(2, 1)?, qkv.select(2, 2)?)

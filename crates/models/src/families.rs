@@ -112,7 +112,21 @@ pub static FAMILIES: &[Family] = &[
         heads: ENCODER,
         reference: TRANSFORMERS,
         test: "architectures",
-        models: &["BAAI/bge-m3", "BAAI/bge-reranker-v2-m3", "intfloat/multilingual-e5-large"],
+        models: &[
+            "BAAI/bge-m3",
+            "BAAI/bge-reranker-v2-m3",
+            "jinaai/jina-reranker-v2-base-multilingual",
+            "intfloat/multilingual-e5-large",
+        ],
+    },
+    Family {
+        name: "jina-embeddings-v3",
+        types: &["jina_embeddings_v3"],
+        gguf: &["jina-bert-v3"],
+        heads: ENCODER,
+        reference: TRANSFORMERS,
+        test: "architectures",
+        models: &["jinaai/jina-embeddings-v3"],
     },
     Family {
         name: "CamemBERT",
@@ -153,7 +167,7 @@ pub static FAMILIES: &[Family] = &[
     Family {
         name: "ModernBERT",
         types: &["modernbert"],
-        gguf: &[],
+        gguf: &["modern-bert"],
         heads: ENCODER,
         reference: TRANSFORMERS,
         test: "architectures",
@@ -180,7 +194,7 @@ pub static FAMILIES: &[Family] = &[
     Family {
         name: "NomicBERT",
         types: &["nomic_bert"],
-        gguf: &["nomic-bert"],
+        gguf: &["nomic-bert", "nomic-bert-moe"],
         heads: ENCODER,
         reference: PLAIN,
         test: "architectures",
@@ -189,7 +203,7 @@ pub static FAMILIES: &[Family] = &[
     Family {
         name: "JinaBERT v2",
         types: &["jina_bert"],
-        gguf: &[],
+        gguf: &["jina-bert-v2"],
         heads: ENCODER,
         reference: PLAIN,
         test: "architectures",

@@ -68,14 +68,19 @@ impl Block {
             ("gated_layers", "wo", m.sub("layernorm"))
         };
         let load = |w: &Weights| LayerNorm::load(w, n, s.eps, true);
+        // Older GGUF files have the gate as a matrix of its own.
+        let has_gate = m.has("gate.weight")?;
         Ok(Block {
             attention: SelfAttention::load(&w.sub("attention"), s, is_code)?,
             attention_norm: load(&w.sub("attention.output.LayerNorm"))?,
             second_norm: is_code.then(|| load(&w.sub("layer_norm_1"))).transpose()?,
             mlp: Mlp::Gated {
-                gate_up: Linear::load(&m.sub(up), n, s.inner.saturating_mul(2), false)?,
+                gate_up: match has_gate {
+                    true => Linear::stacked(&[m.sub("gate"), m.sub("up")], n, s.inner, false)?,
+                    false => Linear::load(&m.sub(up), n, s.inner.saturating_mul(2), false)?,
+                },
                 activation: s.activation,
-                gate: if is_code { Gate::Second } else { Gate::First },
+                gate: if is_code && !has_gate { Gate::Second } else { Gate::First },
                 down: Linear::load(&m.sub(down), s.inner, n, true)?,
             },
             norm: load(&norm)?,

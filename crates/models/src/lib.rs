@@ -23,6 +23,7 @@ mod gte;
 mod head;
 mod jina_bert;
 mod llama;
+mod lora;
 mod mlp;
 mod modernbert;
 mod mpnet;
@@ -38,6 +39,7 @@ mod static_model;
 mod t5;
 mod t5_decoder;
 mod tower;
+mod xlm_roberta_flash;
 
 pub use batch::{Batch, KvView, Limits, Positions, Sequence, TokenChunk};
 pub use config::CONTEXT;
@@ -81,6 +83,11 @@ pub trait Backbone: Send {
     fn hidden_size(&self) -> usize;
     /// The number of token ids, positions and token types that the model has embeddings for.
     fn limits(&self) -> Limits;
+    /// The tasks for which the model has a low-rank update (LoRA) of its weights: see
+    /// [`Batch::task`].
+    fn tasks(&self) -> &[String] {
+        &[]
+    }
     /// The shape of the KV cache; `None` for models that are not language models.
     fn cache(&self) -> Option<KvCacheShape> {
         None

@@ -261,11 +261,18 @@ fn experts(w: &Weights, c: &Config) -> Result<Mlp> {
     let router = w.sub("router.layer").in_dtype(DType::F32).tensor("weight", &[count, n])?;
     refuse(count.checked_mul(rows).is_none(), || format!("{count} experts of {rows} are too many"))?;
     let e = w.sub("experts");
-    let part = |name: &str, transposed| {
-        let shape = ExpertShape { experts: count, rows, columns: n, transposed };
-        (0..count).map(|i| Experts::part(&e.sub("mlp"), name, i, shape)).collect::<Result<Vec<_>, _>>()
+    // The hub's files stack the experts; GGUF files are split into them.
+    let is_stacked = e.has("mlp.w1")?;
+    let part = |stacked: &str, name: &str, (k, rows): (usize, usize), transposed| {
+        let shape = ExpertShape { experts: count, rows: c.inner(false)?, columns: n, transposed };
+        let one = |i: usize| match is_stacked {
+            true => Experts::part(&e.sub("mlp"), stacked, i, shape),
+            false => Linear::load(&e.sub(i).sub(name), k, rows, false),
+        };
+        Ok::<_, Error>((0..count).map(one).collect::<Result<Vec<_>, _>>()?)
     };
-    let (up, down, bias) = (part("w1", false)?, part("w2", true)?, Some(e.tensor("bias", &[n])?));
+    let (up, down) = (part("w1", "up", (n, rows), false)?, part("w2", "down", (rows, n), true)?);
+    let bias = if e.has("bias")? { Some(e.tensor("bias", &[n])?) } else { None };
     let parts = ExpertParts { up: &up, down: &down, bias };
     Ok(Mlp::Experts(Box::new(Experts::new(router, parts, activation, c.moe_top_k)?)))
 }

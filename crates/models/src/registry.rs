@@ -4,7 +4,7 @@ use crate::config::{is_bidirectional, refuse};
 use crate::{Backbone, Error, Head, LmHead, Result, Seq2Seq, Task};
 use crate::{
     bert, deberta, deberta_v2, distilbert, electra, eurobert, falcon, gemma, gpt_neox, gpt2, gte, jina_bert, llama,
-    modernbert, mpnet, nomic_bert, qwen, roberta, stablelm, static_model, t5, t5_decoder,
+    modernbert, mpnet, nomic_bert, qwen, roberta, stablelm, static_model, t5, t5_decoder, xlm_roberta_flash,
 };
 use sconce_ops::Weights;
 use serde_json::Value;
@@ -34,6 +34,12 @@ const ARCHITECTURES: &[Architecture] = &[
         types: &["roberta", "xlm-roberta", "camembert"],
         backbone: roberta::backbone,
         head: roberta::head,
+        lm_head: None,
+    },
+    Architecture {
+        types: &["jina_embeddings_v3"],
+        backbone: xlm_roberta_flash::backbone,
+        head: xlm_roberta_flash::head,
         lm_head: None,
     },
     Architecture { types: &["t5", "mt5", "umt5"], backbone: t5::backbone, head: t5::head, lm_head: None },

@@ -4,7 +4,7 @@
 use crate::bert::{Config, WORD_EMBEDDINGS};
 use crate::config::{defaults, parse, refuse};
 use crate::head::{out, root, vocabulary};
-use crate::{Backbone, Head, Limits, Positions, Result, Task};
+use crate::{Backbone, Head, Limits, Positions, Result, Task, xlm_roberta_flash};
 use sconce_ops::{Activation, LayerNorm, Linear, Weights};
 use serde_json::Value;
 
@@ -23,16 +23,25 @@ fn read(config: &Value) -> Result<Config> {
     Ok(c)
 }
 
+/// The longest sequence and the position ids, for a table of `rows` rows.
+pub(crate) fn positions(rows: usize, padding: u32) -> Result<(usize, Positions)> {
+    // No token has a position up to and including the padding id.
+    let positions = rows.saturating_sub(padding as usize).saturating_sub(1);
+    refuse(positions == 0, || {
+        format!("max_position_embeddings {rows} leaves no position after pad_token_id {padding}")
+    })?;
+    Ok((positions, Positions::AfterPadding(padding)))
+}
+
 pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
+    if xlm_roberta_flash::is_layout(w)? {
+        return xlm_roberta_flash::backbone(config, w);
+    }
     let c = read(config)?;
     c.check()?;
     let Padding { pad_token_id: padding } = parse(config)?;
-    // No token has a position up to and including the padding id.
-    let positions = c.max_position_embeddings.saturating_sub(padding as usize).saturating_sub(1);
-    refuse(positions == 0, || {
-        format!("max_position_embeddings {} leaves no position after pad_token_id {padding}", c.max_position_embeddings)
-    })?;
-    let limits = Limits { positions, counting: Positions::AfterPadding(padding), ..c.limits() };
+    let (positions, counting) = positions(c.max_position_embeddings, padding)?;
+    let limits = Limits { positions, counting, ..c.limits() };
     Ok(Box::new(c.stack(&root(w, "roberta", WORD_EMBEDDINGS)?, limits, c.hidden_size)?))
 }
 

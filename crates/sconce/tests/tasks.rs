@@ -200,8 +200,7 @@ fn invalid_options_are_rejected() {
         let o = sconce(args, b"");
         assert_eq!(o.status.code(), Some(2), "{args:?}: {}", String::from_utf8_lossy(&o.stderr));
     };
-    for other in [&["--query"][..], &["--dimensions", "8"], &["--precision", "int8"], &["--base64"], &["--prompt", "p"]]
-    {
+    for other in [&["--dimensions", "8"][..], &["--precision", "int8"], &["--base64"], &["--prompt", "p"]] {
         assert_usage_error(&[&["embed", "x", "--sparse"], other].concat());
     }
     for other in [&["--dimensions", "8"][..], &["--precision", "int8"], &["--base64"], &["--prompt-name", "p"]] {

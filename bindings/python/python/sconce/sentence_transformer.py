@@ -54,7 +54,9 @@ class SentenceTransformer(EmbeddingModel):
     ):
         """The embedding of one text (an array), or of several (a matrix with a row for each).
 
-        `batch_size` is accepted and has no effect: the engine packs micro-batches by tokens.
+        `batch_size` is accepted and has no effect: the engine packs micro-batches by tokens. `task`
+        selects the weights of a model that has some for each task (jina-embeddings-v3), as does a
+        prompt of the task's name.
         """
         model = self._model
         if precision not in _PRECISIONS:
@@ -62,12 +64,15 @@ class SentenceTransformer(EmbeddingModel):
         self._check_call(device, pool, chunk_size)
         texts, is_single = as_texts(inputs)
         options = {
+            "task": self._weights_of(task, None if prompt is not None else prompt_name or self.default_prompt_name),
             "prompt": self._resolve_prompt(prompt_name, prompt),
             "normalize": True if normalize_embeddings else None,
             "pooling": pooling,
             "max_tokens": self._max_seq_length,
         }
         if output_value == "token_embeddings":
+            if options["task"] is not None:
+                raise InputError("token embeddings with the weights of a task are not supported")
             return self._tokens(texts, is_single, options, convert_to_tensor)
         if output_value != "sentence_embedding":
             raise InputError(f"output_value {output_value!r}: use 'sentence_embedding' or 'token_embeddings'")
@@ -124,6 +129,15 @@ class SentenceTransformer(EmbeddingModel):
         for i, row in enumerate(rows):
             ids[i, : len(row)], mask[i, : len(row)] = row, 1
         return {"input_ids": ids, "attention_mask": mask}
+
+    def _weights_of(self, task, prompt_name):
+        """The task whose weights apply, of a model that has some for each."""
+        tasks = self._info["tasks"]
+        if not tasks or task in tasks:
+            return task if tasks else None
+        if task not in (None, "query", "document"):
+            raise InputError(f"task `{task}` is not one of the model's tasks: {', '.join(tasks)}")
+        return prompt_name if prompt_name in tasks else None
 
     def _tokens(self, texts, is_single, options, convert_to_tensor):
         options = {name: options[name] for name in ("prompt", "max_tokens")}

@@ -57,7 +57,7 @@ class SparseEncoder(EmbeddingModel):
         texts, is_single = as_texts(inputs)
         before = self._resolve_prompt(prompt_name, prompt)
         texts = [before + text for text in texts] if before else texts
-        parts = in_windows(self._embed, texts, show_progress_bar)
+        parts = in_windows(lambda part: self._embed(part, task), texts, show_progress_bar)
         matrix = parts[0] if len(parts) == 1 else SparseMatrix.stack(parts, self._info["vocabulary"])
         most = max_active_dims if max_active_dims is not None else self.max_active_dims
         result = matrix if most is None else matrix.top(_positive(most, "max_active_dims"))
@@ -129,8 +129,9 @@ class SparseEncoder(EmbeddingModel):
 
     get_embedding_dimension = get_sentence_embedding_dimension
 
-    def _embed(self, texts):
-        parts = _sconce.embed_sparse(self._model, texts, self._max_seq_length)
+    def _embed(self, texts, task):
+        route = task if task in ("query", "document") else None
+        parts = _sconce.embed_sparse(self._model, texts, self._max_seq_length, route)
         return SparseMatrix(*map(numpy.asarray, parts), (len(texts), self._info["vocabulary"]))
 
 

@@ -12,10 +12,10 @@ use crate::vector_output::{
     SPARSE_COLUMN, SparseWeights, UINT8_COLUMN,
 };
 use crate::window_runner::{ModelCall, ResultOutput, Texts, strings};
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use sconce_engine::{
     Chunk, ChunkOptions, DType, Device, EmbedOptions, Embedder, Embeddings, Isa, Loaded, M3, MultiVectorEncoder, Plan,
-    Pooling, Precision, Prompt, Ranges, RequestContext, SparseEncoder, TextOrTokens,
+    Pooling, Precision, Prompt, Ranges, RequestContext, Route, SparseEncoder, TextOrTokens,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -33,7 +33,8 @@ use std::process::ExitCode;
     sconce embed -f texts.txt --dimensions 128 --precision ubinary -o bits.npy\n  \
     sconce embed -m prithivida/Splade_PP_en_v2 --sparse \"A man is eating food.\"\n  \
     sconce embed -m colbert-ir/colbertv2.0 --multi --query --json \"Who eats?\"\n  \
-    sconce embed -m BAAI/bge-m3 --sparse --multi -f docs.txt -o docs.jsonl")]
+    sconce embed -m BAAI/bge-m3 --sparse --multi -f docs.txt -o docs.jsonl",
+    group = ArgGroup::new("routed").args(["sparse", "multi"]).multiple(true))]
 pub(crate) struct Embed {
     #[command(flatten)]
     input: Input,
@@ -90,8 +91,9 @@ pub(crate) struct Embed {
     /// are documents, unless --query is given.
     #[arg(long, conflicts_with_all = ["prompt", "prompt_name", "pooling", "dimensions", "precision", "ranges", "base64"])]
     multi: bool,
-    /// The texts are queries.
-    #[arg(long, requires = "multi", conflicts_with = "sparse")]
+    /// The texts are queries, for --multi, and for --sparse with a model whose queries need no
+    /// inference.
+    #[arg(long, requires = "routed")]
     query: bool,
 }
 
@@ -106,6 +108,9 @@ impl Embed {
         }
         if is_unpooled && self.chunk.is_some() {
             return Err("--chunk splits texts into chunks with a vector each: leave out --pooling none".into());
+        }
+        if self.query && self.sparse && self.multi {
+            return Err("--query is for --multi or --sparse alone: bge-m3 reads queries as documents".into());
         }
         self.output.check(!self.sparse && !self.multi && !is_unpooled, true)?;
         if self.base64 && !self.output.is_json() {
@@ -282,7 +287,8 @@ impl Embed {
     fn sparse(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
         let context = RequestContext::default();
         let sparse = self.model.load(report, SparseEncoder::load)?.with_context(&context);
-        let run = |window: &[Text]| Ok(sparse.embed(&strings(window))?);
+        let route = if self.query { Route::Query } else { Route::Default };
+        let run = |window: &[Text]| Ok(sparse.embed_as(&strings(window), route)?);
         let result_output = self.result_output(&sparse, SPARSE_COLUMN, json!({"vocabulary": sparse.plan().dimension}));
         texts.write_results(
             report,

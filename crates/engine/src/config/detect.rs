@@ -1,5 +1,6 @@
 //! Facts about a model's files. Each task decides by them whether it supports the model.
 
+use super::router::Router;
 use super::sentence_transformers::Entry;
 use crate::error::Result;
 use sconce_formats::gguf::Pooling;
@@ -31,7 +32,10 @@ impl FileFacts {
             return Ok(FileFacts { config, pooling, has_m3: false, modules: Vec::new() });
         }
         let config = optional_json(&root.join("config.json"))?.unwrap_or_default();
-        let modules = optional_json(&root.join("modules.json"))?.unwrap_or_default();
+        let mut modules: Vec<Entry> = optional_json(&root.join("modules.json"))?.unwrap_or_default();
+        if let Some(entry) = modules.iter().find(|entry| Router::is_router(entry)) {
+            modules.extend(Router::read(entry, root)?.into_entries());
+        }
         Ok(FileFacts { config, pooling: None, has_m3: has_m3(root), modules })
     }
 

@@ -47,6 +47,9 @@ pub(crate) struct SentenceSpec {
     pub(crate) prompts: BTreeMap<String, String>,
     /// The prompt that is used when none is named.
     pub(crate) default_prompt: Option<String>,
+    /// The tasks for which the encoder has a low-rank update (LoRA). A prompt of that name selects
+    /// it.
+    pub(crate) tasks: Vec<String>,
 }
 
 /// A module after the pooling.
@@ -103,6 +106,14 @@ impl Entry {
         }
     }
 
+    /// The module of class `kind` in the folder `id` below this one.
+    pub(crate) fn inside(&self, id: &str, kind: &str) -> Entry {
+        Entry {
+            kind: kind.to_owned(),
+            path: if self.path.is_empty() { id.into() } else { format!("{}/{id}", self.path) },
+        }
+    }
+
     /// Its folder in `dir`; `path` is the file that names it.
     pub(crate) fn folder(&self, dir: &Path, path: &Path) -> Result<PathBuf> {
         let inside = Path::new(&self.path);
@@ -124,6 +135,14 @@ struct Prompts {
     #[serde(default)]
     prompts: BTreeMap<String, Option<String>>,
     default_prompt_name: Option<String>,
+}
+
+/// The fields of jina-embeddings-v3's `config.json`.
+#[derive(Deserialize)]
+struct Tasks {
+    lora_adaptations: Vec<String>,
+    #[serde(default)]
+    task_instructions: BTreeMap<String, String>,
 }
 
 #[derive(Deserialize)]
@@ -152,9 +171,13 @@ impl SentenceSpec {
             tail: Vec::new(),
             prompts: prompts.prompts.into_iter().map(|(name, text)| (name, text.unwrap_or_default())).collect(),
             default_prompt: prompts.default_prompt_name,
+            tasks: Vec::new(),
         };
         let path = dir.join("modules.json");
         let config: Value = optional_json(&dir.join("config.json"))?.unwrap_or_default();
+        if config.get("lora_adaptations").is_some_and(|tasks| !tasks.is_null()) {
+            spec.add_tasks(json(&dir.join("config.json"))?);
+        }
         match optional_json::<Vec<Entry>>(&path)? {
             _ if config.get("model_type").and_then(Value::as_str) == Some("model2vec") => spec.model2vec(&config),
             Some(modules) => spec.modules(dir, &path, &modules)?,
@@ -201,6 +224,7 @@ impl SentenceSpec {
             tail: vec![Module::Normalize],
             prompts: BTreeMap::new(),
             default_prompt: None,
+            tasks: Vec::new(),
         })
     }
 
@@ -215,6 +239,32 @@ impl SentenceSpec {
             Prompt::Text(text) => Ok(text),
             Prompt::Named(name) => named(name),
             Prompt::Default => self.default_prompt.as_deref().map_or(Ok(""), named),
+        }
+    }
+
+    /// The task, as an index: the one that `task` names, or else the one of the prompt's name.
+    pub(crate) fn task(&self, prompt: &Prompt, task: Option<&str>) -> Result<Option<usize>> {
+        let index = |name: &str| self.tasks.iter().position(|task| task == name);
+        if let Some(name) = task {
+            let unknown = || {
+                Error::Input(format!("the model has no weights for a task `{name}`; it has: {}", self.tasks.join(", ")))
+            };
+            return index(name).map(Some).ok_or_else(unknown);
+        }
+        Ok(match prompt {
+            Prompt::Text(_) => None,
+            Prompt::Named(name) => index(name),
+            Prompt::Default => self.default_prompt.as_deref().and_then(index),
+        })
+    }
+
+    /// Adds the tasks of jina-embeddings-v3, whose instructions are prompts unless the
+    /// sentence-transformers files have others of the same names.
+    fn add_tasks(&mut self, Tasks { lora_adaptations, task_instructions }: Tasks) {
+        self.tasks = lora_adaptations;
+        for task in &self.tasks {
+            let instruction = task_instructions.get(task).cloned().unwrap_or_default();
+            self.prompts.entry(task.clone()).or_insert(instruction);
         }
     }
 
@@ -239,6 +289,10 @@ impl SentenceSpec {
             match module.class() {
                 "" if module.kind == PPLX_QUANTIZER && i > 1 && i + 1 == modules.len() => {
                     self.tail.push(Module::TanhInt8);
+                }
+                // The code of jina-embeddings-v3, whose only addition is the choice of the task.
+                "" if i == 0 && module.kind == "custom_st.Transformer" && !self.tasks.is_empty() => {
+                    self.input_spec = input_spec(&folder, dir)?;
                 }
                 "" => {
                     let what = format!("`{}` is custom code, which is not run", module.kind);

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, EncodeItem, OutputKind, Outputs, Parts, Pipeline, Session, Texts};
+use crate::workloads::encode::{self, EncodeItem, OutputKind, Outputs, Parts, PassKind, Pipeline, Session, Texts};
 use derive_setters::Setters;
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Backbone, Batch, Limits};
@@ -29,6 +29,9 @@ pub struct EmbedOptions {
     /// How a text's hidden states become one vector; `None`: as the model's files say. The modules
     /// after the pooling run as always. For no pooling at all, see [`Embedder::embed_all`].
     pub pooling: Option<Pooling>,
+    /// The task whose weights apply, for models that have weights of their own for several tasks
+    /// (see [`Embedder::tasks`]); `None`: the task of the prompt's name, if there is one.
+    pub task: Option<String>,
 }
 
 /// Embeddings of several texts.
@@ -174,7 +177,8 @@ impl Embedder {
         let is_normalized = spec.tail.last() == Some(&Module::Normalize);
         let is_quantized = spec.tail.last() == Some(&Module::TanhInt8);
         let mut values = vec![0f32; items.len() * dimension];
-        let kind = options.pooling.map_or(OutputKind::Task, OutputKind::Pooled);
+        let output = options.pooling.map_or(OutputKind::Task, OutputKind::Pooled);
+        let kind = PassKind { output, task: spec.task(&options.prompt, options.task.as_deref())? };
         self.session.run_for(kind, items, |i, results| {
             // The last output is the embedding before L2 normalization, if there is one.
             let [.., before] = results else { return Err(Error::bug(plan.device, "no result")) };
@@ -229,7 +233,8 @@ impl Embedder {
     pub fn embed_all(&self, inputs: &[TextOrTokens<'_>], prompt: &Prompt) -> Result<Outputs<MultiVector>> {
         let texts = self.read(inputs, prompt)?;
         let tokens = texts.tokens.clone();
-        self.session.outputs(OutputKind::HiddenStates, texts, |i, results| {
+        let kind = PassKind { output: OutputKind::HiddenStates, task: self.session.spec.task(prompt, None)? };
+        self.session.outputs(kind, texts, |i, results| {
             Ok(MultiVector { values: results[0].to_vec(), dimension: results[0].len() / tokens[i].max(1) })
         })
     }
@@ -269,6 +274,12 @@ impl Embedder {
     /// The name of the model's default prompt, if it has one.
     pub fn default_prompt(&self) -> Option<&str> {
         self.session.spec.default_prompt.as_deref()
+    }
+
+    /// Names of the tasks for which the model has weights of its own (a LoRA for each). Without one
+    /// of them, the weights that they share apply.
+    pub fn tasks(&self) -> &[String] {
+        &self.session.spec.tasks
     }
 
     /// Names of the model's prompts.
@@ -341,6 +352,10 @@ impl Pipeline for SentencePipeline {
     /// `[tokens, hidden]`.
     fn hidden(&self, batch: &Batch) -> Result<Tensor> {
         Ok(self.encoder.forward(batch, &mut |_, _| {})?)
+    }
+
+    fn tasks(&self) -> usize {
+        self.encoder.tasks().len()
     }
 
     fn unread(&self) -> Vec<String> {

@@ -171,6 +171,13 @@ impl<P: Pipeline> OrM3<P> {
         }
     }
 
+    pub(super) fn request_settings(&self) -> &RequestSettings {
+        match self {
+            OrM3::Own(session) => &session.settings,
+            OrM3::M3(m3) => &m3.session.settings,
+        }
+    }
+
     pub(super) fn settings(&mut self) -> &mut RequestSettings {
         match self {
             OrM3::Own(session) => &mut session.settings,

@@ -15,6 +15,7 @@ mod quantize;
 mod rerank;
 mod seq2seq;
 mod sparse;
+mod static_sparse;
 mod tag;
 mod tokenizer;
 

@@ -2,7 +2,8 @@
 
 use super::TaskType;
 use super::m3::OrM3;
-use crate::config::{Entry, FileFacts, InputSpec, input_spec, plain_input_spec};
+use super::static_sparse::StaticWeights;
+use crate::config::{Entry, FileFacts, InputSpec, Route, Router, input_spec, plain_input_spec};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
@@ -15,13 +16,14 @@ use sconce_ops::{Device, Splade as How, Tensor, splade};
 use sconce_text::TextOrTokens;
 use serde::Deserialize;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A sparse embedding: weights of some tokens of the vocabulary; all others are zero.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SparseVector {
     /// Token ids, ascending.
     pub ids: Vec<u32>,
-    /// Their weights, above zero.
+    /// Their weights, above zero; the files of a model without inference may also have some below.
     pub weights: Vec<f32>,
 }
 
@@ -39,7 +41,8 @@ impl SparseVector {
     }
 }
 
-/// A sparse model, loaded and checked: SPLADE with a masked language model's head, or bge-m3.
+/// A sparse model, loaded and checked: SPLADE with a masked language model's head, bge-m3, or a
+/// Router, whose queries need no inference because every token has a fixed weight.
 ///
 /// ```no_run
 /// use sconce_engine::{LoadOptions, SparseEncoder};
@@ -51,7 +54,19 @@ impl SparseVector {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct SparseEncoder(OrM3<Splade>);
+pub struct SparseEncoder {
+    encoder: OrM3<Splade>,
+    /// For a model with a Router.
+    queries: Option<Queries>,
+}
+
+/// How a model with a Router encodes queries.
+#[derive(Clone)]
+struct Queries {
+    weights: Arc<StaticWeights>,
+    /// The route of texts that are neither queries nor documents.
+    default: Route,
+}
 
 impl SparseEncoder {
     /// Finds the files, plans, loads and checks the model.
@@ -65,9 +80,35 @@ impl SparseEncoder {
         self.embed_inputs(&inputs)
     }
 
+    /// Like [`SparseEncoder::embed`], for queries or documents. Most models encode both alike.
+    pub fn embed_as<T: AsRef<str> + Sync>(&self, texts: &[T], route: Route) -> Result<Outputs<SparseVector>> {
+        let inputs: Vec<_> = texts.iter().map(|text| TextOrTokens::Text(text.as_ref())).collect();
+        self.embed_inputs_as(&inputs, route)
+    }
+
+    /// Whether the model encodes queries in another way than documents.
+    pub fn has_routes(&self) -> bool {
+        self.queries.is_some()
+    }
+
     /// Like [`SparseEncoder::embed`], for inputs that may be tokens.
     pub fn embed_inputs(&self, inputs: &[TextOrTokens<'_>]) -> Result<Outputs<SparseVector>> {
-        let session = match &self.0 {
+        self.embed_inputs_as(inputs, Route::Default)
+    }
+
+    /// Like [`SparseEncoder::embed_as`], for inputs that may be tokens.
+    pub fn embed_inputs_as(&self, inputs: &[TextOrTokens<'_>], route: Route) -> Result<Outputs<SparseVector>> {
+        if let Some(queries) = &self.queries {
+            match if route == Route::Default { queries.default } else { route } {
+                Route::Query => return queries.weights.embed(inputs, self.encoder.request_settings()),
+                Route::Document => {}
+                Route::Default => {
+                    let what = "the model encodes queries and documents differently, and has no default: say which";
+                    return Err(Error::Input(what.into()));
+                }
+            }
+        }
+        let session = match &self.encoder {
             OrM3::M3(m3) => return Ok(m3.embed_inputs(inputs)?.map(|three| three.sparse)),
             OrM3::Own(session) => session,
         };
@@ -77,7 +118,7 @@ impl SparseEncoder {
 
     /// The token of an id, as the tokenizer writes it.
     pub fn token(&self, id: u32) -> Option<String> {
-        match &self.0 {
+        match &self.encoder {
             OrM3::Own(session) => session.text.token(id),
             OrM3::M3(m3) => m3.token(id),
         }
@@ -86,10 +127,10 @@ impl SparseEncoder {
 
 impl Loaded for SparseEncoder {
     fn model(&self) -> &ModelInfo {
-        self.0.model()
+        self.encoder.model()
     }
     fn settings(&mut self) -> &mut RequestSettings {
-        self.0.settings()
+        self.encoder.settings()
     }
 }
 
@@ -104,7 +145,14 @@ impl TaskType for SparseEncoder {
         OrM3::<Splade>::plan(files, device, options, SpladeSpec::read)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<SparseEncoder> {
-        Ok(SparseEncoder(OrM3::load(files, options, progress, SpladeSpec::read)?))
+        let queries = match router(&files.dir)? {
+            Some(router) => Some(Queries {
+                weights: Arc::new(StaticWeights::load(&static_weights(&router, &files.dir)?)?),
+                default: router.default,
+            }),
+            None => None,
+        };
+        Ok(SparseEncoder { encoder: OrM3::load(files, options, progress, SpladeSpec::read)?, queries })
     }
 }
 
@@ -131,6 +179,30 @@ fn relu() -> String {
     "relu".into()
 }
 
+/// The Router of the model in `dir`, if it is the only module.
+fn router(dir: &Path) -> Result<Option<Router>> {
+    match optional_json::<Vec<Entry>>(&dir.join("modules.json"))?.unwrap_or_default().as_slice() {
+        [only] if Router::is_router(only) => Ok(Some(Router::read(only, dir)?)),
+        _ => Ok(None),
+    }
+}
+
+/// The tokenization settings of the query route, whose folder has the weights of the tokens.
+fn static_weights(router: &Router, dir: &Path) -> Result<InputSpec> {
+    let [queries, _] = router.routes();
+    match queries {
+        [only] if only.class() == "SparseStaticEmbedding" => plain_input_spec(&only.folder(dir, &router.path)?),
+        _ => {
+            let what = format!("queries pass {}; only a SparseStaticEmbedding is supported", classes(queries));
+            Err(Error::file(&router.path, what))
+        }
+    }
+}
+
+fn classes(modules: &[Entry]) -> String {
+    modules.iter().map(Entry::class).collect::<Vec<_>>().join(", ")
+}
+
 impl SpladeSpec {
     /// Reads sentence-transformers files, or a plain masked language model with the settings of
     /// SPLADE's authors.
@@ -139,16 +211,27 @@ impl SpladeSpec {
         let Some(modules) = optional_json::<Vec<Entry>>(&path)? else {
             return Ok(SpladeSpec { input_spec: plain_input_spec(dir)?, how: How { sum: false, twice: false } });
         };
-        let classes: Vec<&str> = modules.iter().map(Entry::class).collect();
-        let ["Transformer" | "MLMTransformer", "SpladePooling"] = classes[..] else {
+        match router(dir)? {
+            Some(router) => {
+                static_weights(&router, dir)?;
+                SpladeSpec::of_modules(router.routes()[1], dir, &router.path)
+            }
+            None => SpladeSpec::of_modules(&modules, dir, &path),
+        }
+    }
+
+    /// Reads the two modules of a SPLADE model, which `path` names.
+    fn of_modules(modules: &[Entry], dir: &Path, path: &Path) -> Result<SpladeSpec> {
+        let kinds: Vec<&str> = modules.iter().map(Entry::class).collect();
+        let ["Transformer" | "MLMTransformer", "SpladePooling"] = kinds[..] else {
             let what = format!(
                 "modules {}: not a SPLADE model, which has a Transformer and a SpladePooling",
-                classes.join(", ")
+                classes(modules)
             );
-            return Err(Error::file(&path, what));
+            return Err(Error::file(path, what));
         };
-        let input_spec = input_spec(&modules[0].folder(dir, &path)?, dir)?;
-        let path = modules[1].folder(dir, &path)?.join("config.json");
+        let input_spec = input_spec(&modules[0].folder(dir, path)?, dir)?;
+        let path = modules[1].folder(dir, path)?.join("config.json");
         let config: PoolingConfig = json(&path)?;
         let sum = match &*config.pooling_strategy {
             "max" => false,

@@ -136,6 +136,10 @@ impl Golden {
             if let Some(task) = self.task() {
                 check("logits", &loaded.logits(task, self, &batch, &last));
             }
+            for task in 0..loaded.encoder.tasks().len() {
+                let (states, _) = loaded.states(&batch.clone().for_task(Some(task)));
+                states.iter().enumerate().for_each(|(i, got)| check(&format!("task{task}.hidden.{i}"), got));
+            }
             let is_expected = |rung| force.map_or(rung != Rung::Host, |force| rung == force);
             assert!(ladder.counts().iter().all(|(c, n)| is_expected(c.rung) && *n > 0), "{} on {on}", self.name);
             println!("{} on {on}: {:.1e} of the largest, {:.1e} in the rms", self.name, off[0], off[1]);
@@ -159,6 +163,11 @@ impl Golden {
                 };
                 let width = loaded.encoder.hidden_size();
                 states.iter().enumerate().for_each(|(i, got)| check(&format!("hidden.{i}"), i + 1, got, width));
+                for task in 0..loaded.encoder.tasks().len() {
+                    let (states, _) = loaded.states(&batch.clone().for_task(Some(task)));
+                    let name = |i: usize| format!("task{task}.hidden.{i}");
+                    states.iter().enumerate().for_each(|(i, got)| check(&name(i), i + 1, got, width));
+                }
                 if let Some(task) = self.task() {
                     let logits = loaded.logits(task, self, &batch, &last);
                     check("logits", states.len() + 1, &logits, logits.len());

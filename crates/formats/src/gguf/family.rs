@@ -42,11 +42,21 @@ pub(super) enum Family {
     XlmRoberta,
     DistilBert,
     NomicBert,
+    NomicBertMoe,
+    ModernBert,
+    /// The variant for code, which normalizes queries and keys; the gate of the MLP as a matrix of
+    /// its own, as in files before 2025.
+    JinaBertV2 {
+        code: bool,
+        split: bool,
+    },
+    /// jina-embeddings-v3 without its tasks, whose updates are in files of their own.
+    JinaBertV3,
 }
 
 /// llama.cpp's architecture names. `llama` is also Mistral and Mixtral, `bert` also RoBERTa,
 /// XLM-RoBERTa and DistilBERT.
-pub const NAMES: [&str; 19] = [
+pub const NAMES: [&str; 23] = [
     "llama",
     "qwen",
     "qwen2",
@@ -66,6 +76,10 @@ pub const NAMES: [&str; 19] = [
     "t5encoder",
     "bert",
     "nomic-bert",
+    "nomic-bert-moe",
+    "modern-bert",
+    "jina-bert-v2",
+    "jina-bert-v3",
 ];
 
 /// The architecture name in `metadata`, and its family.
@@ -117,6 +131,12 @@ pub(super) fn find<'a>(
             }
         },
         "nomic-bert" => Family::NomicBert,
+        "nomic-bert-moe" => Family::NomicBertMoe,
+        "modern-bert" => Family::ModernBert,
+        "jina-bert-v2" => {
+            Family::JinaBertV2 { code: has("blk.0.attn_norm_2.weight"), split: has("blk.0.ffn_gate.weight") }
+        }
+        "jina-bert-v3" => Family::JinaBertV3,
         other => {
             let known = NAMES.join(", ");
             let what = format!("holds a model of the architecture {}; these are supported: {known}", quoted(other));

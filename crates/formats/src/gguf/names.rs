@@ -242,6 +242,48 @@ const NOMIC: &[Rule] = &[
     same("layer_output_norm", "norm2"),
 ];
 
+const NOMIC_MOE: &[Rule] = &[
+    same("ffn_up", "mlp.fc1"),
+    same("ffn_gate_inp", "mlp.router.layer"),
+    rule("ffn_up_exps", "mlp.experts", Conversion::Experts("up")),
+    rule("ffn_down_exps", "mlp.experts", Conversion::Experts("down")),
+];
+const MODERN_ROOT: &[Rule] = &[
+    same("token_embd", "embeddings.tok_embeddings"),
+    same("token_embd_norm", "embeddings.norm"),
+    same("output_norm", "final_norm"),
+    same("cls", "head.dense"),
+    same("cls.norm", "head.norm"),
+    rule("cls.output", "classifier", Conversion::Table),
+];
+const MODERN: &[Rule] = &[
+    same("attn_norm", "attn_norm"),
+    same("attn_qkv", "attn.Wqkv"),
+    same("attn_output", "attn.Wo"),
+    same("ffn_norm", "mlp_norm"),
+    same("ffn_up", "mlp.Wi"),
+    same("ffn_down", "mlp.Wo"),
+];
+const JINA2: &[Rule] =
+    &[same("ffn_up", "mlp.gated_layers"), same("ffn_down", "mlp.wo"), same("layer_output_norm", "mlp.layernorm")];
+const JINA2_CODE: &[Rule] = &[
+    same("attn_q_norm", "attention.self.layer_norm_q"),
+    same("attn_k_norm", "attention.self.layer_norm_k"),
+    same("attn_norm_2", "layer_norm_1"),
+    same("ffn_up", "mlp.up_gated_layer"),
+    same("ffn_down", "mlp.down_layer"),
+    same("layer_output_norm", "layer_norm_2"),
+];
+const JINA2_SPLIT: &[Rule] = &[same("ffn_gate", "mlp.gate"), same("ffn_up", "mlp.up")];
+const JINA3: &[Rule] = &[
+    same("attn_qkv", "mixer.Wqkv"),
+    same("attn_output", "mixer.out_proj"),
+    same("attn_output_norm", "norm1"),
+    same("ffn_up", "mlp.fc1"),
+    same("ffn_down", "mlp.fc2"),
+    same("layer_output_norm", "norm2"),
+];
+
 /// The tables of a family: for tensors outside layers, and for layers. If several rules have the
 /// same stem, the first applies.
 fn tables(family: Family) -> (&'static [&'static [Rule]], &'static [Layers]) {
@@ -290,6 +332,21 @@ fn tables(family: Family) -> (&'static [&'static [Rule]], &'static [Layers]) {
         }
         Family::DistilBert => (&[DISTILBERT_HEAD, BERT_ROOT], &const { [layers("transformer.layer", &[DISTILBERT])] }),
         Family::NomicBert => (&[NOMIC_ROOT, BERT_ROOT], &const { [layers("encoder.layers", &[NOMIC])] }),
+        Family::NomicBertMoe => (&[NOMIC_ROOT, BERT_ROOT], &const { [layers("encoder.layers", &[NOMIC_MOE, NOMIC])] }),
+        Family::ModernBert => (&[MODERN_ROOT], &const { [layers("layers", &[MODERN])] }),
+        Family::JinaBertV2 { code: false, split: false } => {
+            (&[BERT_ROOT], &const { [layers("encoder.layer", &[JINA2, BERT])] })
+        }
+        Family::JinaBertV2 { code: false, split: true } => {
+            (&[BERT_ROOT], &const { [layers("encoder.layer", &[JINA2_SPLIT, JINA2, BERT])] })
+        }
+        Family::JinaBertV2 { code: true, split: false } => {
+            (&[BERT_ROOT], &const { [layers("encoder.layer", &[JINA2_CODE, BERT])] })
+        }
+        Family::JinaBertV2 { code: true, split: true } => {
+            (&[BERT_ROOT], &const { [layers("encoder.layer", &[JINA2_SPLIT, JINA2_CODE, BERT])] })
+        }
+        Family::JinaBertV3 => (&[NOMIC_ROOT, BERT_ROOT], &const { [layers("encoder.layers", &[JINA3])] }),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Cases: each activation that models use on a gate, both halves, widths that are and are not
-//! multiples of every vector size, rows that are part of wider rows, rows with scales.
+//! multiples of every vector size, rows that are part of wider rows, rows with scales, no gate.
 
-use super::{Gate, glu, glu_scaled, reference};
+use super::{Gate, activate, glu, glu_scaled, reference};
 use crate::case::{Case, Input, Tolerance};
 use crate::{Activation, DType};
 
@@ -17,7 +17,30 @@ pub(crate) fn cases() -> Vec<Case> {
         (9, 21, Activation::Silu, Gate::Second, true),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
-    DType::FLOATS.into_iter().flat_map(case).collect()
+    let alone = [(64, 1152, Activation::Gelu), (5, 33, Activation::GeluTanh), (7, 130, Activation::Relu)];
+    let ungated = |dtype| alone.iter().enumerate().map(move |(i, s)| ungated(i as u64, dtype, *s));
+    DType::FLOATS.into_iter().flat_map(|dtype| case(dtype).chain(ungated(dtype))).collect()
+}
+
+/// Without a gate.
+fn ungated(seed: u64, dtype: DType, (rows, n, activation): (usize, usize, Activation)) -> Case {
+    // With an odd seed, rows are part of wider rows.
+    let (width, start) = if seed.is_multiple_of(2) { (n, 0) } else { (n + 7, 3) };
+    let x = Input::normal(seed + 680, &[rows, width], dtype, (0.0, 2.0));
+    let columns = x.columns(start, n);
+    Case {
+        op: "glu",
+        name: format!("{rows}x{n} {activation:?} without a gate"),
+        dtype,
+        // Rounded once in both forms; erf as in a case with a gate.
+        tolerance: Tolerance { fused: 1.0, composed: 1.0, sums: 32.0 },
+        flops: 10 * (rows * n) as u64,
+        prepare: Box::new(move |place| {
+            let x = x.on(place)?.narrow(1, start, n)?;
+            Ok(Box::new(move || activate(&x, activation)))
+        }),
+        reference: Box::new(move || reference::activate(&columns, activation)),
+    }
 }
 
 type Shape = (usize, usize, Activation, Gate, bool);

@@ -6,13 +6,13 @@ use candle_core::DType;
 
 pub(super) fn run(op: &GluOp) -> Result<candle_core::Tensor> {
     let x = op.x.candle()?;
-    let n = op.half();
-    let half = |start| -> Result<_> { Ok(x.narrow(1, start, n)?.contiguous()?.to_dtype(DType::F32)?) };
-    let (gate, value) = match op.gate {
-        Gate::First => (half(0)?, half(n)?),
-        Gate::Second => (half(n)?, half(0)?),
+    let n = op.width();
+    let part = |start| -> Result<_> { Ok(x.narrow(1, start, n)?.contiguous()?.to_dtype(DType::F32)?) };
+    let mut y = match op.gate {
+        Some(Gate::First) => (op.activation.composed(part(0)?)? * part(n)?)?,
+        Some(Gate::Second) => (op.activation.composed(part(n)?)? * part(0)?)?,
+        None => op.activation.composed(part(0)?)?,
     };
-    let mut y = (op.activation.composed(gate)? * value)?;
     if let Some(scales) = &op.scales {
         y = y.broadcast_mul(&scales.candle()?.to_dtype(DType::F32)?)?;
     }

@@ -15,16 +15,17 @@ pub(super) fn run(op: &GluOp, isa: Isa) -> Result<candle_core::Tensor> {
         let x = x.rows::<T>()?;
         let scales = op.scales.as_ref().map(Reading::of).transpose()?;
         let scales = scales.as_ref().map(|s| s.rows::<T>()).transpose()?;
-        let y = fill_rows::<T>(x.rows, op.half(), 0, |i, out, _| {
-            let (first, second) = x.row(i).split_at(op.half());
+        let y = fill_rows::<T>(x.rows, op.width(), 0, |i, out, _| {
+            let (first, second) = x.row(i).split_at(op.width());
             let (gate, value) = match op.gate {
-                Gate::First => (first, second),
-                Gate::Second => (second, first),
+                Some(Gate::First) => (first, Some(second)),
+                Some(Gate::Second) => (second, Some(first)),
+                None => (first, None),
             };
             let scale = scales.as_ref().map_or(1.0, |s| s.row(i)[0].wide());
             isa.run(Row { gate, value, scale, activation: op.activation, out });
         });
-        host(y, &[x.rows, op.half()])
+        host(y, &[x.rows, op.width()])
     })
 }
 
@@ -32,13 +33,14 @@ pub(super) fn run(op: &GluOp, isa: Isa) -> Result<candle_core::Tensor> {
 pub(crate) fn gated<T: Elem>(isa: Isa, x: &[T], half: usize, activation: Activation) -> PooledBuffer<T> {
     fill_rows::<T>(x.len() / (2 * half).max(1), half, 0, |i, out, _| {
         let (gate, value) = x[2 * i * half..][..2 * half].split_at(half);
-        isa.run(Row { gate, value, scale: 1.0, activation, out });
+        isa.run(Row { gate, value: Some(value), scale: 1.0, activation, out });
     })
 }
 
 struct Row<'a, T> {
     gate: &'a [T],
-    value: &'a [T],
+    /// Ones, if there is none.
+    value: Option<&'a [T]>,
     scale: f32,
     activation: Activation,
     out: &'a mut [T],
@@ -51,11 +53,15 @@ impl<T: Elem> Kernel for Row<'_, T> {
     #[inline(always)]
     fn run<S: Lanes>(self) {
         vectors!(S, self.out.len(), |i, lanes| {
-            let (gate, value) = (get::<S, T>(self.gate, i, lanes, 0.0), get::<S, T>(self.value, i, lanes, 0.0));
+            let gate = get::<S, T>(self.gate, i, lanes, 0.0);
             // SAFETY: the contract of Lanes, kept by Isa::run.
             let y = unsafe {
                 let active = math::activate::<S, 1>(self.activation, T::TYPE, [gate])[0];
-                S::mul(S::mul(active, value), S::splat(self.scale))
+                let product = match self.value {
+                    Some(value) => S::mul(active, get::<S, T>(value, i, lanes, 0.0)),
+                    None => active,
+                };
+                S::mul(product, S::splat(self.scale))
             };
             put::<S, T>(self.out, i, lanes, y);
         });

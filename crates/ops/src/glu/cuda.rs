@@ -11,7 +11,12 @@ const BINARY: Binary = binary!("glu");
 pub(super) fn run(op: &GluOp) -> Result<candle_core::Tensor> {
     let x = View::of(&op.x)?;
     let scales = op.scales.as_ref().map(View::whole).transpose()?;
-    let (rows, n, dtype) = (x.rows()?, op.half(), op.x.dtype());
+    let (rows, n, dtype) = (x.rows()?, op.width(), op.x.dtype());
+    let halves = match op.gate {
+        None => 0,
+        Some(Gate::First) => 1,
+        Some(Gate::Second) => 2,
+    };
     let y = Call::alloc(&x, rows.rows * n, dtype)?;
     let run = 16 / dtype.size();
     let in_runs = [n, rows.stride, x.start].iter().all(|i| i.is_multiple_of(run));
@@ -20,7 +25,7 @@ pub(super) fn run(op: &GluOp) -> Result<candle_core::Tensor> {
         .input(&x)
         .optional_input(scales.as_ref())
         .made(&y)
-        .numbers(&params![n, rows.stride, op.activation as usize, op.gate == Gate::Second])
+        .numbers(&params![n, rows.stride, op.activation as usize, halves])
         .run(Grid::along(rows.rows, n.div_ceil(run)))?;
     y.tensor(&[rows.rows, n])
 }

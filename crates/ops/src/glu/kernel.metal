@@ -1,14 +1,17 @@
 // y = act(gate) * value, where gate and value are the two halves of a row, times the row's scale if
-// there are scales: in f32, one rounding. A thread computes four adjacent elements.
+// there are scales: in f32, one rounding. Without a gate, y = act(x). A thread computes four
+// adjacent elements.
 
 constant ushort ACTIVATION [[function_constant(0)]];
 // Whether the gate is the second half.
 constant bool IS_SECOND [[function_constant(1)]];
 // Whether each row has a scale.
 constant bool IS_SCALED [[function_constant(2)]];
+// Whether one half is a gate; otherwise all of a row goes through the activation.
+constant bool IS_GATED [[function_constant(3)]];
 
 struct Halves {
-    // Elements of a half, and row stride of x.
+    // Elements of a result, and row stride of x.
     uint n;
     uint stride;
 };
@@ -20,7 +23,8 @@ template <typename T>
     y += ulong(at.y) * ulong(p.n);
     uint i = 4 * at.x;
     float4 gate = four_at<T>(x + (IS_SECOND ? p.n : 0), i, p.n, 0.0f);
-    float4 value = four_at<T>(x + (IS_SECOND ? 0 : p.n), i, p.n, 0.0f);
+    float4 value = float4(1.0f);
+    if (IS_GATED) value = four_at<T>(x + (IS_SECOND ? 0 : p.n), i, p.n, 0.0f);
     float4 active = float4(activate(gate[0], ACTIVATION), activate(gate[1], ACTIVATION), activate(gate[2], ACTIVATION),
         activate(gate[3], ACTIVATION));
     float scale = IS_SCALED ? float(scales[at.y]) : 1.0f;

@@ -10,12 +10,13 @@ const SOURCE: &str = kernels!();
 pub(super) fn run(op: &GluOp) -> Result<candle_core::Tensor> {
     let x = View::of(&op.x)?;
     let scales = op.scales.as_ref().map(View::whole).transpose()?;
-    let (rows, n) = (x.rows()?, op.half());
+    let (rows, n) = (x.rows()?, op.width());
     let y = Call::alloc(&x, rows.rows * n, op.x.dtype())?;
     let kernel = Kernel::new(SOURCE, format!("glu_{}", op.x.dtype()))
         .number(op.activation as u16)
-        .flag(op.gate == Gate::Second)
-        .flag(scales.is_some());
+        .flag(op.gate == Some(Gate::Second))
+        .flag(scales.is_some())
+        .flag(op.gate.is_some());
     // The fields of `Halves` in the kernel.
     let params = params![n, rows.stride];
     let call = Call::new(&x, &kernel)?.input(&x).input_or(scales.as_ref(), &x).result(&y).numbers(&params);

@@ -1,7 +1,8 @@
 //! y = act(gate) · value, gate and value the two halves of a row        in f32, one rounding to T
 //!
 //! The gated linear unit between the two products of an MLP (GEGLU, SwiGLU: Shazeer 2020,
-//! arXiv:2002.05202). Each row may have a scale, which multiplies its results.
+//! arXiv:2002.05202). Each row may have a scale, which multiplies its results. Without a gate, y =
+//! act(x): the activation of a product that something is added to first.
 
 mod cases;
 mod composed;
@@ -29,12 +30,21 @@ pub enum Gate {
 
 /// Multiplies the halves of each row of `x` `[rows, 2n]`, one of them activated, to `[rows, n]`.
 pub fn glu(x: &Tensor, activation: Activation, gate: Gate) -> Result<Tensor> {
-    run(GluOp { x: x.clone(), scales: None, activation, gate })
+    run(GluOp { x: x.clone(), scales: None, activation, gate: Some(gate) })
 }
 
 /// The same, and each row multiplied by its element of `scales` `[rows, 1]`.
 pub fn glu_scaled(x: &Tensor, scales: &Tensor, activation: Activation, gate: Gate) -> Result<Tensor> {
-    run(GluOp { x: x.clone(), scales: Some(scales.clone()), activation, gate })
+    run(GluOp { x: x.clone(), scales: Some(scales.clone()), activation, gate: Some(gate) })
+}
+
+/// act(x) of every element of `x` `[rows, n]`. An activation that directly follows a product belongs
+/// to [`Linear::with`](crate::Linear::with) instead.
+pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
+    if x.dims().len() != 2 || x.dims()[1] == 0 {
+        return Err(Error::call("glu", format!("x {:?} is not [rows, n]", x.dims())));
+    }
+    ladder::run(GluOp { x: x.clone(), scales: None, activation, gate: None })
 }
 
 fn run(op: GluOp) -> Result<Tensor> {
@@ -55,12 +65,14 @@ pub(crate) struct GluOp {
     /// `[rows, 1]`.
     scales: Option<Tensor>,
     activation: Activation,
-    gate: Gate,
+    /// `None`: all of a row goes through the activation.
+    gate: Option<Gate>,
 }
 
 impl GluOp {
-    fn half(&self) -> usize {
-        self.x.dims()[1] / 2
+    /// The width of a result.
+    fn width(&self) -> usize {
+        self.x.dims()[1] / if self.gate.is_some() { 2 } else { 1 }
     }
 }
 
@@ -72,17 +84,20 @@ impl Op for GluOp {
     }
 
     fn out(&self) -> (Vec<usize>, DType) {
-        (vec![self.x.dims()[0], self.half()], self.x.dtype())
+        (vec![self.x.dims()[0], self.width()], self.x.dtype())
     }
 
     fn detail(&self) -> String {
         let scaled = if self.scales.is_some() { ", scaled rows" } else { "" };
-        format!("2 × {}, {}{scaled}", self.half(), self.activation)
+        let halves = if self.gate.is_some() { "2 × " } else { "" };
+        format!("{halves}{}, {}{scaled}", self.width(), self.activation)
     }
 
     fn scratch(&self, rung: Rung) -> usize {
-        // Composed, in f32: x, the gate and four steps of its activation, and the products.
-        if rung == Rung::Composed { 4 * 4 * self.x.dims().iter().product::<usize>() } else { 0 }
+        // Composed, in f32: x, the gate and four steps of its activation, and the products; without a
+        // gate, those steps are as wide as x.
+        let steps = if self.gate.is_some() { 4 } else { 6 };
+        if rung == Rung::Composed { 4 * steps * self.x.dims().iter().product::<usize>() } else { 0 }
     }
 
     own_kernels!(cpu, cuda, metal, composed);

@@ -3,6 +3,11 @@
 use super::Gate;
 use crate::Activation;
 
+/// act(x).
+pub(super) fn activate(x: &[f32], activation: Activation) -> Vec<f64> {
+    x.iter().map(|v| activation.reference(f64::from(*v))).collect()
+}
+
 /// `scales` has one element per row.
 pub(super) fn glu(x: &[f32], scales: &[f32], activation: Activation, gate: Gate) -> Vec<f64> {
     let n = x.len() / scales.len() / 2;

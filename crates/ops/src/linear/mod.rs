@@ -27,8 +27,10 @@ pub(crate) use epilogue::EpilogueParams;
 pub(crate) use weight::Weight;
 
 use crate::ladder::{self, Op, Rung, own_kernels};
+use crate::weights::{Raw, Stored};
 use crate::{Activation, DType, Error, Result, Tensor, Weights, embed};
 use pack::{Order, Source, pack};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// A linear layer: a weight matrix packed for this device, with its bias and activation.
@@ -136,6 +138,19 @@ impl Linear {
         }
         let order = |row: usize| rows[row];
         let source = Source { raw, w, name: "weight", n: rows.len(), order: Order::By(&order) };
+        Linear::plain(pack(&[source], k, w)?)
+    }
+
+    /// A matrix `[n, k]` that the model computes when it loads, such as a factor of a low-rank
+    /// update.
+    pub fn from_values(w: &Weights, values: &[f32], k: usize, n: usize) -> Result<Linear> {
+        if values.is_empty() || n.checked_mul(k) != Some(values.len()) {
+            return Err(Error::call("linear", format!("{} values are not a matrix {n} × {k}", values.len())));
+        }
+        let bytes = Cow::Owned(values.iter().flat_map(|v| v.to_le_bytes()).collect());
+        let raw = Raw { stored: Stored::Float(DType::F32), dims: vec![n, k], bytes };
+        // In any order other than the file's, so that nothing looks for the values in the file.
+        let source = Source { raw, w, name: "", n, order: Order::By(&|row| row) };
         Linear::plain(pack(&[source], k, w)?)
     }
 

@@ -57,7 +57,6 @@ pub(crate) enum OutputKind {
 }
 
 impl OutputKind {
-    /// Distinguishes the CUDA graphs of the kinds.
     fn code(self) -> u32 {
         match self {
             OutputKind::Task => 0,
@@ -67,10 +66,31 @@ impl OutputKind {
     }
 }
 
+/// What a request asks of a pass. Sequences run together only if all of this is equal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PassKind {
+    pub(crate) output: OutputKind,
+    /// The task whose low-rank update (LoRA) applies: see [`Batch::task`].
+    pub(crate) task: Option<usize>,
+}
+
+impl PassKind {
+    /// Distinguishes the CUDA graphs of the kinds.
+    fn code(self) -> u32 {
+        self.output.code() | self.task.map_or(0, |task| task as u32 + 1) << 8
+    }
+}
+
+impl From<OutputKind> for PassKind {
+    fn from(output: OutputKind) -> PassKind {
+        PassKind { output, task: None }
+    }
+}
+
 /// Sequences of one caller. None is empty.
 pub(crate) struct EncodeRequest {
     pub(crate) items: Vec<EncodeItem>,
-    pub(crate) kind: OutputKind,
+    pub(crate) kind: PassKind,
     /// Parts of the result that the caller has not read yet.
     pub(crate) unread: Arc<AtomicUsize>,
 }
@@ -78,16 +98,16 @@ pub(crate) struct EncodeRequest {
 /// A request with waiting or running items.
 struct Pending {
     items: Vec<EncodeItem>,
-    kind: OutputKind,
+    kind: PassKind,
     unread: Arc<AtomicUsize>,
     /// Items without a result.
     left: usize,
     reply: Arc<Reply<Part>>,
 }
 
-/// Sequences that run together, with the same kind of output.
+/// Sequences that run together, in a pass of one kind.
 pub(crate) struct MicroBatch {
-    kind: OutputKind,
+    kind: PassKind,
     /// Requests and indices of their items.
     items: Vec<(RequestId, usize)>,
     sequences: Vec<Sequence>,
@@ -154,7 +174,7 @@ impl<P: Pipeline> Workload for Encode<P> {
     type Layout = ();
     type Request = EncodeRequest;
     type Output = Part;
-    /// One micro-batch per kind of output.
+    /// One micro-batch per kind of pass.
     type Step = Vec<MicroBatch>;
     type Outcome = Vec<Results>;
     type Stats = ();
@@ -327,7 +347,8 @@ impl<P: Pipeline> Pass for EncodePass<'_, P> {
 
     fn batch(&self, fill: Option<Fill>) -> Result<Batch> {
         let Encode { pipeline, place, .. } = self.workload;
-        Ok(Batch::filled(&self.batch.sequences, fill, pipeline.limits(), place)?)
+        let batch = Batch::filled(&self.batch.sequences, fill, pipeline.limits(), place)?;
+        Ok(batch.for_task(self.batch.kind.task))
     }
 
     fn layout(&self, batch: &Batch) -> BatchLayout {
@@ -335,7 +356,7 @@ impl<P: Pipeline> Pass for EncodePass<'_, P> {
     }
 
     fn forward(&self, batch: &Batch) -> Result<Vec<Tensor>> {
-        match self.batch.kind {
+        match self.batch.kind.output {
             OutputKind::Task => self.workload.pipeline.forward(batch, &self.skips(batch)),
             OutputKind::HiddenStates => Ok(vec![self.workload.pipeline.hidden(batch)?]),
             OutputKind::Pooled(pooling) => self.workload.pipeline.forward_pooled(batch, &self.skips(batch), pooling),

@@ -100,16 +100,22 @@ pub(crate) trait Pipeline: Sized + 'static {
     fn most_sequences(&self) -> usize {
         usize::MAX
     }
+    /// How many tasks have a low-rank update (LoRA) that batches may ask for.
+    fn tasks(&self) -> usize {
+        0
+    }
     /// Unread weights in files other than the encoder's.
     fn unread(&self) -> Vec<String> {
         Vec::new()
     }
     /// Runs the largest batches, for the plan and to compile kernels: a batch of long texts needs
-    /// the most memory for activations, one of short texts the most for outputs.
+    /// the most memory for activations, one of short texts the most for outputs, and one with a
+    /// task's update more than one without.
     fn dry_run(&self, place: &Place, tokens: usize, longest: usize) -> Result<()> {
         for length in [1, longest] {
             let sequences = dummy_sequences(tokens, length, self.most_sequences());
-            self.forward(&Batch::new(&sequences, self.limits(), place)?, &vec![0; sequences.len()])?;
+            let batch = Batch::new(&sequences, self.limits(), place)?.for_task((self.tasks() > 0).then_some(0));
+            self.forward(&batch, &vec![0; sequences.len()])?;
         }
         Ok(())
     }
@@ -119,8 +125,12 @@ pub(crate) trait Pipeline: Sized + 'static {
         let longest = sanity_tokens(place.device());
         let sequence =
             |n: usize| Sequence { ids: varied_ids(n.min(limits.positions), limits.vocabulary), ..Sequence::default() };
-        let sequences = [3, 17, longest].map(sequence);
-        self.forward(&Batch::new(&sequences, limits, place)?, &[0; 3])
+        let batch = Batch::new(&[3, 17, longest].map(sequence), limits, place)?;
+        let mut results = self.forward(&batch, &[0; 3])?;
+        for task in 0..self.tasks() {
+            results.extend(self.forward(&batch.clone().for_task(Some(task)), &[0; 3])?);
+        }
+        Ok(results)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A loaded encoder as tasks use it: texts in, outputs out.
 
-use super::{Encode, EncodeItem, EncodeRequest, MOST_UNREAD, OutputKind, Part, Pipeline};
+use super::{Encode, EncodeItem, EncodeRequest, MOST_UNREAD, OutputKind, Part, PassKind, Pipeline};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
@@ -154,7 +154,7 @@ impl<P: Pipeline> Session<P> {
     /// index and rows.
     pub(crate) fn outputs<T: Clone + Default>(
         &self,
-        kind: OutputKind,
+        kind: impl Into<PassKind>,
         texts: Texts,
         mut convert: impl FnMut(usize, &[&[f32]]) -> Result<T>,
     ) -> Result<Outputs<T>> {
@@ -167,10 +167,10 @@ impl<P: Pipeline> Session<P> {
         Ok(Outputs { results, tokens, truncated })
     }
 
-    /// Like [`Session::run`], for any kind of output.
+    /// Like [`Session::run`], for any kind of pass.
     pub(crate) fn run_for(
         &self,
-        kind: OutputKind,
+        kind: impl Into<PassKind>,
         mut items: Vec<EncodeItem>,
         mut take: impl FnMut(usize, &[&[f32]]) -> Result<()>,
     ) -> Result<()> {
@@ -185,7 +185,8 @@ impl<P: Pipeline> Session<P> {
         }
         let numbers: Vec<usize> = (0..items.len()).filter(|i| !items[*i].sequence.ids.is_empty()).collect();
         items.retain(|item| !item.sequence.ids.is_empty());
-        let mut parts = PartStream::submit(&self.executor, self.plan.device, &self.settings.context, items, kind)?;
+        let mut parts =
+            PartStream::submit(&self.executor, self.plan.device, &self.settings.context, items, kind.into())?;
         while let Some(part) = parts.next() {
             let part = part?;
             for (item, place) in &part.items {
@@ -221,7 +222,7 @@ impl PartStream {
         device: Device,
         context: &RequestContext,
         items: Vec<EncodeItem>,
-        kind: OutputKind,
+        kind: PassKind,
     ) -> Result<PartStream> {
         let (parts, inbox) = channel();
         let (left, unread) = (items.len(), Arc::new(AtomicUsize::new(0)));

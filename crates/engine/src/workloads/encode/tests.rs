@@ -86,7 +86,7 @@ impl Fixture {
         let item =
             |ids: &&[u32]| EncodeItem { sequence: Sequence { ids: ids.to_vec(), ..Sequence::default() }, skip: 0 };
         let items = texts.iter().map(item).collect();
-        PartStream::submit(&self.executor, Device::Cpu, context, items, OutputKind::Task).unwrap()
+        PartStream::submit(&self.executor, Device::Cpu, context, items, PassKind::default()).unwrap()
     }
 
     fn batch(&self) -> Vec<u32> {

@@ -2,7 +2,7 @@
 
 use super::encoders::labels;
 use super::rope::Rope;
-use super::{Config, Keys, object};
+use super::{Config, Every, Keys, layer_types, object};
 use crate::FileError;
 use serde_json::{Value, json};
 
@@ -263,7 +263,7 @@ pub(super) fn gemma2(keys: &Keys) -> Result<Config, FileError> {
             "final_logit_softcapping": keys.float("final_logit_softcapping")?.unwrap_or(30.0),
             "query_pre_attn_scalar": scalar(keys, 46)?,
             "sliding_window": window,
-            "layer_types": layer_types(keys, window, 2)?,
+            "layer_types": layer_types(keys, window, Every::Last(2))?,
         }),
     )
 }
@@ -279,7 +279,7 @@ pub(super) fn gemma3(keys: &Keys) -> Result<Config, FileError> {
             "final_logit_softcapping": keys.float("final_logit_softcapping")?.filter(|&cap| cap != 0.0),
             "query_pre_attn_scalar": scalar(keys, 62)?,
             "sliding_window": window,
-            "layer_types": layer_types(keys, window, 6)?,
+            "layer_types": layer_types(keys, window, Every::Last(6))?,
             "rope_local_base_freq": local,
             "rope_parameters": {
                 "full_attention": global,
@@ -296,22 +296,6 @@ fn scalar(keys: &Keys, largest: usize) -> Result<u64, FileError> {
     let heads = keys.heads()?;
     let wide = keys.layers()? == largest;
     if wide { Ok(keys.need("embedding_length")? / heads.queries as u64) } else { Ok(heads.size as u64) }
-}
-
-/// Layers with sliding-window attention: all but every n-th, or as the file lists them.
-fn layer_types(keys: &Keys, window: u64, usual: u64) -> Result<Vec<&'static str>, FileError> {
-    let (layers, key) = (keys.layers()?, keys.name("attention.sliding_window_pattern"));
-    let named = |local: bool| if local && window > 0 { "sliding_attention" } else { "full_attention" };
-    if keys.metadata.is_array(&key) {
-        let listed: Vec<_> = keys.metadata.bools(&key)?.into_iter().flatten().map(named).collect();
-        return if listed.len() == layers {
-            Ok(listed)
-        } else {
-            Err(keys.fault(format!("lists {} layers in `{key}`, of {layers}", listed.len())))
-        };
-    }
-    let every = keys.metadata.u64(&key)?.unwrap_or(usual).max(1);
-    Ok((1..=layers as u64).map(|layer| named(layer % every != 0)).collect())
 }
 
 pub(super) fn gpt2(keys: &Keys) -> Result<Config, FileError> {

@@ -1,6 +1,6 @@
 //! Configurations of encoders, and of T5 with or without its decoder.
 
-use super::{Config, Keys, object};
+use super::{Config, Every, Keys, layer_types, object};
 use crate::FileError;
 use serde_json::{Value, json};
 
@@ -76,8 +76,9 @@ pub(super) fn distilbert(keys: &Keys) -> Result<Config, FileError> {
     Ok(config)
 }
 
-/// Uses the keys of the model's repository on the hub, as its tensor names do.
-pub(super) fn nomic_bert(keys: &Keys) -> Result<Config, FileError> {
+/// Uses the keys of the model's repository on the hub, as its tensor names do. `mixture`: the second
+/// version, with a mixture of experts. The converter drops the bias of its experts.
+pub(super) fn nomic_bert(keys: &Keys, mixture: bool) -> Result<Config, FileError> {
     let context = keys.need("context_length")?;
     let mut config = keys.base("nomic_bert", "NomicBertModel")?;
     config.extend(object(json!({
@@ -96,14 +97,85 @@ pub(super) fn nomic_bert(keys: &Keys) -> Result<Config, FileError> {
         "rotary_emb_scale_base": null,
         "rotary_scaling_factor": null,
         // The converter accepts no other.
-        "activation_function": "swiglu",
+        "activation_function": if mixture { "gelu" } else { "swiglu" },
         "qkv_proj_bias": keys.has("blk.0.attn_qkv.bias"),
         "mlp_fc1_bias": keys.has("blk.0.ffn_up.bias"),
         "mlp_fc2_bias": keys.has("blk.0.ffn_down.bias"),
         "prenorm": false,
         "causal": false,
     })));
+    if mixture {
+        config.insert("moe_every_n_layers".into(), json!(keys.need("moe_every_n_layers")?));
+        config.insert("num_experts".into(), json!(keys.need("expert_count")?));
+        config.insert("moe_top_k".into(), json!(keys.need("expert_used_count")?));
+    }
     Ok(config)
+}
+
+pub(super) fn modern_bert(keys: &Keys) -> Result<Config, FileError> {
+    let class = if keys.has("cls.output.weight") { "ForSequenceClassification" } else { "Model" };
+    let window = keys.number("attention.sliding_window")?.unwrap_or(0);
+    let mut config = keys.base("modernbert", &format!("ModernBert{class}"))?;
+    config.extend(object(json!({
+        "hidden_size": keys.need("embedding_length")?,
+        "intermediate_size": keys.need("feed_forward_length")?,
+        "num_hidden_layers": keys.layers()?,
+        "num_attention_heads": keys.heads()?.queries,
+        "max_position_embeddings": keys.need("context_length")?,
+        "norm_eps": keys.need_float("attention.layer_norm_epsilon")?,
+        "norm_bias": keys.has("output_norm.bias"),
+        "attention_bias": keys.has("blk.0.attn_qkv.bias"),
+        "mlp_bias": keys.has("blk.0.ffn_up.bias"),
+        "classifier_bias": keys.has("cls.bias"),
+        "hidden_activation": keys.metadata.str(&keys.name("hidden_activation"))?.unwrap_or("gelu"),
+        "layer_types": layer_types(keys, window, Every::First(3))?,
+        "local_attention": window,
+        "global_rope_theta": keys.float("rope.freq_base")?.unwrap_or(160_000.0),
+        "local_rope_theta": keys.float("rope.freq_base_swa")?.unwrap_or(10_000.0),
+        // Files without the key are of models that pool by the mean.
+        "classifier_pooling": match keys.number("classifier.pooling_type")? {
+            None | Some(1) => "mean",
+            Some(2) => "cls",
+            Some(other) => {
+                return Err(keys.fault(format!("pools {other} for its classifier; mean (1) and cls (2) are supported")));
+            }
+        },
+    })));
+    labels(keys, &mut config)?;
+    Ok(config)
+}
+
+/// JinaBERT v2 declares BERT, as on the hub.
+pub(super) fn jina_bert(keys: &Keys) -> Result<Config, FileError> {
+    let mut config = keys.base("bert", "JinaBertModel")?;
+    config.extend(encoder(keys)?);
+    config.extend(object(json!({"position_embedding_type": "alibi", "feed_forward_type": "geglu"})));
+    Ok(config)
+}
+
+/// The keys of jina-embeddings-v3, without those of its tasks.
+pub(super) fn jina_v3(keys: &Keys) -> Result<Config, FileError> {
+    let mut config = keys.base("xlm-roberta", "XLMRobertaModel")?;
+    config.extend(encoder(keys)?);
+    config.extend(object(json!({
+        "position_embedding_type": "rotary",
+        "rotary_emb_base": keys.need_float("rope.freq_base")?,
+    })));
+    Ok(config)
+}
+
+/// The sizes of an encoder without a position table, under BERT's keys.
+fn encoder(keys: &Keys) -> Result<Config, FileError> {
+    Ok(object(json!({
+        "hidden_size": keys.need("embedding_length")?,
+        "intermediate_size": keys.need("feed_forward_length")?,
+        "num_hidden_layers": keys.layers()?,
+        "num_attention_heads": keys.heads()?.queries,
+        "max_position_embeddings": keys.need("context_length")?,
+        "type_vocab_size": keys.rows("token_types.weight")?,
+        "layer_norm_eps": keys.need_float("attention.layer_norm_epsilon")?,
+        "hidden_act": "gelu",
+    })))
 }
 
 /// Rows of the position embeddings, including RoBERTa's leading rows.

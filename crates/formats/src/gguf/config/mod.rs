@@ -57,7 +57,11 @@ pub(super) fn config(gguf: &Gguf) -> Result<Value, FileError> {
         Family::Roberta => encoders::bert(&keys, "roberta", "Roberta"),
         Family::XlmRoberta => encoders::bert(&keys, "xlm-roberta", "XLMRoberta"),
         Family::DistilBert => encoders::distilbert(&keys),
-        Family::NomicBert => encoders::nomic_bert(&keys),
+        Family::NomicBert => encoders::nomic_bert(&keys, false),
+        Family::NomicBertMoe => encoders::nomic_bert(&keys, true),
+        Family::ModernBert => encoders::modern_bert(&keys),
+        Family::JinaBertV2 { .. } => encoders::jina_bert(&keys),
+        Family::JinaBertV3 => encoders::jina_v3(&keys),
     }?;
     Ok(Value::Object(config))
 }
@@ -199,6 +203,32 @@ impl Keys<'_> {
             "pad_token_id": self.token("padding")?,
         })))
     }
+}
+
+/// Which of so many layers has full attention, unless the file says how many.
+#[derive(Clone, Copy)]
+enum Every {
+    First(u64),
+    Last(u64),
+}
+
+/// The kind of attention of each layer: all but one of every few have a sliding window, or as the
+/// file lists them.
+fn layer_types(keys: &Keys, window: u64, full: Every) -> Result<Vec<&'static str>, FileError> {
+    let (layers, key) = (keys.layers()?, keys.name("attention.sliding_window_pattern"));
+    let named = |local: bool| if local && window > 0 { "sliding_attention" } else { "full_attention" };
+    if keys.metadata.is_array(&key) {
+        let listed: Vec<_> = keys.metadata.bools(&key)?.into_iter().flatten().map(named).collect();
+        return if listed.len() == layers {
+            Ok(listed)
+        } else {
+            Err(keys.fault(format!("lists {} layers in `{key}`, of {layers}", listed.len())))
+        };
+    }
+    let (Every::First(usual) | Every::Last(usual)) = full;
+    let every = keys.metadata.u64(&key)?.unwrap_or(usual).max(1);
+    let place = if matches!(full, Every::First(_)) { 0 } else { every - 1 };
+    Ok((0..layers as u64).map(|layer| named(layer % every != place)).collect())
 }
 
 fn object(value: Value) -> Config {

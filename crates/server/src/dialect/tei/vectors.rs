@@ -14,7 +14,7 @@ use sconce_api::tei::{
     EmbedAllRequest, EmbedAllResponse, EmbedRequest, EmbedResponse, EmbedSparseResponse, Pooling, SimilarityRequest,
     SimilarityResponse, SparseValue,
 };
-use sconce_engine::{Loaded, TaskModel};
+use sconce_engine::{Loaded, Route, SparseEncoder, TaskModel};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -146,16 +146,18 @@ pub(crate) async fn embed_sparse_of(
 ) -> Result<Answer<EmbedSparseResponse>, Fault> {
     app.check_batch(body.inputs.items.len(), "inputs")?;
     let truncate = app.truncation(body.truncate, body.truncation_direction);
-    embedding::refuse_prompt(body.prompt_name.is_some())?;
+    let prompt_name = body.prompt_name;
     let call = app.call("embed_sparse", context, body.model.as_deref(), RequestKind::Sparse)?;
     let (items, characters) = text_items(body.inputs).map_err(|fault| call.failed(fault))?;
     let output = call
         .run(move |served, caller| match &served.model {
             TaskModel::Sparse(sparse) => {
                 let sparse = sparse.with_context(caller).with_truncation(truncate);
-                Ok(sparse.embed_inputs(&embedding::inputs(&items))?)
+                let route = sparse_route(&sparse, prompt_name.as_deref())?;
+                Ok(sparse.embed_inputs_as(&embedding::inputs(&items), route)?)
             }
             TaskModel::M3(m3) => {
+                embedding::refuse_prompt(prompt_name.is_some())?;
                 let m3 = m3.with_context(caller).with_truncation(truncate);
                 Ok(m3.embed_inputs(&embedding::inputs(&items))?.map(|outputs| outputs.sparse))
             }
@@ -165,6 +167,21 @@ pub(crate) async fn embed_sparse_of(
     let value = |(id, weight): (&u32, &f32)| SparseValue { index: *id, value: *weight };
     let all = output.results.iter().map(|v| v.ids.iter().zip(&v.weights).map(value).collect()).collect();
     Ok(call.answer(EmbedSparseResponse(all), Usage { tokens: output.tokens.iter().sum(), characters }))
+}
+
+/// The route that a request names as its prompt, of a model that encodes queries in another way than
+/// documents.
+fn sparse_route(sparse: &SparseEncoder, prompt_name: Option<&str>) -> Result<Route, Fault> {
+    match prompt_name {
+        None => Ok(Route::Default),
+        Some(_) if !sparse.has_routes() => embedding::refuse_prompt(true).map(|()| Route::Default),
+        Some("query") => Ok(Route::Query),
+        Some("document") => Ok(Route::Document),
+        Some(other) => {
+            let what = format!("`prompt_name` is `{other}`; this model has `query` and `document`");
+            Err(Fault::invalid(what).at("prompt_name"))
+        }
+    }
 }
 
 /// Cosine similarity of one text with each of several others.

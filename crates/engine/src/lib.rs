@@ -39,10 +39,10 @@ pub use runtime::{Loaded, QueueStats, RequestContext, Times};
 pub use sampling::{BeamSearch, EarlyStopping, GenerationParams, Logprobs, Search};
 pub use structured_output::{Format, FormatError};
 pub use tasks::{
-    Answers, ChatOptions, Classifier, Clip, EmbedOptions, Embedder, Embeddings, Label, Llm, M3, M3Embedding,
-    ModelDescription, MultiVector, MultiVectorEncoder, Precision, Quantized, Ranges, RankOptions, RankPooling, Ranked,
-    Ranking, Reranker, Scores, Seq2Seq, Seq2SeqAnswer, Seq2SeqOptions, Seq2SeqStream, SparseEncoder, SparseVector,
-    Support, Tagger, Task, TaskModel, Token, TokenScores, load_tokenizer, supports,
+    Answers, ChatOptions, Classifier, Clip, EmbedOptions, Embedder, Embeddings, Gliner, GlinerOptions, Label, Llm, M3,
+    M3Embedding, ModelDescription, MultiVector, MultiVectorEncoder, Precision, Quantized, Ranges, RankOptions,
+    RankPooling, Ranked, Ranking, Reranker, Scores, Seq2Seq, Seq2SeqAnswer, Seq2SeqOptions, Seq2SeqStream,
+    SparseEncoder, SparseVector, Support, Tagger, Task, TaskModel, Token, TokenScores, load_tokenizer, supports,
 };
 pub use tools::{AnswerPart, CallGrammar, ToolCall, ToolCallParser, ToolFunction, ToolSyntax};
 pub use workloads::decode::Activity;

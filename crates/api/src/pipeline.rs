@@ -84,6 +84,16 @@ pub struct TagParameters {
     pub aggregation_strategy: AggregationStrategy,
     /// Labels to leave out; by default `O`.
     pub ignore_labels: Option<Vec<String>>,
+    /// Labels of the entities to find. GLiNER models need them; other models have their own.
+    pub labels: Option<Vec<String>>,
+    /// Leaves out entities whose score is lower; by default 0, for GLiNER models 0.5.
+    pub threshold: Option<f32>,
+    /// Whether an entity may lie inside another one (GLiNER).
+    #[serde(default)]
+    pub nested: bool,
+    /// Whether the same words may have several labels (GLiNER).
+    #[serde(default)]
+    pub multi_label: bool,
 }
 
 /// A labelled part of a text.

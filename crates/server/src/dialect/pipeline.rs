@@ -13,10 +13,11 @@ use crate::served_model::{RequestKind, ServedModel};
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use sconce_api::pipeline::{
-    AggregationStrategy, FunctionToApply, TagRequest, TagResponse, Tagged, TextClassificationRequest, Texts,
+    AggregationStrategy, FunctionToApply, TagParameters, TagRequest, TagResponse, Tagged, TextClassificationRequest,
+    Texts,
 };
 use sconce_api::tei::{EmbedRequest, PredictResponse, Prediction, TruncationDirection};
-use sconce_engine::{Loaded, TaskModel};
+use sconce_engine::{GlinerOptions, Loaded, TaskModel};
 use sconce_engine::{Scores, Strategy};
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
@@ -69,7 +70,9 @@ async fn run_task(app: &Arc<App>, request: Request) -> Result<Response, Fault> {
         TaskModel::Rerank(_) => {
             Ok(tei::rerank(app, &context, json_body::parse(&bytes, &context)?).await?.into_response())
         }
-        TaskModel::Tag(_) => Ok(tags(app, &context, json_body::parse(&bytes, &context)?).await?.into_response()),
+        TaskModel::Tag(_) | TaskModel::Gliner(_) => {
+            Ok(tags(app, &context, json_body::parse(&bytes, &context)?).await?.into_response())
+        }
         TaskModel::Classify(_) => Ok(labels(app, &context, json_body::parse(&bytes, &context)?).await?.into_response()),
         TaskModel::Generate(_) | TaskModel::Seq2Seq(_) => {
             let what = "this model generates text; use /v1/chat/completions or /v1/completions";
@@ -148,11 +151,31 @@ async fn tags(app: &Arc<App>, context: &Arc<HttpContext>, body: TagRequest) -> R
         AggregationStrategy::Max => Strategy::Max,
     };
     let truncate = app.truncation(None, TruncationDirection::Right);
+    let TagParameters { labels, threshold, nested, multi_label, .. } = body.parameters;
     let call = app.call("tag", context, body.model.as_deref(), RequestKind::Tag)?;
     let all = call
         .run(move |served: &ServedModel, caller| match &served.model {
             TaskModel::Tag(tagger) => {
-                Ok(tagger.with_context(caller).with_truncation(truncate).tag(&texts, strategy, 0.0)?)
+                if labels.is_some() || nested || multi_label {
+                    let what =
+                        "`labels`, `nested` and `multi_label` are for GLiNER models; this one has its own labels";
+                    return Err(Fault::invalid(what).at("parameters.labels"));
+                }
+                let tagger = tagger.with_context(caller).with_truncation(truncate);
+                Ok(tagger.tag(&texts, strategy, threshold.unwrap_or(0.0))?)
+            }
+            TaskModel::Gliner(model) => {
+                let Some(labels) = labels.filter(|labels| !labels.is_empty()) else {
+                    let what = "a GLiNER model needs `labels`, the labels of the entities to find";
+                    return Err(Fault::invalid(what).at("parameters.labels"));
+                };
+                if strategy != Strategy::Simple {
+                    let what = "a GLiNER model scores spans of words; it takes no `aggregation_strategy`";
+                    return Err(Fault::invalid(what).at("parameters.aggregation_strategy"));
+                }
+                let threshold = threshold.unwrap_or(GlinerOptions::default().threshold);
+                let options = GlinerOptions { threshold, nested, multi_label };
+                Ok(model.with_context(caller).with_truncation(truncate).tag(&texts, &labels, &options)?)
             }
             _ => Err(served.unsupported(RequestKind::Tag)),
         })

@@ -59,5 +59,5 @@ mod _sconce {
     #[pymodule_export]
     use crate::stream::Stream;
     #[pymodule_export]
-    use crate::tag::tag;
+    use crate::tag::{gliner_tag, tag};
 }

@@ -148,6 +148,7 @@ fn info(model: &TaskModel) -> Result<String> {
             json!({"task": "classify", "labels": classifier.labels(), "scores": format!("{:?}", classifier.scores())})
         }
         TaskModel::Tag(tagger) => json!({"task": "tag", "labels": tagger.labels()}),
+        TaskModel::Gliner(_) => json!({"task": "gliner"}),
         TaskModel::Generate(llm) => {
             json!({"task": "generate", "context": llm.context(), "template": llm.template(false)})
         }

@@ -12,6 +12,7 @@ from sconce import (
     Classifier,
     Clip,
     CrossEncoder,
+    GLiNER,
     InputError,
     LateInteractionTextEmbedding,
     MultiVectorEncoder,
@@ -144,6 +145,21 @@ def test_tagger(golden, kind):
             assert all(abs(a["score"] - b["score"]) <= TOLERANCE for a, b in zip(got, case[strategy]))
     with pytest.raises(InputError, match="average"):
         model.tag("a", strategy="sum")
+
+
+@pytest.mark.parametrize("name", ["gliner-deberta", "gliner-token"])
+def test_gliner(golden, name):
+    model, given = GLiNER(golden(name)), answers(name)
+    for i, options in enumerate(given["options"]):
+        rows = model.inference(texts(given["cases"]), given["labels"], **options)
+        for case, got in zip(given["cases"], rows):
+            want = case["found"][i]
+            fields = ("start", "end", "text", "label")
+            assert [[e[f] for f in fields] for e in got] == [[e[f] for f in fields] for e in want]
+            assert all(abs(a["score"] - b["score"]) <= TOLERANCE for a, b in zip(got, want))
+        assert model.predict_entities(given["cases"][0]["text"], given["labels"], **options) == rows[0]
+    with pytest.raises(InputError, match="labels"):
+        model.predict_entities("a", [])
 
 
 @pytest.mark.parametrize("kind", ["", "-legacy", "-log1p-sum", "-plain"])

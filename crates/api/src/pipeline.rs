@@ -87,6 +87,16 @@ pub struct TagParameters {
     /// Read texts that are longer than the model in windows that share this many tokens, at most
     /// half of a window. By default they are truncated. Not with the strategy `none`.
     pub stride: Option<usize>,
+    /// Labels of the entities to find. GLiNER models need them; other models have their own.
+    pub labels: Option<Vec<String>>,
+    /// Leaves out entities whose score is lower; by default 0, for GLiNER models 0.5.
+    pub threshold: Option<f32>,
+    /// Whether an entity may lie inside another one (GLiNER).
+    #[serde(default)]
+    pub nested: bool,
+    /// Whether the same words may have several labels (GLiNER).
+    #[serde(default)]
+    pub multi_label: bool,
 }
 
 /// A labelled part of a text.

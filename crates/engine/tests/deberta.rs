@@ -57,7 +57,7 @@ fn sequences(arrays: &Arrays) -> Vec<Sequence> {
     let cut = |v: &[u32], w: &[u32]| v[w[0] as usize..w[1] as usize].to_vec();
     ends.values
         .windows(2)
-        .map(|w| Sequence { ids: cut(&ids.values, w), types: cut(&types.values, w), keys: None })
+        .map(|w| Sequence { ids: cut(&ids.values, w), types: cut(&types.values, w), ..Sequence::default() })
         .collect()
 }
 

@@ -11,4 +11,4 @@ mod torch;
 pub use checkpoint::{Checkpoint, trim_allocator};
 pub use error::{FileError, Result};
 pub use json::{bytes, json, optional_json};
-pub use model::{Model, is_gguf};
+pub use model::{GLINER_CONFIG, Model, is_gguf};

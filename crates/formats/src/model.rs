@@ -9,6 +9,9 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// The configuration of a GLiNER model.
+pub const GLINER_CONFIG: &str = "gliner_config.json";
+
 /// The opened files of a model.
 pub struct Model {
     /// The folder or file.
@@ -34,7 +37,9 @@ impl Model {
             let gguf = Arc::new(Gguf::open(&[root.to_path_buf()])?);
             return Ok(Model { root: root.into(), config: gguf.config()?, store: gguf.clone(), gguf: Some(gguf) });
         }
-        let path = root.join("config.json");
+        // GLiNER has its own, which contains the encoder's.
+        let gliner = root.join(GLINER_CONFIG);
+        let path = if gliner.exists() { gliner } else { root.join("config.json") };
         // Static embedding models have only a table and a tokenizer.
         let config = if path.exists() { json(&path)? } else { serde_json::json!({"model_type": "model2vec"}) };
         // Later code inserts keys into it.

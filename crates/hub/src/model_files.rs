@@ -93,9 +93,10 @@ pub(super) fn check_tokenizer(dir: &Path) -> Result<(), HubError> {
 }
 
 fn is_text_file(base: &str) -> bool {
-    const EXACT: [&str; 19] = [
+    const EXACT: [&str; 20] = [
         "config.json",
         ROUTER,
+        "gliner_config.json",
         "config_sentence_transformers.json",
         "modules.json",
         "generation_config.json",
@@ -169,7 +170,7 @@ pub(super) fn check(place: &str, names: &[String], modules: &[Module]) -> Result
             summarize(&here)
         };
         match module.role() {
-            Role::Encoder if missing("config.json") => {
+            Role::Encoder if missing("config.json") && missing("gliner_config.json") => {
                 return Err(HubError::NoConfig { place: folder(), found: found() });
             }
             Role::Table => must("tokenizer.json")?,
@@ -251,11 +252,17 @@ pub(super) enum Completeness {
 /// How complete the model in `dir` is, given its modules.
 pub(super) fn completeness(dir: &Path, modules: &[Module]) -> Result<Completeness, HubError> {
     let names = list(dir, modules)?;
-    let has_config = |module: &Module| module.role() == Role::Table || names.contains(&module.file("config.json"));
+    let has = |module: &Module, file: &str| names.contains(&module.file(file));
+    let has_config = |module: &Module| {
+        module.role() == Role::Table || has(module, "config.json") || has(module, "gliner_config.json")
+    };
     let is_complete = |module: &Module| has_config(module) && weights(&names, &module.path).is_some();
     Ok(if modules.iter().filter(|module| module.is_model()).all(is_complete) {
         Completeness::Complete
-    } else if ["config.json", "modules.json"].iter().any(|name| names.iter().any(|there| there == name)) {
+    } else if ["config.json", "gliner_config.json", "modules.json"]
+        .iter()
+        .any(|name| names.iter().any(|there| there == name))
+    {
         Completeness::Partial
     } else {
         Completeness::Other

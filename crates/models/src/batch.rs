@@ -15,6 +15,17 @@ pub struct Sequence {
     /// Attention mask: only the first `keys` tokens serve as keys; `None` means all. ColBERT's
     /// expansion tokens attend to others, but no token attends to them.
     pub keys: Option<usize>,
+    /// Tokens that stand for labels and words, for models that score pairs of them (GLiNER).
+    pub marks: Option<Marks>,
+}
+
+/// The tokens of a sequence that stand for labels and words, as positions in the sequence.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// The token of each label.
+    pub labels: Vec<u32>,
+    /// The token of each word.
+    pub words: Vec<u32>,
 }
 
 /// How position ids are assigned.
@@ -26,6 +37,12 @@ pub enum Positions {
     /// From padding id + 1; padding tokens keep the padding id as their position, as in fairseq
     /// (RoBERTa, MPNet).
     AfterPadding(u32),
+}
+
+impl Marks {
+    fn all(&self) -> impl Iterator<Item = &u32> {
+        self.labels.iter().chain(&self.words)
+    }
 }
 
 /// The sizes of a model's embedding tables.
@@ -68,6 +85,8 @@ pub struct Batch {
     pub task: Option<usize>,
     /// A copy of the ids on the host.
     host_ids: PerBatch<Vec<u32>>,
+    /// The marks of each sequence, on the host.
+    marks: PerBatch<Vec<Option<Marks>>>,
     /// The KV cache, for a decode batch.
     pub kv: Option<KvView>,
     /// The rows whose hidden states the caller needs; `None` means all.
@@ -131,6 +150,9 @@ impl Batch {
             if !s.types.is_empty() && s.types.len() != s.ids.len() {
                 return Err(Error::Input(format!("{} token types for {} tokens", s.types.len(), s.ids.len())));
             }
+            if let Some(mark) = s.marks.iter().flat_map(Marks::all).find(|mark| **mark as usize >= s.ids.len()) {
+                return Err(Error::Input(format!("token {mark} of {} stands for a label or word", s.ids.len())));
+            }
             ids.extend_from_slice(&s.ids);
             match limits.counting {
                 Positions::FromZero => positions.extend(0..s.ids.len() as u32),
@@ -161,6 +183,7 @@ impl Batch {
             keys,
             task: None,
             host_ids: PerBatch::new(ids),
+            marks: PerBatch::new(sequences.iter().map(|s| s.marks.clone()).collect()),
             kv: None,
             output_rows: None,
             place: place.clone(),
@@ -206,6 +229,7 @@ impl Batch {
             segments,
             task: None,
             host_ids: PerBatch::new(ids),
+            marks: PerBatch::new(Vec::new()),
             kv: Some(KvView { cache: cache.clone(), rows: Tensor::from_u32(&rows, place)?, pages }),
             output_rows: if all { None } else { Some(Tensor::from_u32(&output_rows, place)?) },
             place: place.clone(),
@@ -237,6 +261,17 @@ impl Batch {
             ids[sequence.start] = start;
         }
         Ok(Tensor::from_u32(&ids, &self.place)?)
+    }
+
+    /// The marks of each sequence but those that fill a batch up. A running CUDA graph capture becomes
+    /// untracked.
+    pub fn observe_marks(&self) -> &[Option<Marks>] {
+        self.marks.observe()
+    }
+
+    /// Uploads ids or row numbers to the place of the batch.
+    pub(crate) fn upload(&self, numbers: &[u32]) -> Result<Tensor> {
+        Ok(Tensor::from_u32(numbers, &self.place)?)
     }
 
     /// The rows of `x` `[tokens, n]` whose hidden states the caller needs.
@@ -272,7 +307,11 @@ mod tests {
     const LIMITS: Limits = Limits { vocabulary: 10, positions: 3, types: Some(2), counting: Positions::FromZero };
 
     fn batch(ids: &[u32], types: &[u32]) -> Result<Batch> {
-        Batch::new(&[Sequence { ids: ids.to_vec(), types: types.to_vec(), keys: None }], LIMITS, &Place::cpu())
+        Batch::new(
+            &[Sequence { ids: ids.to_vec(), types: types.to_vec(), ..Sequence::default() }],
+            LIMITS,
+            &Place::cpu(),
+        )
     }
 
     #[test]

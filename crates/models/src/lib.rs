@@ -17,6 +17,7 @@ mod eurobert;
 mod falcon;
 mod families;
 mod gemma;
+mod gliner;
 mod gpt2;
 mod gpt_neox;
 mod gte;
@@ -41,10 +42,11 @@ mod t5_decoder;
 mod tower;
 mod xlm_roberta_flash;
 
-pub use batch::{Batch, KvView, Limits, Positions, Sequence, TokenChunk};
+pub use batch::{Batch, KvView, Limits, Marks, Positions, Sequence, TokenChunk};
 pub use config::CONTEXT;
 pub use dual::{Dual, Image, Images, Kind as DualKind, TextTower, VisionTower, dual};
 pub use families::{FAMILIES, Family, model_types};
+pub use gliner::{Gliner, GlinerHook, GlinerStage, spans};
 pub use head::{Head, LmHead, Task};
 pub use registry::{
     answer_head, backbone, head, is_ignorable, lm_head, model_type, overflows_f16, seq2seq, sequence_backbone,

@@ -168,7 +168,8 @@ pub fn seq2seq(config: &Value, weights: &Weights) -> Result<Box<dyn Seq2Seq>> {
 pub fn overflows_f16(config: &Value) -> bool {
     let kind = |config: &Value| config.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned();
     let text = config.get("text_config").map(kind).unwrap_or_default();
-    [kind(config), text].iter().any(|kind| {
+    let encoder = config.get("encoder_config").map(kind).unwrap_or_default();
+    [kind(config), text, encoder].iter().any(|kind| {
         let kind = kind.as_str();
         SEQ2SEQ.iter().any(|(types, _)| types.contains(&kind))
             || GEMMA.contains(&kind)

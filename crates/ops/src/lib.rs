@@ -49,6 +49,8 @@ pub mod kv_write;
 pub mod l2_norm;
 pub mod layer_norm;
 pub mod linear;
+pub mod lstm;
+pub mod pair;
 pub mod pool;
 pub mod rms_norm;
 pub mod rotary;
@@ -68,6 +70,8 @@ pub fn cases() -> Vec<case::Case> {
         l2_norm::cases,
         layer_norm::cases,
         linear::cases,
+        lstm::cases,
+        pair::cases,
         pool::cases,
         rms_norm::cases,
         rotary::cases,
@@ -99,6 +103,7 @@ pub use kv_write::{KvCache, KvCacheFormat, KvCacheShape, KvTensor};
 pub use l2_norm::l2_norm;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
+pub use lstm::Lstm;
 pub use pool::{Pooling, pool};
 pub use rms_norm::RmsNorm;
 pub use rotary::{Projected, Rotary};

@@ -195,6 +195,34 @@ fn tag_finds_the_entities_of_the_reference() {
 }
 
 #[test]
+fn tag_with_labels_finds_the_entities_of_the_gliner_package() {
+    let model = Model::new("gliner-token");
+    let cases = list(&model.golden["cases"]);
+    let labels: Vec<&str> = list(&model.golden["labels"]).iter().map(text).collect();
+    for (i, options) in list(&model.golden["options"]).iter().enumerate() {
+        let threshold = options["threshold"].to_string();
+        let labels = labels.join(", ");
+        let mut args = vec!["tag", "-m", model.path(), "--json", "--labels", &labels, "--threshold", &threshold];
+        args.extend((options["flat_ner"] == false).then_some("--nested"));
+        args.extend((options["multi_label"] == true).then_some("--multi-label"));
+        args.extend(cases.iter().map(|c| text(&c["text"])));
+        let all = parse(&out(&args, b""));
+        for (found, case) in list(&all["results"]).iter().zip(cases) {
+            let want = list(&case["found"][i]);
+            assert_eq!(list(found).len(), want.len(), "{options}: {case}");
+            for (g, w) in list(found).iter().zip(want) {
+                let fields = |e: &Value| ["label", "start", "end", "text"].map(|field| e[field].clone());
+                assert_eq!(fields(g), fields(w), "{options}: {case}");
+                assert_close(&g["score"], w["score"].as_f64().unwrap());
+            }
+        }
+        assert_ran(&all);
+    }
+    let e = err(&["tag", "-m", model.path(), "--nested", "x"], b"");
+    assert!(e.contains("--labels"), "{e}");
+}
+
+#[test]
 fn invalid_options_are_rejected() {
     let assert_usage_error = |args: &[&str]| {
         let o = sconce(args, b"");
@@ -377,6 +405,8 @@ fn model_for_another_task_names_its_command() {
         refused(command, &embedder, "embed", "embed");
     }
     refused(&["classify"], &tagger, "tag", "tag");
+    refused(&["tag"], &materialize("gliner-deberta"), "gliner", "tag --labels");
+    refused(&["tag", "--labels", "person"], &tagger, "tag", "tag");
     refused(&["rerank", "--query", "q"], &classifier, "classify", "classify");
     refused(&["tag"], &classifier, "classify", "classify");
 }

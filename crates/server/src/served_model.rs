@@ -37,7 +37,7 @@ impl RequestKind {
             RequestKind::Sparse => matches!(task, Task::Sparse | Task::M3),
             RequestKind::Classify => matches!(task, Task::Classify),
             RequestKind::Rerank => matches!(task, Task::Rerank),
-            RequestKind::Tag => matches!(task, Task::Tag),
+            RequestKind::Tag => matches!(task, Task::Tag | Task::Gliner),
             RequestKind::Generate => matches!(task, Task::Generate | Task::Seq2Seq),
             RequestKind::Tokenize => true,
         }

@@ -175,6 +175,26 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// Tokenizes texts that are split into words, with the word of each token; special tokens have
+    /// none. Their ends are cut off, because instructions may stand before the text. A text without
+    /// words has no tokens.
+    pub fn encode_words(&self, texts: &[Vec<&str>]) -> Result<Vec<(Encoded, Vec<Option<u32>>)>> {
+        let truncate = if self.truncate == Truncate::Never { Truncate::Never } else { Truncate::Right };
+        let reader = Reader { truncate, ..*self };
+        let encoder = Encoder { places: true, ..reader.encoder(self.max_tokens)? };
+        map_parallel(texts, |words| {
+            if words.is_empty() {
+                let (ids, type_ids) = (Vec::new(), Vec::new());
+                let encoded = Encoded { ids, type_ids, truncated: false, ends_special: false, starts_special: false };
+                return Ok((encoded, Vec::new()));
+            }
+            let bytes = words.iter().map(|word| word.len()).sum();
+            let (encoded, encoding) = encoder.input(|| EncodeInput::from(&**words), bytes, false)?;
+            let word_ids = encoding.get_word_ids()[..encoded.ids.len()].to_vec();
+            Ok((encoded, word_ids))
+        })
+    }
+
     /// Number of leading tokens that belong to `prompt`: its own and the special tokens before
     /// them.
     pub fn prompt_tokens(&self, prompt: &str) -> Result<usize> {

@@ -1,7 +1,41 @@
 //! Tokens with their character offsets, for token classification.
 
+use crate::{Error, Result};
+use std::ops::Range;
+use std::sync::OnceLock;
 use tokenizers::models::ModelWrapper;
-use tokenizers::{Encoding, Tokenizer};
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::{
+    Encoding, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, SplitDelimiterBehavior, Tokenizer,
+};
+
+/// Python's `\\w+(?:[-_]\\w+)*|\\S`, in its classes of characters: letters and numbers, and as white
+/// space the four separators from U+001C on too.
+const WORD: &str = r"[\p{L}\p{N}_]+(?:[-_][\p{L}\p{N}_]+)*|[^\s\x1c-\x1f]";
+
+/// The words of a text as the `gliner` package splits it, with their places in characters.
+pub fn split_words(text: &str) -> Result<Vec<(&str, Range<usize>)>> {
+    static SPLIT: OnceLock<Option<Split>> = OnceLock::new();
+    let failed = |what: String| Error::Input(format!("cannot split a text into words: {what}"));
+    // What is between the words is removed.
+    let split = SPLIT.get_or_init(|| {
+        let pattern = SplitPattern::Regex(WORD.into());
+        Split::new(pattern, SplitDelimiterBehavior::Removed, true).ok()
+    });
+    let split = split.as_ref().ok_or_else(|| failed("the pattern is broken".into()))?;
+    let mut parts = PreTokenizedString::from(text);
+    split.pre_tokenize(&mut parts).map_err(|e| failed(e.to_string()))?;
+    let bytes = parts.get_splits(OffsetReferential::Original, OffsetType::Byte);
+    let (mut words, mut at, mut chars) = (Vec::new(), 0, 0);
+    for (_, (start, end), _) in bytes {
+        let (gap, word) =
+            text.get(at..start).zip(text.get(start..end)).ok_or_else(|| failed("broken offsets".into()))?;
+        let first = chars + gap.chars().count();
+        (at, chars) = (end, first + word.chars().count());
+        words.push((word, first..chars));
+    }
+    Ok(words)
+}
 
 /// A token with its character offsets.
 #[derive(Clone, Debug, PartialEq)]

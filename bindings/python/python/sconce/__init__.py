@@ -29,6 +29,7 @@ from .fastembed import (
     TextCrossEncoder,
     TextEmbedding,
 )
+from .gliner import GLiNER
 from .llm import Answer, Llm, Stream, ToolCall
 from .machine import counts, devices, doctor, plan, set_threads
 from .multi_vector_encoder import MultiVectorEncoder

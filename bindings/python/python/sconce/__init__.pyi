@@ -20,6 +20,7 @@ from .fastembed import (
     TextCrossEncoder as TextCrossEncoder,
     TextEmbedding as TextEmbedding,
 )
+from .gliner import GLiNER as GLiNER
 from .llm import Answer as Answer, Llm as Llm, Stream as Stream, ToolCall as ToolCall
 from .machine import counts as counts, devices as devices, doctor as doctor, plan as plan, set_threads as set_threads
 from .multi_vector_encoder import MultiVectorEncoder as MultiVectorEncoder

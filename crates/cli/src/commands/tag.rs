@@ -8,7 +8,7 @@ use crate::report::Report;
 use crate::window_runner::{ModelCall, ResultOutput, Texts, strings};
 use clap::{Args, ValueEnum};
 use sconce_engine::Loaded;
-use sconce_engine::{Entity, RequestContext, Strategy, TagOptions, Tagger};
+use sconce_engine::{Entity, Gliner, GlinerOptions, RequestContext, Strategy, TagOptions, Tagger};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 use std::process::ExitCode;
@@ -27,14 +27,16 @@ const ENTITIES: ResultNames = ResultNames {
     ),
 };
 
-/// Find named entities in texts (token classification, NER).
+/// Find named entities in texts (token classification, NER). Models for this have labels of their
+/// own, except GLiNER's, which find entities of any --labels.
 ///
 /// Offsets count characters from 0.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     sconce tag -m dslim/bert-base-NER \"Anna Lindqvist lives in Uppsala.\"\n  \
     sconce tag -m dslim/bert-base-NER -f letters.txt --aggregation first --threshold 0.8 -o found.jsonl\n  \
-    sconce tag -m dslim/bert-base-NER -f books.jsonl --stride 128 -o found.jsonl")]
+    sconce tag -m dslim/bert-base-NER -f books.jsonl --stride 128 -o found.jsonl
+    sconce tag -m ./gliner-small --labels person,place,drug \"Anna was given aspirin in Uppsala.\"")]
 pub(crate) struct Tag {
     #[command(flatten)]
     input: Input,
@@ -45,13 +47,22 @@ pub(crate) struct Tag {
     /// How to merge tokens into entities.
     #[arg(long, value_enum, value_name = "STRATEGY", default_value_t)]
     aggregation: Aggregation,
-    /// Print only entities with a score of at least X.
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
-    threshold: f32,
+    /// Print only entities with a score of at least X; with --labels above X, by default 0.5.
+    #[arg(long, value_name = "X")]
+    threshold: Option<f32>,
     /// Read texts that are longer than the model in windows that share N tokens, instead of
     /// truncating them. Where entities of two windows overlap, the longer one stays.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with = "labels")]
     stride: Option<usize>,
+    /// Labels of the entities to find, separated by commas, for GLiNER models.
+    #[arg(long, value_name = "LABELS", value_delimiter = ',', conflicts_with = "aggregation")]
+    labels: Vec<String>,
+    /// With --labels: an entity may lie inside another one.
+    #[arg(long, requires = "labels")]
+    nested: bool,
+    /// With --labels: the same words may have several labels.
+    #[arg(long, requires = "labels")]
+    multi_label: bool,
 }
 
 #[derive(Clone, Copy, Default, ValueEnum)]
@@ -71,6 +82,9 @@ enum Aggregation {
 
 impl Tag {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
+        if !self.labels.is_empty() {
+            return self.run_with_labels(report);
+        }
         self.output.check(false, true)?;
         let texts = Texts::open_for(&self.input, &self.output, None)?;
         let context = RequestContext::default();
@@ -83,8 +97,10 @@ impl Tag {
             Aggregation::Max => Strategy::Max,
         };
         let show_origin = !self.input.is_one();
-        let options =
-            TagOptions::default().with_strategy(strategy).with_threshold(self.threshold).with_stride(self.stride);
+        let options = TagOptions::default()
+            .with_strategy(strategy)
+            .with_threshold(self.threshold.unwrap_or(0.0))
+            .with_stride(self.stride);
         let run = |window: &[Text]| Ok(tagger.tag_with(&strings(window), &options)?);
         let result_output = ResultOutput {
             output: &self.output,
@@ -97,10 +113,28 @@ impl Tag {
             report,
             result_output,
             ModelCall { context: &context, run },
-            |writer, text, entities, info| {
-                let found = entities.iter().map(|e| TaggedText { entity: e, text: slice(&text.text, e) }).collect();
-                writer.write(text, &Entities { found, show_origin }, info)
-            },
+            |writer, text, entities, info| writer.write(text, &Entities::of(entities, text, show_origin), info),
+        )
+    }
+
+    /// Entities of the labels given, by a GLiNER model.
+    fn run_with_labels(self, report: &Report) -> Result<ExitCode, Failure> {
+        self.output.check(false, true)?;
+        let texts = Texts::open_for(&self.input, &self.output, None)?;
+        let context = RequestContext::default();
+        let model = self.model.load(report, Gliner::load)?.with_context(&context);
+        let labels: Vec<&str> = self.labels.iter().map(|label| label.trim()).collect();
+        let threshold = self.threshold.unwrap_or(GlinerOptions::default().threshold);
+        let options = GlinerOptions { threshold, nested: self.nested, multi_label: self.multi_label };
+        let show_origin = !self.input.is_one();
+        let run = |window: &[Text]| Ok(model.tag(&strings(window), &labels, &options)?);
+        let result_output =
+            ResultOutput { output: &self.output, names: ENTITIES, model: &model, about: json!({"labels": labels}) };
+        texts.write_results(
+            report,
+            result_output,
+            ModelCall { context: &context, run },
+            |writer, text, entities, info| writer.write(text, &Entities::of(entities, text, show_origin), info),
         )
     }
 }
@@ -114,6 +148,13 @@ fn slice<'a>(text: &'a str, e: &Entity) -> &'a str {
 struct Entities<'a> {
     found: Vec<TaggedText<'a>>,
     show_origin: bool,
+}
+
+impl<'a> Entities<'a> {
+    fn of(entities: &'a [Entity], of: &'a Text, show_origin: bool) -> Entities<'a> {
+        let found = entities.iter().map(|e| TaggedText { entity: e, text: slice(&of.text, e) }).collect();
+        Entities { found, show_origin }
+    }
 }
 
 struct TaggedText<'a> {

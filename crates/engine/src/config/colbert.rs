@@ -241,7 +241,7 @@ impl ColbertSpec {
 
 fn mark_input(e: Encoded, id: Option<u32>, expansion: Option<(&Expansion, u32)>, skip: &[u32]) -> ColbertInput {
     let Encoded { ids, type_ids, truncated, starts_special, .. } = e;
-    let mut sequence = Sequence { ids, types: type_ids, keys: None };
+    let mut sequence = Sequence { ids, types: type_ids, ..Sequence::default() };
     if let Some(id) = id {
         let at = usize::from(starts_special).min(sequence.ids.len());
         sequence.ids.insert(at, id);

@@ -4,7 +4,7 @@ use super::router::Router;
 use super::sentence_transformers::Entry;
 use crate::error::Result;
 use sconce_formats::gguf::Pooling;
-use sconce_formats::{Model, is_gguf, optional_json};
+use sconce_formats::{GLINER_CONFIG, Model, is_gguf, optional_json};
 use serde_json::Value;
 use std::path::Path;
 
@@ -20,6 +20,8 @@ pub(crate) struct FileFacts {
     pub(crate) pooling: Option<Pooling>,
     /// Whether bge-m3's projections are present.
     pub(crate) has_m3: bool,
+    /// Whether the model is a GLiNER, whose configuration has a name of its own.
+    pub(crate) is_gliner: bool,
     modules: Vec<Entry>,
 }
 
@@ -29,14 +31,19 @@ impl FileFacts {
         if is_gguf(root) {
             let Model { config, gguf, .. } = Model::open(root)?;
             let pooling = gguf.map_or(Ok(None), |gguf| gguf.pooling())?;
-            return Ok(FileFacts { config, pooling, has_m3: false, modules: Vec::new() });
+            return Ok(FileFacts { config, pooling, has_m3: false, is_gliner: false, modules: Vec::new() });
         }
-        let config = optional_json(&root.join("config.json"))?.unwrap_or_default();
+        let gliner = optional_json(&root.join(GLINER_CONFIG))?;
+        let is_gliner = gliner.is_some();
+        let config = match gliner {
+            Some(config) => config,
+            None => optional_json(&root.join("config.json"))?.unwrap_or_default(),
+        };
         let mut modules: Vec<Entry> = optional_json(&root.join("modules.json"))?.unwrap_or_default();
         if let Some(entry) = modules.iter().find(|entry| Router::is_router(entry)) {
             modules.extend(Router::read(entry, root)?.into_entries());
         }
-        Ok(FileFacts { config, pooling: None, has_m3: has_m3(root), modules })
+        Ok(FileFacts { config, pooling: None, has_m3: has_m3(root), is_gliner, modules })
     }
 
     /// The class that transformers runs the model with.

@@ -7,6 +7,7 @@ mod embed;
 #[cfg(test)]
 mod example;
 mod family;
+mod gliner;
 mod llm;
 mod llm_tools;
 mod m3;
@@ -24,6 +25,7 @@ pub use classify::{Classifier, Label, Scores};
 pub use clip::Clip;
 pub use embed::{EmbedOptions, Embedder, Embeddings};
 pub use family::family_tasks;
+pub use gliner::{Gliner, GlinerOptions};
 pub use llm::{ChatOptions, Llm, Token};
 pub use m3::{M3, M3Embedding};
 pub use multi_vector::{MultiVector, MultiVectorEncoder};
@@ -151,6 +153,7 @@ macro_rules! tasks {
 tasks! {
     M3(M3) = "m3", "bge-m3: dense, sparse and multi-vector embeddings from one pass.";
     Clip(Clip) = "clip", "Embeddings of texts and images in one space (CLIP, SigLIP).";
+    Gliner(Gliner) = "gliner", "Entities of the labels that a request gives (GLiNER).";
     Sparse(SparseEncoder) = "sparse", "Sparse embeddings: weights over the vocabulary (SPLADE).";
     Embed(Embedder) = "embed", "An embedding of each text.";
     Multi(MultiVectorEncoder) = "multi", "An embedding of each token (ColBERT).";
@@ -180,6 +183,7 @@ impl Task {
             Task::Sparse => "embed --sparse",
             Task::Multi => "embed --multi",
             Task::M3 => "embed --sparse --multi",
+            Task::Gliner => "tag --labels",
             Task::Seq2Seq => "generate",
             task => task.name(),
         }

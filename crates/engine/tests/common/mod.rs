@@ -87,7 +87,7 @@ impl Golden {
     fn sequences(&self) -> Vec<Sequence> {
         let [ids, types, ends] = ["ids", "type_ids", "cu_seqlens"].map(|name| self.arrays.u32(name).values);
         let cut = |v: &[u32], w: &[u32]| v[w[0] as usize..w[1] as usize].to_vec();
-        ends.windows(2).map(|w| Sequence { ids: cut(&ids, w), types: cut(&types, w), keys: None }).collect()
+        ends.windows(2).map(|w| Sequence { ids: cut(&ids, w), types: cut(&types, w), ..Sequence::default() }).collect()
     }
 
     /// The head in the configuration, if the golden has its output.

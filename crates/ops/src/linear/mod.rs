@@ -154,6 +154,18 @@ impl Linear {
         Linear::plain(pack(&[source], k, w)?)
     }
 
+    /// The columns of part `part` of `parts` equal ones of a matrix `[n, parts · k]`: the product of
+    /// joined inputs is the sum of the parts' products. Without a bias.
+    pub fn part(w: &Weights, k: usize, n: usize, (part, parts): (usize, usize)) -> Result<Linear> {
+        let columns = parts.checked_mul(k).filter(|columns| *columns > 0 && part < parts);
+        let columns =
+            columns.ok_or_else(|| Error::call("linear", format!("no part {part} of {parts} of {k} inputs")))?;
+        let raw = w.raw("weight", &[n, columns])?;
+        // A row of the file is a row of `k` elements for each part.
+        let order = |row: usize| row * parts + part;
+        Linear::plain(pack(&[Source { raw, w, name: "weight", n, order: Order::By(&order) }], k, w)?)
+    }
+
     /// A matrix that the file holds transposed, `[k, n]`.
     pub fn transposed(w: &Weights, k: usize, n: usize, bias: bool) -> Result<Linear> {
         let mut linear = Linear::from_rows(w, "weight", &[k, n], 0..k, true)?;

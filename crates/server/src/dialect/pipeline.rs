@@ -13,11 +13,11 @@ use crate::served_model::{RequestKind, ServedModel};
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use sconce_api::pipeline::{
-    AggregationStrategy, FunctionToApply, TagRequest, TagResponse, Tagged, TextClassificationRequest, Texts,
+    AggregationStrategy, FunctionToApply, TagParameters, TagRequest, TagResponse, Tagged, TextClassificationRequest,
+    Texts,
 };
 use sconce_api::tei::{EmbedRequest, PredictResponse, Prediction, TruncationDirection};
-use sconce_engine::{Loaded, TaskModel};
-use sconce_engine::{Scores, Strategy, TagOptions};
+use sconce_engine::{GlinerOptions, Loaded, Scores, Strategy, TagOptions, TaskModel};
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -69,7 +69,9 @@ async fn run_task(app: &Arc<App>, request: Request) -> Result<Response, Fault> {
         TaskModel::Rerank(_) => {
             Ok(tei::rerank(app, &context, json_body::parse(&bytes, &context)?).await?.into_response())
         }
-        TaskModel::Tag(_) => Ok(tags(app, &context, json_body::parse(&bytes, &context)?).await?.into_response()),
+        TaskModel::Tag(_) | TaskModel::Gliner(_) => {
+            Ok(tags(app, &context, json_body::parse(&bytes, &context)?).await?.into_response())
+        }
         TaskModel::Classify(_) => Ok(labels(app, &context, json_body::parse(&bytes, &context)?).await?.into_response()),
         TaskModel::Generate(_) | TaskModel::Seq2Seq(_) => {
             let what = "this model generates text; use /v1/chat/completions or /v1/completions";
@@ -150,11 +152,39 @@ async fn tags(app: &Arc<App>, context: &Arc<HttpContext>, body: TagRequest) -> R
     let options =
         TagOptions::default().with_strategy(strategy).with_stride(body.parameters.stride).with_ignore(ignored);
     let truncate = app.truncation(None, TruncationDirection::Right);
+    let TagParameters { labels, threshold, nested, multi_label, .. } = body.parameters;
     let call = app.call("tag", context, body.model.as_deref(), RequestKind::Tag)?;
     let all = call
         .run(move |served: &ServedModel, caller| match &served.model {
             TaskModel::Tag(tagger) => {
+                if labels.is_some() || nested || multi_label {
+                    let what =
+                        "`labels`, `nested` and `multi_label` are for GLiNER models; this one has its own labels";
+                    return Err(Fault::invalid(what).at("parameters.labels"));
+                }
+                let options = options.with_threshold(threshold.unwrap_or(0.0));
                 Ok(tagger.with_context(caller).with_truncation(truncate).tag_with(&texts, &options)?)
+            }
+            TaskModel::Gliner(model) => {
+                let Some(labels) = labels.filter(|labels| !labels.is_empty()) else {
+                    let what = "a GLiNER model needs `labels`, the labels of the entities to find";
+                    return Err(Fault::invalid(what).at("parameters.labels"));
+                };
+                if strategy != Strategy::Simple {
+                    let what = "a GLiNER model scores spans of words; it takes no `aggregation_strategy`";
+                    return Err(Fault::invalid(what).at("parameters.aggregation_strategy"));
+                }
+                if options.stride.is_some() {
+                    let what = "a GLiNER model takes no `stride`; it reads a text up to its own limit";
+                    return Err(Fault::invalid(what).at("parameters.stride"));
+                }
+                if options.ignore.iter().any(|label| label != "O") {
+                    let what = "a GLiNER model finds the labels of `labels` alone: leave out those to ignore";
+                    return Err(Fault::invalid(what).at("parameters.ignore_labels"));
+                }
+                let threshold = threshold.unwrap_or(GlinerOptions::default().threshold);
+                let options = GlinerOptions { threshold, nested, multi_label };
+                Ok(model.with_context(caller).with_truncation(truncate).tag(&texts, &labels, &options)?)
             }
             _ => Err(served.unsupported(RequestKind::Tag)),
         })

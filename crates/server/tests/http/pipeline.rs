@@ -60,3 +60,32 @@ fn token_labels_match_the_reference() {
     assert_eq!(refused.status, 422);
     assert_eq!(server.post("/tag", &json!({"inputs": ["a", "b"]})).ok().as_array().unwrap().len(), 2);
 }
+
+#[test]
+fn labels_of_a_request_match_the_gliner_package() {
+    let server = serve(&["gliner-deberta"], Config { auto_truncate: true, ..config() });
+    let golden = json(&golden("gliner-deberta").join("golden.json"));
+    let cases = golden["cases"].as_array().unwrap();
+    let texts: Vec<_> = cases.iter().map(|case| &case["text"]).collect();
+    for (i, options) in golden["options"].as_array().unwrap().iter().enumerate() {
+        let parameters = json!({"labels": golden["labels"], "threshold": options["threshold"],
+            "nested": options["flat_ner"] == false, "multi_label": options["multi_label"]});
+        let body = json!({"inputs": texts, "parameters": parameters});
+        let got = server.post("/tag", &body).ok();
+        assert_eq!(server.post("/", &body).ok(), got);
+        for (got, case) in got.as_array().unwrap().iter().zip(cases) {
+            let want = case["found"][i].as_array().unwrap();
+            assert_eq!(got.as_array().unwrap().len(), want.len(), "{options}: {case}");
+            for (got, want) in got.as_array().unwrap().iter().zip(want) {
+                let found = [&got["entity_group"], &got["start"], &got["end"], &got["word"]];
+                assert_eq!(found, [&want["label"], &want["start"], &want["end"], &want["text"]]);
+                assert!((got["score"].as_f64().unwrap() - want["score"].as_f64().unwrap()).abs() < 1e-4);
+            }
+        }
+    }
+    for parameters in [json!({}), json!({"labels": []}), json!({"labels": ["a"], "aggregation_strategy": "first"})] {
+        assert_eq!(server.post("/tag", &json!({"inputs": "a", "parameters": parameters})).status, 422);
+    }
+    let tagger = serve(&["task-tag"], config());
+    assert_eq!(tagger.post("/tag", &json!({"inputs": "a", "parameters": {"labels": ["b"]}})).status, 422);
+}

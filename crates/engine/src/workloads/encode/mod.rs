@@ -23,6 +23,7 @@ use sconce_ops::replay::{self, BatchLayout, Fill, GraphCache, Pass};
 use sconce_ops::{DType, Device, Place, Pooling, Segments, Tensor};
 use sconce_text::Encoded;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -40,7 +41,7 @@ pub(crate) struct EncodeItem {
 
 impl From<Encoded> for EncodeItem {
     fn from(text: Encoded) -> EncodeItem {
-        EncodeItem { sequence: Sequence { ids: text.ids, types: text.type_ids, keys: None }, skip: 0 }
+        EncodeItem { sequence: Sequence { ids: text.ids, types: text.type_ids, ..Sequence::default() }, skip: 0 }
     }
 }
 
@@ -117,16 +118,22 @@ pub(crate) struct MicroBatch {
 /// The outputs of a micro-batch.
 pub(crate) struct Results {
     segments: Segments,
+    /// The rows of each sequence, if the pipeline names them.
+    rows: Option<Vec<Range<usize>>>,
     /// Row count and values of each output.
     values: Vec<(usize, Vec<f32>)>,
 }
 
 impl Results {
-    /// The outputs of the sequence at `place`: one row, or one row per token.
+    /// The outputs of the sequence at `place`: one row, one row per token, or those that the pipeline
+    /// names.
     pub(crate) fn of(&self, place: usize) -> Vec<&[f32]> {
         let value_range = |(rows, values): &'_ (usize, Vec<f32>)| {
-            let range =
-                if *rows == self.segments.count() { place..place + 1 } else { self.segments.observe().range(place) };
+            let range = match &self.rows {
+                Some(rows) => rows[place].clone(),
+                None if *rows == self.segments.count() => place..place + 1,
+                None => self.segments.observe().range(place),
+            };
             let width = values.len() / (*rows).max(1);
             range.start * width..range.end * width
         };
@@ -164,8 +171,13 @@ impl<P: Pipeline> Encode<P> {
             Some(fill) => self.passes.replay(&pass, batch.kind.code(), Some(fill))?,
             None => replay::run(&pass)?,
         };
-        let values = results.iter().map(|t| Ok((t.dims()[0], t.to_f32()?))).collect::<Result<Vec<_>>>()?;
-        Ok(Results { segments: packed.segments, values })
+        let mut values = results.iter().map(|t| Ok((t.dims()[0], t.to_f32()?))).collect::<Result<Vec<_>>>()?;
+        let rows = self.pipeline.result_rows(&packed).filter(|_| batch.kind == OutputKind::Task);
+        if rows.is_some() {
+            let (counts, parts): (Vec<usize>, Vec<Vec<f32>>) = values.into_iter().unzip();
+            values = vec![(counts.iter().sum(), parts.concat())];
+        }
+        Ok(Results { segments: packed.segments, rows, values })
     }
 }
 

@@ -8,6 +8,7 @@ use sconce_formats::{Checkpoint, Model};
 use sconce_models::{Backbone, Batch, Limits, Sequence, backbone, sequence_backbone};
 use sconce_ops::{DType, Device, Place, Pooling, Tensor, WeightFormat, Weights, replay};
 use serde_json::Value;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -88,6 +89,11 @@ pub(crate) trait Pipeline: Sized + 'static {
     /// Outputs with one row per sequence or per token. The first `skips[i]` tokens of sequence `i`
     /// belong to a prompt.
     fn forward(&self, batch: &Batch, skips: &[usize]) -> Result<Vec<Tensor>>;
+    /// The rows of each sequence, if a sequence has neither one row nor one per token. Then the
+    /// outputs are parts of one result, which follow each other.
+    fn result_rows(&self, _: &Batch) -> Option<Vec<Range<usize>>> {
+        None
+    }
     /// Like [`Pipeline::forward`], with this pooling instead of its own, for tasks that offer it.
     fn forward_pooled(&self, _: &Batch, _: &[usize], _: Pooling) -> Result<Vec<Tensor>> {
         Err(Error::Input("only embedding models and rerankers take another pooling".into()))

@@ -69,6 +69,8 @@ fn model_type(task: &TaskModel, default_pooling: Option<&Pooling>) -> Value {
         TaskModel::Sparse(_) => json!({"embedding": {"pooling": "splade"}}),
         TaskModel::Generate(_) | TaskModel::Seq2Seq(_) => json!({"generator": {}}),
         TaskModel::Tag(tagger) => json!({"tagger": labels(tagger.labels())}),
+        // Each request names the labels.
+        TaskModel::Gliner(_) => json!({"tagger": labels(&[])}),
         TaskModel::Embed(embedder) => {
             let own = default_pooling.map_or(embedder.poolings(), std::slice::from_ref);
             let poolings: Vec<&str> = own.iter().map(|p| pooling(*p)).collect();

@@ -41,7 +41,7 @@ pub use batch::{Batch, KvView, Limits, Positions, Sequence, TokenChunk};
 pub use config::CONTEXT;
 pub use dual::{Dual, Image, Images, Kind as DualKind, TextTower, VisionTower, dual};
 pub use head::{Head, LmHead, Task};
-pub use registry::{backbone, binary_head, head, is_ignorable, lm_head, overflows_f16, seq2seq};
+pub use registry::{backbone, binary_head, head, is_ignorable, is_supported, lm_head, overflows_f16, seq2seq};
 pub use seq2seq::{EncoderKv, Seq2Seq};
 
 use sconce_ops::{KvCacheShape, Tensor};

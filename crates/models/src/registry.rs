@@ -76,6 +76,11 @@ pub fn backbone(config: &Value, weights: &Weights) -> Result<Box<dyn Backbone>> 
     (architecture(config)?.backbone)(config, weights)
 }
 
+/// Whether [`backbone`] knows the architecture.
+pub fn is_supported(config: &Value) -> bool {
+    architecture(config).is_ok()
+}
+
 /// Builds the head for `task` from the files of the model.
 pub fn head(task: Task, config: &Value, weights: &Weights) -> Result<Head> {
     (architecture(config)?.head)(task, config, &weights.of_head())

@@ -2,7 +2,7 @@
 //! in one run:
 //!
 //! ```sh
-//! SCONCE_ONNX_MODEL=DIR SCONCE_ONNX_PYTHON=venv/bin/python cargo bench -p sconce-onnx --bench onnx
+//! SCONCE_ONNX_MODEL=DIR SCONCE_ONNX_PYTHON=venv/bin/python cargo bench --workspace --bench onnx
 //! ```
 //!
 //! The Python needs onnxruntime and numpy; `ORT_DYLIB_PATH` names the same package's library.

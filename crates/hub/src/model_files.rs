@@ -132,11 +132,15 @@ fn weights<'a>(names: &'a [String], folder: &str) -> Option<&'a str> {
     WEIGHTS.into_iter().find_map(of)
 }
 
-/// The ONNX model in `folder`, and the files beside it that hold its weights.
+/// The ONNX model in `folder`, and the files beside it that hold its weights: the usual one, else
+/// the first of those that a user can name.
 fn graph<'a>(names: &'a [String], folder: &str) -> Vec<&'a str> {
-    let Some(graph) = GRAPHS.iter().map(|base| in_dir(folder, base)).find(|path| names.contains(path)) else {
-        return Vec::new();
+    let usual = GRAPHS.iter().map(|base| in_dir(folder, base)).find(|path| names.contains(path));
+    let first = || {
+        let all = [folder.to_owned(), in_dir(folder, "onnx")].into_iter().flat_map(|folder| in_folder(names, &folder));
+        all.map(|(path, _)| path.to_owned()).find(|path| path.ends_with(".onnx"))
     };
+    let Some(graph) = usual.or_else(first) else { return Vec::new() };
     // `model.onnx_data`, `model.onnx.data` and `model.onnx_data_1`, as exporters name them.
     let is_part = |name: &str| name.strip_prefix(&graph).is_some_and(|rest| rest.is_empty() || rest.contains("data"));
     names.iter().map(String::as_str).filter(|name| is_part(name)).collect()

@@ -13,9 +13,9 @@ const USUAL: [&str; 2] = ["model.onnx", "onnx/model.onnx"];
 /// Protobuf cannot represent more; larger models have their weights in other files.
 const LARGEST: u64 = 2 << 30;
 
-/// Whether the folder has an ONNX model.
+/// Whether the folder has an ONNX model, under any name.
 pub(crate) fn finds(root: &Path) -> bool {
-    USUAL.iter().any(|name| root.join(name).is_file())
+    !listing(root).is_empty()
 }
 
 /// Reads the head of the model in a folder: the usual file, or the one that the user names.
@@ -180,7 +180,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("onnx")).unwrap();
         fs::write(dir.path().join("onnx/model_quantized.onnx"), "").unwrap();
-        assert!(!finds(dir.path()));
+        assert!(finds(dir.path()) && !finds(&dir.path().join("onnx/onnx")));
         let unnamed = choose(dir.path(), None).unwrap_err().to_string();
         assert!(unnamed.contains("onnx/model_quantized.onnx") && unnamed.contains("--onnx-file"), "{unnamed}");
         for name in ["onnx/model_quantized.onnx", "model_quantized.onnx"] {

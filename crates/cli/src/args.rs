@@ -4,7 +4,7 @@ use crate::Failure;
 use crate::report::Report;
 use clap::Args;
 use sconce_engine::hub::{Progress, Reference};
-use sconce_engine::{DTypeChoice, DeviceChoice, Llm, LlmOptions, LoadOptions};
+use sconce_engine::{DTypeChoice, DeviceChoice, EngineChoice, GraphOptions, Llm, LlmOptions, LoadOptions};
 use sconce_ops::{Isa, KvCacheFormat, Rung, threads};
 
 /// The model and how to run it, for commands with a default model.
@@ -64,8 +64,8 @@ pub(crate) struct KvCacheArgs {
 /// How to load and run a model.
 #[derive(Args, Clone)]
 pub(crate) struct RunArgs {
-    /// auto, cpu, cuda[:N] or metal[:N]. A named device that cannot run the model is an error,
-    /// unless --fallback is given.
+    /// auto, cpu, cuda[:N] or metal[:N]; for ONNX Runtime cpu (also for auto), cuda[:N], coreml or
+    /// directml. A named device that cannot run the model is an error, unless --fallback is given.
     #[arg(short, long, value_name = "DEVICE", default_value = "auto", env = "SCONCE_DEVICE")]
     pub(crate) device: DeviceChoice,
     /// If the device cannot run the model, use the next best device and report it.
@@ -95,7 +95,45 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) offline: bool,
     #[command(flatten)]
+    pub(crate) onnx: OnnxArgs,
+    #[command(flatten)]
     pub(crate) threads: Threads,
+}
+
+/// ONNX Runtime as the engine.
+#[derive(Args, Clone, Default)]
+pub(crate) struct OnnxArgs {
+    /// native, onnx (ONNX Runtime, which must be installed: pip install onnxruntime), or auto:
+    /// native where the architecture is supported and the model has weights for it, else onnx.
+    #[arg(long, value_name = "ENGINE", default_value_t, env = "SCONCE_ENGINE")]
+    pub(crate) engine: EngineChoice,
+    /// The .onnx file in the model's folder. Default: model.onnx or onnx/model.onnx.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) onnx_file: Option<String>,
+    /// Let texts of a dynamically quantized ONNX model share a call, which is faster; the result of
+    /// a text then depends on the others.
+    #[arg(long)]
+    pub(crate) batch_dependent: bool,
+}
+
+impl OnnxArgs {
+    fn options(&self) -> GraphOptions {
+        graph_options()
+            .with_engine(self.engine)
+            .with_file(self.onnx_file.clone())
+            .with_batch_dependent(self.batch_dependent)
+    }
+}
+
+#[cfg(feature = "onnx")]
+fn graph_options() -> GraphOptions {
+    sconce_onnx::options()
+}
+
+/// Without ONNX Runtime.
+#[cfg(not(feature = "onnx"))]
+fn graph_options() -> GraphOptions {
+    GraphOptions::default()
 }
 
 /// CPU threads.
@@ -134,6 +172,9 @@ impl RunArgs {
         value("isa", self.isa.map(|isa| isa.to_string()));
         value("rung", self.rung.map(|rung| rung.to_string()));
         value("batch-tokens", self.batch_tokens.map(|n| n.to_string()));
+        value("engine", (self.onnx.engine != EngineChoice::Auto).then(|| self.onnx.engine.to_string()));
+        value("onnx-file", self.onnx.onnx_file.clone());
+        flags.extend(self.onnx.batch_dependent.then(|| "--batch-dependent".into()));
         flags.extend(self.allow_host.then(|| "--allow-host".into()));
         flags
     }
@@ -150,6 +191,7 @@ impl RunArgs {
         options.policy.force = self.rung;
         options.policy.isa = self.isa;
         options.hub.offline |= self.offline;
+        options.graph = self.onnx.options();
         Ok(options)
     }
 }

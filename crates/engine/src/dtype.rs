@@ -70,6 +70,22 @@ impl Formats {
         Formats { dtype, weight_format, cache_format: KvCacheFormat::Float(dtype), why: why.into() }
     }
 
+    /// The formats of a model that another engine runs: its graph has its own.
+    pub(crate) fn of_graph(choice: DTypeChoice) -> Result<Formats> {
+        match choice {
+            DTypeChoice::Default | DTypeChoice::Auto | DTypeChoice::Float(DType::F32) => Ok(Formats::new(
+                DType::F32,
+                WeightFormat::Activations,
+                "results of the graph, which has its own formats",
+            )),
+            DTypeChoice::Float(_) | DTypeChoice::Int8 | DTypeChoice::Blocks(_) => {
+                let what = "--dtype does not apply to a model that ONNX Runtime runs: choose another file with --onnx-file, \
+                            or take --engine native";
+                Err(Error::Input(what.into()))
+            }
+        }
+    }
+
     /// The same formats with a copy of quantized weights in half precision, which makes prompts
     /// faster. `None` if weights do not stay in the format of the files, or on another device.
     pub(crate) fn with_copies(&self, device: Device) -> Option<Formats> {

@@ -14,6 +14,7 @@ mod config;
 mod dtype;
 mod error;
 mod generation;
+mod graph;
 mod image;
 mod kv;
 mod options;
@@ -31,11 +32,15 @@ pub use config::{Prompt, Route};
 pub use dtype::DTypeChoice;
 pub use error::{Error, ErrorClass, Result};
 pub use generation::{Answer, Event, Finish, Generation, NextEvent, Request, SampledToken, Start, Started, Stream};
+pub use graph::{
+    EngineChoice, Graph, GraphOptions, GraphPlan, GraphPort, GraphRuntime, GraphSettings, GraphSummary, GraphText,
+    Provider, ProviderNodes,
+};
 pub use image::Image;
 pub use options::{DeviceChoice, LlmOptions, LoadOptions, Seq2SeqLimits};
 pub use plan::{LEAST_AUTO, Plan, Size, Verdict, verdict_path};
 pub use provider::{AsyncEmbedder, BoxFuture, EmbeddingProvider, InputType, ProviderInfo, ProviderUsage};
-pub use runtime::{Loaded, QueueStats, RequestContext, Times};
+pub use runtime::{Loaded, OpCalls, QueueStats, RequestContext, Times};
 pub use sampling::{BeamSearch, EarlyStopping, GenerationParams, Logprobs, Search};
 pub use structured_output::{Format, FormatError};
 pub use tasks::{

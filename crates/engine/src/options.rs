@@ -2,6 +2,7 @@
 
 use crate::dtype::DTypeChoice;
 use crate::error::{Error, Result};
+use crate::graph::{GraphOptions, Provider};
 use crate::plan::{Verdict, verdict_path};
 use derive_setters::Setters;
 use sconce_hub::{self as hub, Progress};
@@ -20,12 +21,19 @@ pub enum DeviceChoice {
     Auto,
     /// This device or an error, never another.
     Only(Device),
+    /// A device that only ONNX Runtime has: CoreML or DirectML.
+    Provider(Provider),
 }
 
 impl FromStr for DeviceChoice {
     type Err = sconce_ops::Error;
     fn from_str(s: &str) -> sconce_ops::Result<Self> {
-        if s == "auto" { Ok(DeviceChoice::Auto) } else { s.parse().map(DeviceChoice::Only) }
+        match s {
+            "auto" => Ok(DeviceChoice::Auto),
+            "coreml" => Ok(DeviceChoice::Provider(Provider::CoreMl)),
+            "directml" => Ok(DeviceChoice::Provider(Provider::DirectMl)),
+            _ => s.parse().map(DeviceChoice::Only),
+        }
     }
 }
 
@@ -35,6 +43,8 @@ impl DeviceChoice {
     pub fn candidates(self, fallback: bool) -> (Vec<Device>, Option<String>) {
         let (first, why) = match self {
             DeviceChoice::Only(device) => (device, None),
+            // What of the model is ours runs on the CPU.
+            DeviceChoice::Provider(_) => return (vec![Device::Cpu], None),
             DeviceChoice::Auto => {
                 let (device, why) = Device::best();
                 (device, Some(why))
@@ -78,6 +88,8 @@ pub struct LoadOptions {
     pub llm: LlmOptions,
     /// Options of sequence-to-sequence models only.
     pub seq2seq: Seq2SeqLimits,
+    /// Options of models that another engine runs.
+    pub graph: GraphOptions,
 }
 
 /// Options of language models only.
@@ -148,6 +160,7 @@ impl LoadOptions {
             verdict: None,
             llm: LlmOptions::default(),
             seq2seq: Seq2SeqLimits::default(),
+            graph: GraphOptions::default(),
         }
     }
 

@@ -18,6 +18,9 @@ use super::modules::{Module, ROUTER, Role, in_dir, modules, read_json};
 /// a torch checkpoint, which is parsed without running it.
 const WEIGHTS: [(&str, &str); 2] = [("model", ".safetensors"), ("pytorch_model", ".bin")];
 
+/// ONNX models, which have weights and graph in one file: the places where the `onnx` crate looks.
+const GRAPHS: [&str; 2] = ["model.onnx", "onnx/model.onnx"];
+
 /// Suffix of the index of sharded weights.
 const INDEX: &str = ".index.json";
 
@@ -36,6 +39,9 @@ pub(super) fn select<'a>(names: &'a [String], modules: &[Module]) -> Vec<&'a str
     let mut selected = beside_weights(names, "");
     for module in modules {
         selected.extend(weights(names, &module.path));
+        if module.role() == Role::Encoder && weights(names, &module.path).is_none() {
+            selected.extend(graph(names, &module.path));
+        }
         if module.is_model() {
             selected.extend(beside_weights(names, &module.path));
         }
@@ -128,6 +134,20 @@ fn weights<'a>(names: &'a [String], folder: &str) -> Option<&'a str> {
     WEIGHTS.into_iter().find_map(of)
 }
 
+/// The ONNX model in `folder`, and the files beside it that hold its weights: the usual one, else
+/// the first of those that a user can name.
+fn graph<'a>(names: &'a [String], folder: &str) -> Vec<&'a str> {
+    let usual = GRAPHS.iter().map(|base| in_dir(folder, base)).find(|path| names.contains(path));
+    let first = || {
+        let all = [folder.to_owned(), in_dir(folder, "onnx")].into_iter().flat_map(|folder| in_folder(names, &folder));
+        all.map(|(path, _)| path.to_owned()).find(|path| path.ends_with(".onnx"))
+    };
+    let Some(graph) = usual.or_else(first) else { return Vec::new() };
+    // `model.onnx_data`, `model.onnx.data` and `model.onnx_data_1`, as exporters name them.
+    let is_part = |name: &str| name.strip_prefix(&graph).is_some_and(|rest| rest.is_empty() || rest.contains("data"));
+    names.iter().map(String::as_str).filter(|name| is_part(name)).collect()
+}
+
 /// Whether the file, in any folder, is unsharded weights or the index of sharded ones.
 pub(super) fn is_weights(name: &str) -> bool {
     let base = name.rsplit('/').next().unwrap_or(name);
@@ -179,7 +199,8 @@ pub(super) fn check(place: &str, names: &[String], modules: &[Module]) -> Result
             Role::Encoder | Role::Normalize => {}
         }
         let needs_weights = matches!(module.role(), Role::Encoder | Role::Table | Role::Dense);
-        if needs_weights && weights(names, &module.path).is_none() {
+        let has_graph = module.role() == Role::Encoder && !graph(names, &module.path).is_empty();
+        if needs_weights && weights(names, &module.path).is_none() && !has_graph {
             return Err(match pickle(names, &module.path) {
                 Some(file) => HubError::Pickle { place: folder(), file: file.to_owned() },
                 None => HubError::NoWeights { place: folder(), found: found() },
@@ -256,7 +277,9 @@ pub(super) fn completeness(dir: &Path, modules: &[Module]) -> Result<Completenes
     let has_config = |module: &Module| {
         module.role() == Role::Table || has(module, "config.json") || has(module, "gliner_config.json")
     };
-    let is_complete = |module: &Module| has_config(module) && weights(&names, &module.path).is_some();
+    let has_weights =
+        |module: &Module| weights(&names, &module.path).is_some() || !graph(&names, &module.path).is_empty();
+    let is_complete = |module: &Module| has_config(module) && has_weights(module);
     Ok(if modules.iter().filter(|module| module.is_model()).all(is_complete) {
         Completeness::Complete
     } else if ["config.json", "gliner_config.json", "modules.json"]
@@ -275,6 +298,9 @@ fn list(dir: &Path, modules: &[Module]) -> Result<Vec<String>, HubError> {
     let mut names = list_folder(dir, "")?;
     for module in modules.iter().filter(|module| !module.path.is_empty()) {
         names.extend(list_folder(dir, &module.path).unwrap_or_default());
+    }
+    for module in modules.iter().filter(|module| module.is_model()) {
+        names.extend(list_folder(dir, &in_dir(&module.path, "onnx")).unwrap_or_default());
     }
     names.sort_unstable();
     names.dedup();

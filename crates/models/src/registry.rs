@@ -100,6 +100,11 @@ pub fn sequence_backbone(config: &Value, weights: &Weights) -> Result<Box<dyn Ba
     }
 }
 
+/// Whether [`backbone`] knows the architecture.
+pub fn is_supported(config: &Value) -> bool {
+    architecture(config).is_ok()
+}
+
 /// Builds the head for `task` from the files of the model.
 pub fn head(task: Task, config: &Value, weights: &Weights) -> Result<Head> {
     (architecture(config)?.head)(task, config, &weights.of_head())

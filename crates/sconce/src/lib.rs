@@ -12,6 +12,11 @@
 //! ```
 //!
 //! The feature `cli`, which is on by default, adds the command `sconce`; a program that needs only
-//! the library turns default features off. `cuda` and `metal` add those devices.
+//! the library turns default features off. `onnx`, also on by default, can run models through ONNX
+//! Runtime. `cuda` and `metal` add those devices.
 
 pub use sconce_engine::*;
+
+/// ONNX Runtime as a second engine.
+#[cfg(feature = "onnx")]
+pub use sconce_onnx as onnx;

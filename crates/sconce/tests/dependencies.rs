@@ -38,12 +38,16 @@ fn allowed_dependencies() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("sconce-formats", vec!["sconce-ops"]),
         ("sconce-text", vec!["sconce-formats", "sconce-jinja", "sconce-ops"]),
         ("sconce-engine", vec!["sconce-formats", "sconce-hub", "sconce-models", "sconce-ops", "sconce-text"]),
+        ("sconce-onnx", vec!["sconce-engine"]),
         ("sconce-api", vec![]),
         ("sconce-server", vec!["sconce-api", "sconce-engine"]),
         ("sconce-pool", vec!["sconce-api"]),
-        ("sconce-cli", vec!["sconce-api", "sconce-engine", "sconce-ops", "sconce-pool", "sconce-server"]),
-        ("sconce", vec!["sconce-cli", "sconce-engine"]),
-        ("sconce-python", vec!["sconce-cli", "sconce-engine"]),
+        (
+            "sconce-cli",
+            vec!["sconce-api", "sconce-engine", "sconce-onnx", "sconce-ops", "sconce-pool", "sconce-server"],
+        ),
+        ("sconce", vec!["sconce-cli", "sconce-engine", "sconce-onnx"]),
+        ("sconce-python", vec!["sconce-cli", "sconce-engine", "sconce-onnx"]),
         ("sconce-testkit", vec![]),
         // `ops` for the arrays behind Ruby's tensors.
         ("sconce-ruby", vec!["sconce-engine", "sconce-ops"]),
@@ -105,6 +109,27 @@ fn only_ops_depends_on_candle_at_a_pinned_version() {
                 assert_eq!(d["req"], "=0.11.1", "{}", name(d));
             }
         }
+    }
+}
+
+/// ONNX Runtime is reached through one crate, at one version, and never linked.
+#[test]
+fn only_onnx_depends_on_ort_and_loads_it_at_run_time() {
+    for package in packages() {
+        for d in package["dependencies"].as_array().expect("dependencies").iter().filter(|d| name(d).starts_with("ort"))
+        {
+            assert_eq!((name(&package), name(d)), ("sconce-onnx", "ort"));
+            assert_eq!((&d["req"], &d["uses_default_features"]), (&"=2.0.0-rc.15".into(), &false.into()));
+            let features = d["features"].as_array().expect("features");
+            assert!(features.iter().any(|f| f == "load-dynamic"), "{features:?}");
+            assert!(!features.iter().any(|f| f == "download-binaries" || f == "copy-dylibs"), "{features:?}");
+        }
+    }
+    let packages = packages();
+    for (optional_in, beneath) in [("sconce", "sconce-cli?/onnx"), ("sconce-cli", "dep:sconce-onnx")] {
+        let package = packages.iter().find(|p| name(p) == optional_in).expect(optional_in);
+        let turns_on = package["features"]["onnx"].as_array().expect("a feature `onnx`");
+        assert!(turns_on.iter().any(|f| f == beneath), "{optional_in}: {turns_on:?}");
     }
 }
 

@@ -234,6 +234,7 @@ impl Embed {
     fn suggest_bf16(&self, plan: &Plan, report: &Report) -> Result<(), Failure> {
         let run_args = &self.model.run_args;
         let is_slow = (plan.device, plan.dtype, run_args.dtype) == (Device::Cpu, DType::F32, None)
+            && plan.graph.is_none()
             && run_args.isa.unwrap_or_else(Isa::best).is_twice_as_fast_in_bf16();
         if is_slow && !report.is_quiet() && is_first_time("bf16-suggested", &run_args.options()?.hub.cache) {
             report.info(

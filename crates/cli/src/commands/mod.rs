@@ -22,9 +22,10 @@ pub(crate) mod tag;
 pub(crate) mod worker;
 pub(crate) mod worker_names;
 
-use sconce_engine::Loaded;
+use sconce_engine::{Loaded, OpCalls};
 use sconce_ops::Rung;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::io::Write;
 
 /// Bytes for a person.
@@ -47,12 +48,15 @@ pub(crate) fn with_run_info(mut about: Value, model: &dyn Loaded) -> Value {
 
 /// What ran, for scripts.
 fn run_info(model: &dyn Loaded) -> Value {
-    let count = |(c, calls): (sconce_ops::Counted, u64)| json!({"op": c.op, "device": c.device.to_string(), "dtype": c.dtype.to_string(), "rung": c.rung.to_string(), "calls": calls});
+    let count =
+        |c: OpCalls| json!({"op": c.op, "device": c.device, "dtype": c.dtype, "rung": c.rung, "calls": c.calls});
+    let graph = model.plan().graph.as_ref();
     json!({
-        "device": model.plan().device.to_string(),
+        "device": graph.map_or_else(|| model.plan().device.to_string(), |graph| graph.provider.to_string()),
+        "engine": graph.map_or_else(|| "native".into(), |graph| graph.engine()),
         "dtype": model.plan().format(),
         "source": model.files().origin.to_string(),
-        "ops": model.counts().into_iter().map(count).collect::<Vec<_>>(),
+        "ops": model.op_calls().into_iter().map(count).collect::<Vec<_>>(),
     })
 }
 
@@ -68,7 +72,12 @@ pub(crate) fn run_line(model: &dyn Loaded) -> String {
         parts.join(", ")
     };
     let plan = model.plan();
-    format!("{}, {} ({}): {total} op calls, {rungs}", plan.device, plan.format(), plan.dtype_reason)
+    let ours = format!("{}, {} ({}): {total} op calls, {rungs}", plan.device, plan.format(), plan.dtype_reason);
+    let Some(graph) = &plan.graph else { return ours };
+    let on = |provider: &str| graph.nodes().iter().filter(|n| n.provider == provider).map(|n| n.nodes).sum::<u64>();
+    let providers: BTreeSet<&str> = graph.nodes().iter().map(|node| node.provider.as_str()).collect();
+    let nodes: Vec<_> = providers.iter().map(|provider| format!("{} nodes on {provider}", on(provider))).collect();
+    format!("{}: {} calls of {}; after it {ours}", graph.engine(), graph.calls(), nodes.join(", "))
 }
 
 /// Aligns columns; the first row is the heading.

@@ -6,7 +6,7 @@ use crate::args::{KvCacheArgs, RunArgs};
 use crate::report::Report;
 use clap::Args;
 use sconce_engine::hub::{Files, Reference, resolve};
-use sconce_engine::{LlmOptions, LoadOptions, Plan as Planned, Task};
+use sconce_engine::{GraphPlan, LlmOptions, LoadOptions, Plan as Planned, Provider, Task};
 use sconce_ops::{Device, Rung, Step};
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -124,6 +124,8 @@ impl Model<'_> {
     /// The plan for a device, and whether it will run here.
     fn planned(&self, device: Device) -> Result<(Planned, Result<String, String>), Failure> {
         let plan = self.task.plan(self.files, device, self.options)?;
+        // What a graph leaves to us runs on the CPU, whatever its provider is.
+        let device = if plan.graph.is_some() { plan.device } else { device };
         let verdict = judge(&plan, device);
         Ok((plan, verdict))
     }
@@ -194,8 +196,9 @@ fn as_text(task: Task, plan: &Planned, verdict: &Result<String, String>) -> Stri
         n => format!(" ({} of them a copy in {} for prompts)", bytes(n), plan.dtype),
     };
     format!(
-        "{}\n\ntask        {task}\ndevice      {}\nformat      {format}\nweights     {}{copies}{cache}\nworkspace   {} (batches of {} tokens)\n{reach}{unread}\n\n{}",
+        "{}\n\ntask        {task}\n{}device      {}\nformat      {format}\nweights     {}{copies}{cache}\nworkspace   {} (batches of {} tokens)\n{reach}{unread}\n\n{}",
         table(&rows),
+        plan.graph.as_ref().map_or_else(String::new, graph_text),
         plan.device,
         bytes(plan.weights),
         bytes(plan.workspace),
@@ -204,6 +207,33 @@ fn as_text(task: Task, plan: &Planned, verdict: &Result<String, String>) -> Stri
             Ok(yes) => yes,
             Err(no) => no,
         }
+    )
+}
+
+/// What another engine will run. Which provider gets which node is known only when its library has
+/// read the graph.
+fn graph_text(graph: &GraphPlan) -> String {
+    let nodes: u64 = graph.summary.operators.values().sum();
+    let mut operators: Vec<_> = graph.summary.operators.iter().collect();
+    operators.sort_by_key(|(name, n)| (std::cmp::Reverse(**n), (*name).clone()));
+    let operators: Vec<_> = operators.iter().take(8).map(|(name, n)| format!("{n} {name}")).collect();
+    let more = if graph.summary.operators.len() > operators.len() { ", …" } else { "" };
+    let host = match (graph.provider, graph.allow_host) {
+        (Provider::Cpu, _) => "",
+        (_, true) => "; nodes that it lacks run on the CPU (--allow-host)",
+        (_, false) => "; refused if it lacks a node",
+    };
+    let texts = match (graph.one_per_call, graph.summary.is_batch_dependent) {
+        (true, true) => "\ncalls       one text each, because dynamic quantization would mix texts (--batch-dependent)",
+        (true, false) => "\ncalls       one text each, as the graph was exported",
+        (false, _) => "",
+    };
+    format!(
+        "engine      {}: {} on {}{host}\ngraph       {nodes} nodes: {}{more}{texts}\n",
+        graph.engine(),
+        graph.summary.path.display(),
+        graph.provider,
+        operators.join(", ")
     )
 }
 
@@ -240,6 +270,13 @@ fn as_json(task: Task, plan: &Planned, verdict: &Result<String, String>) -> Valu
         "max_tokens": plan.max_tokens,
         "dimension": plan.dimension,
         "root": plan.root,
+        "engine": plan.graph.as_ref().map_or_else(|| "native".into(), GraphPlan::engine),
+        "graph": plan.graph.as_ref().map(|graph| json!({
+            "file": graph.summary.path,
+            "provider": graph.provider.to_string(),
+            "operators": graph.summary.operators,
+            "one_per_call": graph.one_per_call,
+        })),
         "unread": plan.unread,
         "runs": verdict.is_ok(),
         "verdict": verdict.as_ref().map_or_else(Clone::clone, Clone::clone),

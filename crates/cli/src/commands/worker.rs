@@ -1,7 +1,7 @@
 //! `sconce worker`: one model, for a pool.
 
 use super::serve::Spans;
-use crate::args::{KvCacheArgs, RunArgs, Threads};
+use crate::args::{KvCacheArgs, OnnxArgs, RunArgs, Threads};
 use crate::report::Report;
 use crate::{Failure, logs, runtime};
 use clap::Args;
@@ -124,6 +124,7 @@ impl Worker {
             rung: None,
             isa: None,
             offline: tuning.offline,
+            onnx: OnnxArgs::default(),
             threads: self.threads.clone(),
         };
         let kv_cache = KvCacheArgs {

@@ -10,6 +10,7 @@ pub(crate) use trace::{PlanDetails, Trace};
 pub use verdict::{Verdict, verdict_path};
 
 use crate::error::{Error, Result};
+use crate::graph::GraphPlan;
 use sconce_ops::{DType, Device, KvCacheFormat, Step, WeightFormat};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -76,6 +77,8 @@ pub struct Plan {
     pub root: PathBuf,
     /// Weights in the files that the model does not read.
     pub unread: Vec<String>,
+    /// The part of the model that another engine runs; its nodes are not among `steps`.
+    pub graph: Option<GraphPlan>,
 }
 
 impl Plan {

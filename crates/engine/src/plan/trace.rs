@@ -119,6 +119,7 @@ impl Trace {
             most_sequences,
             root,
             unread,
+            graph: None,
         }
     }
 }

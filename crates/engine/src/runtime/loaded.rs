@@ -4,9 +4,10 @@ use super::executor::Executor;
 use super::workload::Workload;
 use super::{QueueStats, RequestContext};
 use crate::error::Result;
+use crate::graph::{GraphPlan, Provider, ProviderNodes};
 use crate::plan::Plan;
 use sconce_hub::Files;
-use sconce_ops::{Counted, Ladder};
+use sconce_ops::{Counted, DType, Ladder};
 use sconce_text::{TextToken, Truncate};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -66,6 +67,18 @@ pub trait Loaded {
     fn counts(&self) -> Vec<(Counted, u64)> {
         self.model().ladder.counts()
     }
+    /// What ran since loading: the op calls of [`Loaded::counts`], and the nodes of a graph that
+    /// another engine runs.
+    fn op_calls(&self) -> Vec<OpCalls> {
+        let ours = self.counts().into_iter().map(|(counted, calls)| OpCalls {
+            op: counted.op.into(),
+            device: counted.device.to_string(),
+            dtype: counted.dtype.to_string(),
+            rung: counted.rung.to_string(),
+            calls,
+        });
+        ours.chain(self.plan().graph.iter().flat_map(OpCalls::of_graph)).collect()
+    }
     /// The most bytes that tensors held at once since loading, weights included.
     fn peak_bytes(&self) -> u64 {
         self.model().ladder.ledger.peak()
@@ -82,6 +95,42 @@ pub trait Loaded {
     /// The text of tokens; without special tokens if `skip_special`.
     fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
         self.model().codec.detokenize(ids, skip_special)
+    }
+}
+
+/// Calls of an op since loading.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OpCalls {
+    /// The op, or the operator of a graph's nodes.
+    pub op: String,
+    /// The device that ran it.
+    pub device: String,
+    /// The dtype of activations.
+    pub dtype: String,
+    /// The rung that took it; `onnx` for a node that ONNX Runtime ran on the device that was asked
+    /// for, `host` for one that it ran on the CPU instead.
+    pub rung: String,
+    /// How often it ran.
+    pub calls: u64,
+}
+
+impl OpCalls {
+    /// The nodes of a graph, as often as they ran.
+    fn of_graph(graph: &GraphPlan) -> impl Iterator<Item = OpCalls> {
+        let calls = graph.calls();
+        let row = move |node: &ProviderNodes| {
+            let is_host = graph.provider != Provider::Cpu && node.provider == "CPUExecutionProvider";
+            let device = if is_host { Provider::Cpu } else { graph.provider };
+            OpCalls {
+                op: node.operator.clone(),
+                device: device.to_string(),
+                dtype: DType::F32.to_string(),
+                rung: if is_host { "host" } else { "onnx" }.into(),
+                calls: node.nodes * calls,
+            }
+        };
+        graph.nodes().iter().filter(move |_| calls > 0).map(row)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, OutputKind, Outputs, Parts, Pipeline, Session, Texts};
+use crate::workloads::encode::{self, OutputKind, Outputs, Parts, Pipeline, Rows, Session, Texts};
 use sconce_formats::{Model, is_gguf, json};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Backbone, Batch, Head, Limits, Task as HeadTask, answer_head, head};
@@ -188,21 +188,26 @@ pub(crate) fn labels(config: &Value) -> Result<Vec<String>, String> {
     (0..map.len()).map(label).collect()
 }
 
-/// An encoder with a classification head.
+/// An encoder with a classification head, or a graph that has both.
 pub(crate) struct ClassifierPipeline {
     encoder: Box<dyn Backbone>,
-    head: Head,
+    /// `None`: the encoder is a graph whose rows are the logits.
+    head: Option<Head>,
 }
 
 impl Pipeline for ClassifierPipeline {
     type Spec = ClassifierSpec;
     const IN_GGUF: bool = true;
+    const BY_GRAPH: bool = true;
 
     fn input_spec(spec: &ClassifierSpec) -> &InputSpec {
         &spec.input_spec
     }
 
     fn load(parts: &Parts, spec: &ClassifierSpec) -> Result<ClassifierPipeline> {
+        if let Some(encoder) = parts.graph_logits(Rows::Sequences, spec.labels.len())? {
+            return Ok(ClassifierPipeline { encoder, head: None });
+        }
         let encoder = parts.sequence_encoder()?;
         // Pooled rows are f32, and so is the head.
         let weights = parts.weights.of_head().in_dtype(DType::F32);
@@ -211,7 +216,7 @@ impl Pipeline for ClassifierPipeline {
             answers => answer_head(&parts.config, &weights, answers)?,
         };
         check_labels(&parts.root, &spec.labels, &head)?;
-        Ok(ClassifierPipeline { encoder, head })
+        Ok(ClassifierPipeline { encoder, head: Some(head) })
     }
 
     fn limits(&self) -> Limits {
@@ -219,20 +224,24 @@ impl Pipeline for ClassifierPipeline {
     }
 
     fn width(&self) -> usize {
-        self.head.out.outputs()
+        self.head.as_ref().map_or_else(|| self.encoder.hidden_size(), |head| head.out.outputs())
     }
 
     /// f32 `[sequences, labels]`.
     fn forward(&self, batch: &Batch, skips: &[usize]) -> Result<Vec<Tensor>> {
         let hidden = self.encoder.forward(batch, &mut |_, _| {})?;
-        let rows = self.head.pooled(&hidden, batch, skips)?;
-        Ok(vec![self.head.forward(&rows)?])
+        let Some(head) = &self.head else { return Ok(vec![hidden]) };
+        let rows = head.pooled(&hidden, batch, skips)?;
+        Ok(vec![head.forward(&rows)?])
     }
 
     /// BERT's classifier without its pooler.
     fn forward_pooled(&self, batch: &Batch, skips: &[usize], pooling: Pooling) -> Result<Vec<Tensor>> {
+        let Some(head) = &self.head else {
+            return Err(Error::Input("the model's graph has its pooler in it, so the pooling must be `pooler`".into()));
+        };
         let hidden = self.encoder.forward(batch, &mut |_, _| {})?;
-        Ok(vec![self.head.out.forward(&pool(&hidden, &batch.segments, skips, &[pooling])?)?])
+        Ok(vec![head.out.forward(&pool(&hidden, &batch.segments, skips, &[pooling])?)?])
     }
 }
 

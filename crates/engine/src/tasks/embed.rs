@@ -291,6 +291,8 @@ impl Embedder {
 /// Encoder, pooling and the modules after it.
 pub(crate) struct SentencePipeline {
     encoder: Box<dyn Backbone>,
+    /// The encoder is a graph that has the pooling and the modules after it.
+    is_pooled: bool,
     poolings: Vec<Pooling>,
     tail: Vec<Stage>,
     dimension: usize,
@@ -305,16 +307,19 @@ enum Stage {
 impl Pipeline for SentencePipeline {
     type Spec = SentenceSpec;
     const IN_GGUF: bool = true;
+    const BY_GRAPH: bool = true;
 
     fn input_spec(spec: &SentenceSpec) -> &InputSpec {
         &spec.input_spec
     }
 
     fn load(parts: &Parts, spec: &SentenceSpec) -> Result<SentencePipeline> {
-        let encoder = parts.encoder()?;
-        let mut dimension = encoder.hidden_size() * spec.poolings.len();
+        let (encoder, is_pooled) = parts.encoder_or_graph()?;
+        // A graph that pools has the modules after the pooling too.
+        let (poolings, modules) = if is_pooled { (1, &[][..]) } else { (spec.poolings.len(), &spec.tail[..]) };
+        let mut dimension = encoder.hidden_size() * poolings;
         let (mut tail, mut unread) = (Vec::new(), Vec::new());
-        for module in &spec.tail {
+        for module in modules {
             tail.push(match module {
                 Module::Normalize => Stage::Normalize,
                 // On the host, from the result.
@@ -329,7 +334,7 @@ impl Pipeline for SentencePipeline {
                 }
             });
         }
-        Ok(SentencePipeline { encoder, poolings: spec.poolings.clone(), tail, dimension, unread })
+        Ok(SentencePipeline { encoder, is_pooled, poolings: spec.poolings.clone(), tail, dimension, unread })
     }
 
     fn limits(&self) -> Limits {
@@ -346,11 +351,13 @@ impl Pipeline for SentencePipeline {
     }
 
     fn forward_pooled(&self, batch: &Batch, skips: &[usize], pooling: Pooling) -> Result<Vec<Tensor>> {
+        self.refuse_pooled("takes no other pooling")?;
         self.embed(batch, skips, &[pooling])
     }
 
     /// `[tokens, hidden]`.
     fn hidden(&self, batch: &Batch) -> Result<Tensor> {
+        self.refuse_pooled("gives no vectors of single tokens")?;
         Ok(self.encoder.forward(batch, &mut |_, _| {})?)
     }
 
@@ -364,7 +371,23 @@ impl Pipeline for SentencePipeline {
 }
 
 impl SentencePipeline {
+    /// Refuses what a graph that pools by itself cannot do.
+    fn refuse_pooled(&self, what: &str) -> Result<()> {
+        match self.is_pooled {
+            true => {
+                Err(Error::Input(format!("the model's graph has the pooling in it, so it {what}; export it without")))
+            }
+            false => Ok(()),
+        }
+    }
+
     fn embed(&self, batch: &Batch, skips: &[usize], poolings: &[Pooling]) -> Result<Vec<Tensor>> {
+        if self.is_pooled {
+            if skips.iter().any(|skip| *skip > 0) {
+                self.refuse_pooled("cannot leave the prompt out of it")?;
+            }
+            return Ok(vec![self.encoder.forward(batch, &mut |_, _| {})?]);
+        }
         let hidden = self.hidden(batch)?;
         let mut y = pool(&hidden, &batch.segments, skips, poolings)?;
         drop(hidden);

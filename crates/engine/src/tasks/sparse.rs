@@ -8,13 +8,14 @@ use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{OutputKind, Outputs, Parts, Pipeline, Texts};
+use crate::workloads::encode::{OutputKind, Outputs, Parts, Pipeline, Rows, Texts};
 use sconce_formats::{json, optional_json};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Backbone, Batch, Head, Limits, Task as HeadTask, head};
 use sconce_ops::{Device, Splade as How, Tensor, splade};
 use sconce_text::TextOrTokens;
 use serde::Deserialize;
+use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -250,21 +251,27 @@ impl SpladeSpec {
 /// An encoder with a masked language model's head, pooled over each sequence.
 pub(crate) struct Splade {
     encoder: Box<dyn Backbone>,
-    head: Head,
+    /// `None`: the encoder is a graph with the head in it, and its logits are pooled already.
+    head: Option<Head>,
     how: How,
 }
 
 impl Pipeline for Splade {
     type Spec = SpladeSpec;
+    const BY_GRAPH: bool = true;
 
     fn input_spec(spec: &SpladeSpec) -> &InputSpec {
         &spec.input_spec
     }
 
     fn load(parts: &Parts, spec: &SpladeSpec) -> Result<Splade> {
+        let vocabulary = parts.config.get("vocab_size").and_then(Value::as_u64).unwrap_or(0) as usize;
+        if let Some(encoder) = parts.graph_logits(Rows::Vocabulary(spec.how), vocabulary)? {
+            return Ok(Splade { encoder, head: None, how: spec.how });
+        }
         let encoder = parts.encoder()?;
         let head = head(HeadTask::Vocabulary, &parts.config, &parts.weights)?;
-        Ok(Splade { encoder, head, how: spec.how })
+        Ok(Splade { encoder, head: Some(head), how: spec.how })
     }
 
     fn limits(&self) -> Limits {
@@ -272,7 +279,7 @@ impl Pipeline for Splade {
     }
 
     fn width(&self) -> usize {
-        self.head.out.outputs()
+        self.head.as_ref().map_or_else(|| self.encoder.hidden_size(), |head| head.out.outputs())
     }
 
     /// A row has the size of the vocabulary: 256 rows are 30 MB for BERT and 256 MB for
@@ -284,8 +291,9 @@ impl Pipeline for Splade {
     /// f32 `[sequences, vocabulary]`.
     fn forward(&self, batch: &Batch, _: &[usize]) -> Result<Vec<Tensor>> {
         let hidden = self.encoder.forward(batch, &mut |_, _| {})?;
-        let hidden = self.head.before(&hidden)?;
-        Ok(vec![splade(&hidden, &batch.segments, &self.head.out, self.how)?])
+        let Some(head) = &self.head else { return Ok(vec![hidden]) };
+        let hidden = head.before(&hidden)?;
+        Ok(vec![splade(&hidden, &batch.segments, &head.out, self.how)?])
     }
 }
 

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, OutputKind, Outputs, Parts, Pipeline, Session, Texts};
+use crate::workloads::encode::{self, OutputKind, Outputs, Parts, Pipeline, Rows, Session, Texts};
 use derive_setters::Setters;
 use sconce_formats::json;
 use sconce_hub::{Files, Progress, Reference};
@@ -217,24 +217,29 @@ impl TagSpec {
     }
 }
 
-/// An encoder with a head over every token.
+/// An encoder with a head over every token, or a graph that has both.
 pub(crate) struct TaggerPipeline {
     encoder: Box<dyn Backbone>,
-    head: Head,
+    /// `None`: the encoder is a graph whose rows are the logits.
+    head: Option<Head>,
 }
 
 impl Pipeline for TaggerPipeline {
     type Spec = TagSpec;
+    const BY_GRAPH: bool = true;
 
     fn input_spec(spec: &TagSpec) -> &InputSpec {
         &spec.input_spec
     }
 
     fn load(parts: &Parts, spec: &TagSpec) -> Result<TaggerPipeline> {
+        if let Some(encoder) = parts.graph_logits(Rows::Tokens, spec.labels.len())? {
+            return Ok(TaggerPipeline { encoder, head: None });
+        }
         let encoder = parts.encoder()?;
         let head = head(HeadTask::Tag, &parts.config, &parts.weights)?;
         check_labels(&parts.root, &spec.labels, &head)?;
-        Ok(TaggerPipeline { encoder, head })
+        Ok(TaggerPipeline { encoder, head: Some(head) })
     }
 
     fn limits(&self) -> Limits {
@@ -242,12 +247,12 @@ impl Pipeline for TaggerPipeline {
     }
 
     fn width(&self) -> usize {
-        self.head.out.outputs()
+        self.head.as_ref().map_or_else(|| self.encoder.hidden_size(), |head| head.out.outputs())
     }
 
     /// `[tokens, labels]`.
     fn forward(&self, batch: &Batch, _: &[usize]) -> Result<Vec<Tensor>> {
         let hidden = self.encoder.forward(batch, &mut |_, _| {})?;
-        Ok(vec![self.head.forward(&hidden)?])
+        Ok(vec![self.head.as_ref().map_or(Ok(hidden.clone()), |head| head.forward(&hidden))?])
     }
 }

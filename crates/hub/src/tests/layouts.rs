@@ -120,6 +120,17 @@ fn torch_checkpoints_are_used_without_safetensors() {
     expect_error(resolve(&dir, &options(&tmp), &()), &["pytorch_model-2-of-2.bin: missing", "index.json lists it"]);
 }
 
+#[test]
+fn onnx_models_are_used_where_there_are_no_other_weights() {
+    let others = "onnx/model_quantized.onnx onnx/model_fp16.onnx README.md";
+    let bare = listing("config.json tokenizer.json");
+    assert_fetches(&with(bare.clone(), &format!("onnx/model.onnx onnx/model.onnx_data {others}")), others);
+    assert_fetches(&with(bare.clone(), "model.onnx onnx/model.onnx"), "onnx/model.onnx");
+    assert_fetches(&with(bare.clone(), "model.safetensors onnx/model.onnx"), "onnx/model.onnx");
+    assert_fetches(&with(bare.clone(), "onnx/model_quantized.onnx README.md"), "README.md");
+    assert_refuses(&with(bare, "README.md openvino/model.onnx"), &["has no weights"]);
+}
+
 /// A language model: the index lists the shards, however they are numbered, and the templates are
 /// fetched.
 #[test]

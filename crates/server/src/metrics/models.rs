@@ -33,17 +33,15 @@ pub(super) fn text(app: &App) -> String {
     }
     text.family("sconce_op_calls_total", "counter", "Calls of an op, by the device, dtype and rung that ran them");
     for (model, served) in each() {
-        for (counted, calls) in served.model.loaded().counts() {
-            let (device, dtype) = (counted.device.to_string(), counted.dtype.to_string());
-            let rung = counted.rung.to_string();
+        for counted in served.model.loaded().op_calls() {
             let labels = [
-                ("op", counted.op),
-                ("device", device.as_str()),
-                ("dtype", dtype.as_str()),
-                ("rung", rung.as_str()),
+                ("op", counted.op.as_str()),
+                ("device", counted.device.as_str()),
+                ("dtype", counted.dtype.as_str()),
+                ("rung", counted.rung.as_str()),
                 ("model", model.spec.id.as_str()),
             ];
-            text.line(&labels, calls);
+            text.line(&labels, counted.calls);
         }
     }
     encoders(&mut text, &loaded);

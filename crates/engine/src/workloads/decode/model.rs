@@ -68,6 +68,7 @@ fn copies_fit(without: u64, with: u64, free: u64) -> bool {
 
 /// Plans the model in `root` on `device`, without reading a weight.
 pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result<Planned<DecodeLayout>> {
+    options.graph.refuse_all(options, "language models")?;
     let LlmOptions { context: wanted, cache_tokens, cache_format, sequences } = options.llm;
     let sequences = sequences.max(1);
     let model = Model::open(root)?;

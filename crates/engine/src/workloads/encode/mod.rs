@@ -3,16 +3,19 @@
 //! When the device becomes idle, its thread takes the next micro-batch, which may mix texts of
 //! several requests. It never waits for a batch to fill.
 
+mod graph;
 mod pipeline;
 mod session;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use graph::Rows;
 pub(crate) use pipeline::{Parts, Pipeline, dummy_sequences, sanity_tokens, varied_ids};
 pub use session::Outputs;
 pub(crate) use session::{Session, Texts, plan};
 
 use crate::error::{Error, Result};
+use crate::graph::GraphPlan;
 use crate::options::LoadOptions;
 use crate::plan::Planned;
 use crate::runtime::{LoadContext, QueueStats, Reply, RequestId, Workload};
@@ -161,6 +164,8 @@ pub(crate) struct Encode<P> {
     pending: BTreeMap<RequestId, Pending>,
     /// Sequences and tokens of the last step.
     last: (usize, usize),
+    /// The graph that another engine runs.
+    graph: Option<GraphPlan>,
 }
 
 impl<P: Pipeline> Encode<P> {
@@ -197,9 +202,12 @@ impl<P: Pipeline> Workload for Encode<P> {
 
     fn load(spec: &P::Spec, Planned { plan, .. }: &Planned<()>, context: &LoadContext) -> Result<Encode<P>> {
         let place = &context.place;
-        let mut files = Model::open(&plan.root)?;
+        let mut files = match &plan.graph {
+            Some(_) => graph::model(&plan.root)?,
+            None => Model::open(&plan.root)?,
+        };
         files.store = context.layers.observe(files.store, &plan.unread);
-        let parts = Parts::new(files, (plan.dtype, plan.weight_format), place.clone());
+        let parts = Parts::new(files, (plan.dtype, plan.weight_format), place.clone()).with_graph(plan.graph.clone());
         let pipeline = P::load(&parts, spec).map_err(|e| e.with_root(&plan.root))?;
         let budget = Budget { tokens: plan.batch_tokens, sequences: plan.most_sequences };
         Ok(Encode {
@@ -212,6 +220,7 @@ impl<P: Pipeline> Workload for Encode<P> {
             queue: EncodeQueue::new(budget),
             pending: BTreeMap::new(),
             last: (0, 0),
+            graph: plan.graph.clone(),
         })
     }
 
@@ -220,6 +229,9 @@ impl<P: Pipeline> Workload for Encode<P> {
             if !result.to_f32()?.iter().all(|v| v.is_finite()) {
                 return Err(Error::unsound("the sanity check's result", self.dtype));
             }
+        }
+        if let Some(graph) = &self.graph {
+            graph.counts.reset();
         }
         Ok(())
     }

@@ -1,7 +1,10 @@
 //! What runs on the device for a task: an encoder and the layers after it.
 
+use super::graph;
 use crate::config::InputSpec;
+use crate::dtype::Formats;
 use crate::error::{Error, Result};
+use crate::graph::GraphPlan;
 use crate::options::LoadOptions;
 use crate::plan::{Plan, PlanDetails, Trace};
 use sconce_formats::{Checkpoint, Model};
@@ -13,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The longest sequence of any encoder; a file that claims more is broken.
-const LONGEST: usize = 1 << 20;
+pub(super) const LONGEST: usize = 1 << 20;
 
 /// The inputs for loading a pipeline.
 pub(crate) struct Parts {
@@ -26,14 +29,30 @@ pub(crate) struct Parts {
     /// The dtype of the activations.
     pub(crate) dtype: DType,
     /// The place to load into.
-    place: Place,
+    pub(super) place: Place,
+    /// The graph that another engine runs in place of the encoder.
+    pub(super) graph: Option<GraphPlan>,
 }
 
 impl Parts {
     pub(crate) fn new(model: Model, (dtype, weight_format): (DType, WeightFormat), place: Place) -> Parts {
         let Model { root, config, store, .. } = model;
         let weights = Weights::new(store, dtype, place.clone()).with_format(weight_format);
-        Parts { root, config, weights, dtype, place }
+        Parts { root, config, weights, dtype, place, graph: None }
+    }
+
+    /// The same parts, with a graph that another engine runs in place of the encoder.
+    pub(super) fn with_graph(self, graph: Option<GraphPlan>) -> Parts {
+        Parts { graph, ..self }
+    }
+
+    /// The encoder, and whether its rows are pooled already, as a graph may do. Fails if the files
+    /// declare an attention direction that we do not support.
+    pub(crate) fn encoder_or_graph(&self) -> Result<(Box<dyn Backbone>, bool)> {
+        let Some(plan) = &self.graph else { return Ok((self.encoder()?, false)) };
+        let encoder = self.graph_encoder(plan)?;
+        let is_pooled = encoder.is_pooled();
+        Ok((Box::new(encoder), is_pooled))
     }
 
     /// The encoder. Fails if the files declare an attention direction that we do not support.
@@ -77,6 +96,8 @@ pub(crate) trait Pipeline: Sized + 'static {
     type Spec: Clone + Send + Sync + 'static;
     /// Whether a GGUF file can hold such a model.
     const IN_GGUF: bool = false;
+    /// Whether another engine can run the encoder of such a model.
+    const BY_GRAPH: bool = false;
 
     /// The tokenization settings.
     fn input_spec(spec: &Self::Spec) -> &InputSpec;
@@ -144,11 +165,19 @@ pub(crate) trait Pipeline: Sized + 'static {
 pub(super) fn plan<P: Pipeline>(spec: &P::Spec, device: Device, options: &LoadOptions) -> Result<Plan> {
     let budget = options.batch_tokens(device)?;
     let InputSpec { root, max_tokens, .. } = P::input_spec(spec);
-    let model = Model::open(root)?;
-    let formats = options.dtype.of_encoder(&model, device, &options.policy)?;
+    let graph = graph::choose::<P>(root, device, options)?;
+    let (device, model, formats) = match &graph {
+        // The other engine has the device; what follows the graph runs on the CPU.
+        Some(_) => (Device::Cpu, graph::model(root)?, Formats::of_graph(options.dtype)?),
+        None => {
+            let model = Model::open(root)?;
+            let formats = options.dtype.of_encoder(&model, device, &options.policy)?;
+            (device, model, formats)
+        }
+    };
     let mut trace = Trace::new(device, &options.policy);
     let (pipeline, unread, trained) = trace.load(|place| {
-        let parts = Parts::new(model, (formats.dtype, formats.weight_format), place.clone());
+        let parts = Parts::new(model, (formats.dtype, formats.weight_format), place.clone()).with_graph(graph.clone());
         let pipeline = P::load(&parts, spec).map_err(|e| e.with_root(root))?;
         let mut unread = parts.weights.unused();
         unread.extend(pipeline.unread());
@@ -188,7 +217,7 @@ pub(super) fn plan<P: Pipeline>(spec: &P::Spec, device: Device, options: &LoadOp
         root: root.clone(),
         unread,
     };
-    Ok(trace.plan(steps, 0, details))
+    Ok(Plan { graph, ..trace.plan(steps, 0, details) })
 }
 
 /// The length of the longest text in a sanity check: that of a paragraph on a GPU, where formats

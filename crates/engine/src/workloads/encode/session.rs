@@ -1,5 +1,6 @@
 //! A loaded encoder as tasks use it: texts in, outputs out.
 
+use super::graph;
 use super::{Encode, EncodeItem, EncodeRequest, MOST_UNREAD, OutputKind, Part, PassKind, Pipeline};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
@@ -94,7 +95,9 @@ pub(crate) fn plan<P: Pipeline>(
     options: &LoadOptions,
     read: impl FnOnce(&Path) -> Result<P::Spec>,
 ) -> Result<Plan> {
-    runtime::plan::<Encode<P>>(&read(root::<P>(files)?)?, device, options)
+    let spec = read(root::<P>(files)?)?;
+    let (device, options) = graph::for_engine::<P>(&P::input_spec(&spec).root, device, options)?;
+    runtime::plan::<Encode<P>>(&spec, device, &options)
 }
 
 impl<P: Pipeline> Session<P> {
@@ -107,13 +110,19 @@ impl<P: Pipeline> Session<P> {
     ) -> Result<Session<P>> {
         let spec = read(root::<P>(files)?)?;
         let input_spec = P::input_spec(&spec);
-        let model = runtime::load(files, &spec, options, progress, |plan| {
+        let first = options.device.candidates(false).0[0];
+        let (_, options) = graph::for_engine::<P>(&input_spec.root, first, options)?;
+        let model = runtime::load(files, &spec, &options, progress, |plan| {
             let tokenizer = ModelTokenizer::load(&input_spec.root, plan.max_tokens, input_spec.tokenizer_options)?;
             if let Some(note) = tokenizer.check(&input_spec.root, plan.vocabulary)? {
                 progress.note(&note);
             }
             Ok(Arc::new(tokenizer))
         })?;
+        if let Some(graph) = &model.plan.graph {
+            let (engine, file) = (graph.engine(), graph.summary.path.display());
+            progress.note(&format!("{engine} runs {file} on {}", graph.provider));
+        }
         Ok(Session { model: Arc::new(model), settings: RequestSettings::default() })
     }
 

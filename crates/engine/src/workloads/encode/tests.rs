@@ -76,6 +76,7 @@ fn fixture() -> Fixture {
             queue: EncodeQueue::new(budget),
             pending: BTreeMap::new(),
             last: (0, 0),
+            graph: None,
         })
     };
     Fixture { executor: Executor::start(Device::Cpu, Arc::default(), make).unwrap(), seen, go }

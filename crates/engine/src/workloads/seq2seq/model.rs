@@ -40,6 +40,7 @@ pub(super) type InputTable = (Arc<[u32]>, usize);
 
 /// Plans the model in `root` on `device`, without reading a weight.
 pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result<Planned<Seq2SeqLayout>> {
+    options.graph.refuse_all(options, "sequence-to-sequence models")?;
     let Seq2SeqLimits { input, output, sequences, cache_format } = options.seq2seq;
     let model = Model::open(root)?;
     let formats = options.dtype.of_decoder(&model, device)?;

@@ -108,16 +108,10 @@ fn model_info(summary: &ModelSummary) -> ModelInfo {
         dimension: plan.map(|p| p.dimension),
         planned_bytes: summary.served.as_ref().map(|s| s.bytes()),
         peak_bytes: loaded.map(|m| m.peak_bytes()),
-        ran: loaded.map(|m| m.counts()).unwrap_or_default().into_iter().map(count).collect(),
+        ran: loaded.map(|m| m.op_calls()).unwrap_or_default().into_iter().map(count).collect(),
     }
 }
 
-fn count((counted, calls): (sconce_engine::Counted, u64)) -> OpCount {
-    OpCount {
-        op: counted.op.to_string(),
-        device: counted.device.to_string(),
-        dtype: counted.dtype.to_string(),
-        rung: counted.rung.to_string(),
-        calls,
-    }
+fn count(ran: sconce_engine::OpCalls) -> OpCount {
+    OpCount { op: ran.op, device: ran.device, dtype: ran.dtype, rung: ran.rung, calls: ran.calls }
 }

@@ -1,0 +1,78 @@
+//! ONNX models on the command line. The numbers are compared in `crates/onnx/tests`.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod common;
+
+use common::{out, parse};
+use sconce_testkit::{materialize_onnx, onnxruntime};
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs the command with this library of ONNX Runtime.
+fn with_library(library: &Path, args: &[&str]) -> Output {
+    let cache = tempfile::tempdir().expect("a folder");
+    Command::new(env!("CARGO_BIN_EXE_sconce"))
+        .args(args)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HOME", cache.path())
+        .env("ORT_DYLIB_PATH", library)
+        .output()
+        .expect("the command")
+}
+
+#[test]
+fn the_command_reports_the_engine_the_provider_and_the_nodes() {
+    let dir = materialize_onnx("task-classify");
+    let model = dir.path().to_str().expect("UTF-8");
+    let ran = with_library(&onnxruntime(), &["classify", "-m", model, "-d", "cpu", "--json", "hello world"]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let result = parse(&String::from_utf8(ran.stdout).expect("UTF-8"));
+    assert!(result["engine"].as_str().is_some_and(|engine| engine.starts_with("ONNX Runtime 1.")), "{result}");
+    let ops = result["ops"].as_array().expect("ops");
+    let products = ops.iter().find(|op| op["op"] == "MatMul").expect("products");
+    assert_eq!((&products["rung"], &products["device"]), (&"onnx".into(), &"cpu".into()), "{products}");
+    assert_eq!(products["calls"].as_u64().map(|n| n >= 8), Some(true), "{products}");
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(said.contains("ONNX Runtime") && said.contains("model.onnx"), "{said}");
+
+    // The golden's score.
+    let golden = sconce_testkit::json(&dir.path().join("golden.json"));
+    let case = golden["cases"].as_array().and_then(|c| c.iter().find(|c| c["text"] == "hello world")).expect("a case");
+    let (got, want) = (&result["results"][0][0], &case["scores"][0]);
+    let difference = got["score"].as_f64().unwrap_or(0.0) - want["score"].as_f64().unwrap_or(9.0);
+    assert!(got["label"] == want["label"] && difference.abs() < 1e-5, "{got} is not {want}");
+}
+
+#[test]
+fn a_plan_shows_the_graph_without_a_library() {
+    let dir = materialize_onnx("task-rerank");
+    let model = dir.path().to_str().expect("UTF-8");
+    let text = out(&["plan", model, "-d", "cpu"], b"");
+    assert!(text.contains("engine      ONNX Runtime: ") && text.contains("model.onnx on cpu"), "{text}");
+    assert!(text.contains("nodes: ") && text.contains("16 MatMul"), "{text}");
+    let json = parse(&out(&["plan", model, "-d", "coreml", "--json"], b""));
+    assert_eq!((&json["engine"], &json["graph"]["provider"]), (&"ONNX Runtime".into(), &"coreml".into()));
+}
+
+#[test]
+fn a_library_that_is_missing_or_damaged_is_an_error_that_says_what_to_install() {
+    let dir = materialize_onnx("task-classify");
+    let model = dir.path().to_str().expect("UTF-8");
+    let damaged = dir.path().join("libonnxruntime.so");
+    std::fs::write(&damaged, "not a library").expect("a file");
+    // A library of something else.
+    let other =
+        ["/lib/x86_64-linux-gnu/libm.so.6", "/lib64/libm.so.6"].map(Path::new).into_iter().find(|p| p.is_file());
+    for library in [Path::new("/nowhere/libonnxruntime.so"), &damaged].into_iter().chain(other) {
+        let ran = with_library(library, &["classify", "-m", model, "-d", "cpu", "x"]);
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert_eq!(ran.status.code(), Some(1), "{said}");
+        assert!(said.contains("pip install onnxruntime") && !said.contains("panicked"), "{said}");
+    }
+    // Models that need no ONNX Runtime are not affected.
+    let native = sconce_testkit::materialize("task-classify");
+    let model = native.path().to_str().expect("UTF-8");
+    let ran = with_library(Path::new("/nowhere"), &["classify", "-m", model, "-d", "cpu", "x"]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+}

@@ -36,6 +36,7 @@ from bidirectional import EMBEDDING_GEMMA
 from decoder_tokenizers import PREFIX, SUFFIX, TASK
 from decoders import LLAMA_3, MISTRAL, QWEN2, QWEN3
 from decoders_own import GEMMA
+from decoding import in_float64, prefill
 from files import empty_dir, write_json, write_json_sections
 
 LIMIT = 64
@@ -437,12 +438,13 @@ def make_passage_reranker(out: Path) -> None:
         model = AutoModelForCausalLM.from_pretrained(
             copy, attn_implementation="eager", dtype=torch.float32
         )
-        write_answers(directory, tokenizer, model.eval())
+        write_answers(directory, tokenizer, in_float64(model.eval()))
 
 
 @torch.inference_mode()
 def write_answers(directory: Path, tokenizer: Any, model: PreTrainedModel) -> None:
-    """As in the model card: the parts are tokenized one by one, queries are truncated first."""
+    """As in the model card: the parts are tokenized one by one, queries are truncated first. In
+    float64, because Gemma's scaled embeddings make the rounding errors of float32 large."""
 
     def tokens(text: str, **given: Any) -> list[int]:
         return tokenizer(text, add_special_tokens=False, **given)["input_ids"]
@@ -462,8 +464,10 @@ def write_answers(directory: Path, tokenizer: Any, model: PreTrainedModel) -> No
             whole = len(tokens(f"A: {query}")) + len(tokens(f"B: {document}"))
             cut = len(first) + len(second) < 1 + len(separator) + whole
             ids = first + second + separator + question
-            result = model(torch.tensor([ids]), output_hidden_states=True)
-            hidden = hidden or [rows[0].numpy() for rows in result.hidden_states]
+            result = prefill(model, torch.tensor([ids]), output_hidden_states=True)
+            hidden = hidden or [
+                rows[0].float().numpy() for rows in result.hidden_states
+            ]
             logits.append(result.logits[0, -1, answer].numpy())
             pair = {"query": q, "document": d, "truncated": cut, "ids": ids}
             pairs.append(pair)

@@ -35,11 +35,12 @@ pub(crate) fn gliner_tag(
     model: &Bound<'_, Model>,
     texts: Vec<String>,
     labels: Vec<String>,
-    (threshold, nested, multi_label): (f32, bool, bool),
+    options: (f32, bool, bool),
 ) -> PyResult<String> {
     let model = model.get().get(py)?;
     call(py, move |context| {
         let TaskModel::Gliner(gliner) = &*model else { return Err(wrong_task("gliner")) };
+        let (threshold, nested, multi_label) = options;
         let options = GlinerOptions { threshold, nested, multi_label };
         let outputs = gliner.with_context(context).tag(&texts, &labels, &options)?;
         let entity =

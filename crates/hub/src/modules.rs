@@ -99,8 +99,8 @@ pub(super) fn modules(dir: &Path) -> Result<Vec<Module>, HubError> {
         // Where it is missing, the check of the files reports it.
         if file.exists() {
             let Routes { types } = read_json(&file)?;
-            let inside = |(id, kind)| Module { path: in_dir(&path, id), kind };
-            let mut routed: Vec<Module> = types.iter().map(|(id, kind)| inside((id, kind.clone()))).collect();
+            let inside = |(id, kind): (String, String)| Module { path: in_dir(&path, &id), kind };
+            let mut routed: Vec<Module> = types.into_iter().map(inside).collect();
             normalize(&mut routed, &file)?;
             modules.extend(routed);
         }

@@ -139,7 +139,7 @@ impl Gliner {
         refuse(encoder.cache().is_some(), || "a language model as the encoder is not supported".into())?;
         let w = &w.of_head();
         let projection = (hidden != n).then(|| Linear::load(&layer.of_head().sub("projection"), hidden, n, true));
-        refuse(parsed.num_rnn_layers > 0 && n % 2 == 1, || format!("hidden_size {n} is odd"))?;
+        refuse(parsed.num_rnn_layers > 0 && !n.is_multiple_of(2), || format!("hidden_size {n} is odd"))?;
         let lstm = (0..parsed.num_rnn_layers).map(|i| Ok(Lstm::load(&w.sub("rnn.lstm"), i, n, n / 2)?));
         let lstm = lstm.collect::<Result<_>>()?;
         let head = match parsed.is_token_level() {
@@ -344,7 +344,7 @@ impl WordScorer {
         let mut first = [0, 0];
         for marks in marks {
             for i in 0..marks.words.len() {
-                word_ids.extend(vec![(first[0] + i) as u32; marks.labels.len()]);
+                word_ids.resize(word_ids.len() + marks.labels.len(), (first[0] + i) as u32);
                 label_ids.extend((0..marks.labels.len()).map(|i| (first[1] + i) as u32));
             }
             first = [first[0] + marks.words.len(), first[1] + marks.labels.len()];

@@ -40,9 +40,11 @@ impl FileFacts {
             None => optional_json(&root.join("config.json"))?.unwrap_or_default(),
         };
         let mut modules: Vec<Entry> = optional_json(&root.join("modules.json"))?.unwrap_or_default();
-        if let Some(entry) = modules.iter().find(|entry| Router::is_router(entry)) {
-            modules.extend(Router::read(entry, root)?.into_entries());
-        }
+        let router = match modules.iter().find(|entry| Router::is_router(entry)) {
+            Some(entry) => Some(Router::read(entry, root)?),
+            None => None,
+        };
+        modules.extend(router.into_iter().flat_map(Router::into_entries));
         Ok(FileFacts { config, pooling: None, has_m3: has_m3(root), is_gliner, modules })
     }
 

@@ -3,7 +3,7 @@
 
 use super::sentence_transformers::Entry;
 use crate::error::{Error, Result};
-use sconce_formats::optional_json;
+use sconce_formats::json;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -57,14 +57,8 @@ impl Router {
     /// Reads the router that `entry` of the `modules.json` in `dir` names.
     pub(crate) fn read(entry: &Entry, dir: &Path) -> Result<Router> {
         let folder = entry.folder(dir, &dir.join("modules.json"))?;
-        let found = |name: &str| -> Result<_> {
-            let path = folder.join(name);
-            Ok(optional_json::<Config>(&path)?.map(|config| (path, config)))
-        };
-        let (path, config) = match found("router_config.json")? {
-            Some(found) => found,
-            None => found("config.json")?.ok_or_else(|| Error::file(&folder, "a Router without router_config.json"))?,
-        };
+        let path = folder.join("router_config.json");
+        let config: Config = json(&path)?;
         let Config { types, structure, parameters } = config;
         let fault = |what: String| Err(Error::file(&path, what));
         if parameters.route_mappings.is_some_and(|mappings| !mappings.is_empty()) {
@@ -75,7 +69,7 @@ impl Router {
         }
         let modules = |route: &str| -> Result<Vec<Entry>> {
             let ids = structure.get(route).and_then(Value::as_array).cloned().unwrap_or_default();
-            let module = |id: &Value| {
+            let module = |id: &Value| -> Result<Entry> {
                 let id = id.as_str().unwrap_or_default();
                 let kind = types.get(id).ok_or_else(|| Error::file(&path, format!("no type for the module `{id}`")))?;
                 Ok(entry.inside(id, kind))

@@ -18,6 +18,8 @@ pub fn family_tasks(family: &Family) -> Vec<Task> {
         Task::Tag => has(Head::Tag),
         Task::Seq2Seq => family.is_seq2seq(),
         Task::Generate => family.is_language_model(),
+        // A GLiNER has a configuration file of its own around its encoder's.
+        Task::Gliner => false,
         #[cfg(test)]
         Task::Norms => false,
     };

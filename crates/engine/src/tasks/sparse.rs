@@ -100,7 +100,8 @@ impl SparseEncoder {
     /// Like [`SparseEncoder::embed_as`], for inputs that may be tokens.
     pub fn embed_inputs_as(&self, inputs: &[TextOrTokens<'_>], route: Route) -> Result<Outputs<SparseVector>> {
         if let Some(queries) = &self.queries {
-            match if route == Route::Default { queries.default } else { route } {
+            let route = if route == Route::Default { queries.default } else { route };
+            match route {
                 Route::Query => return queries.weights.embed(inputs, self.encoder.request_settings()),
                 Route::Document => {}
                 Route::Default => {

@@ -60,7 +60,7 @@ impl StaticWeights {
         ids.sort_unstable();
         ids.dedup();
         let weight = |id: &u32| self.weights.get(*id as usize).copied();
-        if let Some(id) = ids.iter().find(|id| weight(id).is_none()) {
+        if let Some(id) = ids.iter().find(|id| **id as usize >= self.weights.len()) {
             let why = format!("token {id} is outside of the {} weights of the model", self.weights.len());
             return Err(Error::Text { text, why });
         }

@@ -99,15 +99,14 @@ impl<T: Elem> Direction<'_, T> {
                         let w = w.as_ptr().add(k * GATES * UNITS + lane);
                         for gate in 0..GATES {
                             let w = T::load::<S>(w.add(gate * UNITS));
-                            for r in 0..R {
+                            for (r, sums) in sums.iter_mut().enumerate() {
                                 let h = *states.get_unchecked(active[r]).h.get_unchecked(k);
-                                sums[r][gate] = S::fma(S::splat(h), w, sums[r][gate]);
+                                sums[gate] = S::fma(S::splat(h), w, sums[gate]);
                             }
                         }
                     }
-                    for r in 0..R {
+                    for (r, mut gates) in sums.into_iter().enumerate() {
                         let own = &self.x.row(tokens[r])[self.direction * GATES * n..][..GATES * n];
-                        let mut gates = sums[r];
                         for (gate, sum) in gates.iter_mut().enumerate() {
                             *sum = S::add(*sum, get::<S, T>(own, gate * n + unit, lanes, 0.0));
                         }

@@ -177,7 +177,7 @@ impl<P: Pipeline> Encode<P> {
             None => replay::run(&pass)?,
         };
         let mut values = results.iter().map(|t| Ok((t.dims()[0], t.to_f32()?))).collect::<Result<Vec<_>>>()?;
-        let rows = self.pipeline.result_rows(&packed).filter(|_| batch.kind == OutputKind::Task);
+        let rows = self.pipeline.result_rows(&packed).filter(|_| batch.kind.output == OutputKind::Task);
         if rows.is_some() {
             let (counts, parts): (Vec<usize>, Vec<Vec<f32>>) = values.into_iter().unzip();
             values = vec![(counts.iter().sum(), parts.concat())];

@@ -21,6 +21,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("set SCONCE_ONNX_MODEL to a folder with an ONNX model, and SCONCE_ONNX_PYTHON");
         return Ok(());
     };
+    let count_of_threads = threads();
+    sconce_engine::set_threads(Some(count_of_threads), false)?;
     let mut options = LoadOptions::from_env()?.with_device(DeviceChoice::Only(Device::Cpu));
     options.graph = sconce_onnx::options().with_engine(EngineChoice::Onnx);
     let embedder = Embedder::load(&model.parse()?, &options, &())?;
@@ -33,7 +35,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Batches of similar lengths, as a caller who pads by hand makes them.
     texts.sort_by_key(Vec::len);
     let batches: Vec<&[Vec<u32>]> = texts.chunks(BATCH).collect();
-    let count_of_threads = threads();
     let mut ours = f64::INFINITY;
     let mut theirs = f64::INFINITY;
     for _ in 0..ROUNDS {
@@ -55,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The threads of the engine: one per physical core, or `SCONCE_THREADS`.
+/// The threads of both: `SCONCE_THREADS`, or one.
 fn threads() -> usize {
     std::env::var("SCONCE_THREADS").ok().and_then(|n| n.parse().ok()).unwrap_or(1)
 }

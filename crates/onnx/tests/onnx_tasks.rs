@@ -191,11 +191,11 @@ fn dynamically_quantized_graphs_run_one_text_per_call_unless_the_caller_allows_m
     assert!(!one_per_call(false));
     // A function (field 25) with a node (7) whose operator (4) quantizes by the range of its input.
     let operator = b"DynamicQuantizeLinear";
-    let node = [&[0x22, operator.len() as u8][..], operator].concat();
-    let function = [&[0x3a, node.len() as u8][..], &node].concat();
+    let node = [&[0x22, operator.len() as u8][..], &operator[..]].concat();
+    let function = [&[0x3a, node.len() as u8][..], &node[..]].concat();
     let path = dir.path().join("model.onnx");
     let graph = std::fs::read(&path).expect("a graph");
-    let graph = [&graph[..], &[0xca, 0x01, function.len() as u8], &function].concat();
+    let graph = [&graph[..], &[0xca, 0x01, function.len() as u8][..], &function[..]].concat();
     std::fs::write(&path, graph).expect("a graph");
     assert!(one_per_call(false) && !one_per_call(true));
 }

@@ -1,11 +1,11 @@
 //! GLiNER against the `gliner` package: every stage of the forward pass, and the entities with every
 //! option.
 
-use sconce_engine::hub::Reference;
-use sconce_engine::{Checkpoint, Error, Gliner, GlinerOptions, LoadOptions, Loaded, Truncate};
+use sconce_engine::hub::{Options, Reference};
+use sconce_engine::{Checkpoint, DeviceChoice, Error, Gliner, GlinerOptions, LoadOptions, Loaded, Truncate};
 use sconce_models::{self as models, Batch, GlinerStage, Marks, Sequence};
 use sconce_ops::case::{devices, places};
-use sconce_ops::{DType, Ladder, Place, Policy, Rung, Tensor, Weights};
+use sconce_ops::{DType, Device, Ladder, Place, Policy, Rung, Tensor, Weights};
 use sconce_testkit::{Arrays, Suite, golden, json, materialize, worst};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -19,6 +19,11 @@ const F32: f32 = 1e-5;
 
 /// The difference of two probabilities, of which the package's is in f32 too.
 const SCORE: f64 = 2e-5;
+
+fn options() -> LoadOptions {
+    let cache = std::env::temp_dir();
+    LoadOptions::new(Options::new(cache.clone(), cache)).with_device(DeviceChoice::Only(Device::Cpu))
+}
 
 fn load(dir: &Path, place: &Place) -> models::Gliner {
     let weights = Weights::new(Arc::new(Checkpoint::open(dir).unwrap()), DType::F32, place.clone());
@@ -120,7 +125,7 @@ fn options_of(value: &Value) -> GlinerOptions {
 fn open(name: &str) -> (tempfile::TempDir, Gliner) {
     let dir = materialize(name);
     let reference: Reference = dir.path().to_str().unwrap().parse().unwrap();
-    let model = Gliner::load(&reference, &LoadOptions::default(), &()).unwrap();
+    let model = Gliner::load(&reference, &options(), &()).unwrap();
     (dir, model)
 }
 
@@ -196,7 +201,7 @@ fn models_with_other_parts_are_refused_by_name() {
         config[field] = value;
         std::fs::write(&path, config.to_string()).unwrap();
         let reference: Reference = dir.path().to_str().unwrap().parse().unwrap();
-        let error = Gliner::load(&reference, &LoadOptions::default(), &()).err().expect(field).to_string();
+        let error = Gliner::load(&reference, &options(), &()).err().expect(field).to_string();
         assert!(error.contains(message), "{field}: {error}");
     }
 }

@@ -3,8 +3,8 @@
 use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
     Classifier, Clip, DeviceChoice, EmbedOptions, Embedder, Embeddings, Image, LoadOptions, Loaded, M3,
-    MultiVectorEncoder, Pooling, Precision, Prompt, Ranges, RankOptions, RankPooling, Reranker, SparseEncoder,
-    Strategy, TagOptions, Tagger, TextOrPair, TextOrTokens,
+    MultiVectorEncoder, Pooling, Precision, Prompt, Ranges, RankOptions, RankPooling, Reranker, Route, SparseEncoder,
+    Strategy, TagOptions, Tagger, Task, TextOrPair, TextOrTokens,
 };
 use sconce_ops::Device;
 use sconce_testkit::{Arrays, golden, json, materialize, worst};

@@ -113,7 +113,7 @@ impl Tag {
             report,
             result_output,
             ModelCall { context: &context, run },
-            |writer, text, entities, info| writer.write(text, &Entities::of(entities, text, show_origin), info),
+            |writer, text, entities, info| writer.write(text, &Entities::of(&entities, text, show_origin), info),
         )
     }
 
@@ -128,13 +128,18 @@ impl Tag {
         let options = GlinerOptions { threshold, nested: self.nested, multi_label: self.multi_label };
         let show_origin = !self.input.is_one();
         let run = |window: &[Text]| Ok(model.tag(&strings(window), &labels, &options)?);
-        let result_output =
-            ResultOutput { output: &self.output, names: ENTITIES, model: &model, about: json!({"labels": labels}) };
+        let result_output = ResultOutput {
+            output: &self.output,
+            names: ENTITIES,
+            model: &model,
+            about: json!({"labels": labels}),
+            way_out: None,
+        };
         texts.write_results(
             report,
             result_output,
             ModelCall { context: &context, run },
-            |writer, text, entities, info| writer.write(text, &Entities::of(entities, text, show_origin), info),
+            |writer, text, entities, info| writer.write(text, &Entities::of(&entities, text, show_origin), info),
         )
     }
 }

@@ -90,8 +90,12 @@ impl Pass for EmbedPass<'_> {
 }
 
 fn embeddings(model: &dyn Backbone, lengths: &[usize], place: &Place) -> Result<Duration, Failure> {
-    let sequence =
-        |n: &usize| Sequence { ids: (0..*n as u32).map(|i| 1000 + i).collect(), types: Vec::new(), keys: None };
+    let sequence = |n: &usize| Sequence {
+        ids: (0..*n as u32).map(|i| 1000 + i).collect(),
+        types: Vec::new(),
+        keys: None,
+        marks: None,
+    };
     let pass = EmbedPass { model, sequences: lengths.iter().map(sequence).collect(), place };
     let graphs = GraphCache::new(place, GRAPH_BYTES)?;
     let fill = graphs.fill(lengths.iter().sum(), lengths.len());

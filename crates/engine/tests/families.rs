@@ -64,7 +64,7 @@ fn sources(test: &str) -> String {
 /// Whether a test's source names a golden, or the beginning of it before a placeholder.
 fn names(source: &str, golden: &str) -> bool {
     let is_beginning = |end: usize| golden.is_char_boundary(end) && source.contains(&format!("\"{}{{", &golden[..end]));
-    source.contains(&format!("\"{golden}\"")) || (6..=golden.len()).any(is_beginning)
+    source.contains(&format!("\"{golden}\"")) || (5..=golden.len()).any(is_beginning)
 }
 
 #[test]

@@ -215,7 +215,9 @@ fn tagger_with_a_stride_equals_the_transformers_pipeline() {
                 // Beside a text of one window.
                 let got = tagger.tag_with(&["Anna", text], &options).unwrap();
                 assert_eq!((got.tokens[1], &got.truncated), (windows.iter().sum(), &Vec::new()), "{what}");
-                let (want, got) = (case[key].as_array().unwrap(), &got.results[1]);
+                let (mut want, got) = (case[key].as_array().unwrap().clone(), &got.results[1]);
+                // The pipeline lists the first entity twice if it has no characters.
+                want.dedup_by(|a, b| a == b && a["start"] == a["end"]);
                 assert_eq!(want.len(), got.len(), "{what}: {want:?} {got:?}");
                 for (want, got) in want.iter().zip(got) {
                     let place = (want["start"].as_u64(), want["end"].as_u64());

@@ -108,7 +108,7 @@ pub static FAMILIES: &[Family] = &[
     Family {
         name: "XLM-RoBERTa",
         types: &["xlm-roberta"],
-        gguf: &["bert"],
+        gguf: &["bert", "jina-bert-v3"],
         heads: ENCODER,
         reference: TRANSFORMERS,
         test: "architectures",
@@ -122,7 +122,7 @@ pub static FAMILIES: &[Family] = &[
     Family {
         name: "jina-embeddings-v3",
         types: &["jina_embeddings_v3"],
-        gguf: &["jina-bert-v3"],
+        gguf: &[],
         heads: ENCODER,
         reference: TRANSFORMERS,
         test: "architectures",

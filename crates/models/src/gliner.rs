@@ -120,6 +120,7 @@ pub struct Gliner {
     after_mark: bool,
 }
 
+#[allow(clippy::large_enum_variant, reason = "a model has one")]
 enum Scorer {
     Spans(SpanScorer),
     Words(WordScorer),

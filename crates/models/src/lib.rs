@@ -49,7 +49,7 @@ pub use families::{FAMILIES, Family, model_types};
 pub use gliner::{Gliner, GlinerHook, GlinerStage, spans};
 pub use head::{Head, LmHead, Task};
 pub use registry::{
-    answer_head, backbone, head, is_ignorable, is_supported, lm_head, model_type, overflows_f16, seq2seq,
+    answer_head, backbone, head, is_encoder, is_ignorable, is_supported, lm_head, model_type, overflows_f16, seq2seq,
     sequence_backbone,
 };
 pub use seq2seq::{EncoderKv, Seq2Seq};

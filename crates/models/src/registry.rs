@@ -141,10 +141,14 @@ pub fn lm_head(config: &Value, weights: &Weights) -> Result<LmHead> {
     }
 }
 
+/// Whether a language model was made an encoder: its attention is in both directions.
+pub fn is_encoder(config: &Value) -> bool {
+    [Some(config), config.get("text_config")].into_iter().flatten().any(is_bidirectional)
+}
+
 /// Fails if a language model that is to generate text was made an encoder.
 fn check_causal(config: &Value) -> Result<()> {
-    let both = [Some(config), config.get("text_config")].into_iter().flatten().any(is_bidirectional);
-    refuse(both, || {
+    refuse(is_encoder(config), || {
         "the model has attention in both directions (is_causal, use_bidirectional_attention), so it cannot predict \
          the next token; use it for embeddings"
             .into()

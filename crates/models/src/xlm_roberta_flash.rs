@@ -45,7 +45,7 @@ impl Config {
     }
 
     fn rotary(&self, w: &Weights, size: usize, positions: usize) -> Result<Rotary> {
-        refuse(size % 2 != 0, || format!("RoPE needs heads of an even size, not {size}"))?;
+        refuse(!size.is_multiple_of(2), || format!("RoPE needs heads of an even size, not {size}"))?;
         let rope = self.rope_parameters.clone().unwrap_or_default();
         rope.check_unscaled()?;
         let default = if self.model_type == TRANSFORMERS_TYPE { 20_000.0 } else { 10_000.0 };

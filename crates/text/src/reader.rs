@@ -317,7 +317,8 @@ impl Encoder<'_> {
     }
 
     fn checked(&self, encoding: &tokenizers::Encoding) -> Result<Encoded, EncodeError> {
-        if encoding.is_empty() && self.reader.tokenizer.table.is_none() {
+        // Without special tokens, the caller adds tokens of its own or needs none.
+        if encoding.is_empty() && self.special && self.reader.tokenizer.table.is_none() {
             return Err("the tokenizer produces no tokens for it, so it has no embedding".to_string().into());
         }
         let (ids, types) = (encoding.get_ids(), encoding.get_type_ids());

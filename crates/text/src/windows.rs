@@ -105,7 +105,7 @@ impl<'a> Splitter<'a> {
         let in_prompt = |offsets: &(usize, usize)| offsets.1 <= self.prompt_chars;
         let lead = match prompt {
             "" => 0,
-            _ => rest.get_offsets().iter().take_while(|offsets| in_prompt(*offsets)).count(),
+            _ => rest.get_offsets().iter().take_while(|offsets| in_prompt(offsets)).count(),
         };
         let room = self.room.saturating_sub(lead);
         if room <= self.overlap {

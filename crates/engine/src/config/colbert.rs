@@ -2,8 +2,9 @@
 //! it: Stanford's `artifact.metadata`, PyLate's `config_sentence_transformers.json`, and
 //! sentence-transformers' own modules.
 
+use super::dense::{Dense, dense};
 use super::input_spec::{InputSpec, plain_input_spec};
-use super::sentence_transformers::{Dense, Entry, dense, input_spec};
+use super::sentence_transformers::{Entry, input_spec};
 use crate::error::{Error, Result};
 use sconce_formats::{json, optional_json};
 use sconce_models::Sequence;

@@ -1,6 +1,7 @@
 //! Configuration files of models.
 
 mod colbert;
+mod dense;
 mod detect;
 mod generation_config;
 mod input_spec;

@@ -4,10 +4,11 @@
 //! `max_seq_length`) and the one written since version 6 (longer class paths, a `pooling_mode`, the
 //! length in `tokenizer_config.json`).
 
+use super::dense::{Dense, dense};
 use super::input_spec::{InputSpec, plain_input_spec};
 use crate::error::{Error, Result};
 use sconce_formats::{Model, gguf, is_gguf, json, optional_json};
-use sconce_ops::{Activation, Linear, Pooling, Weights};
+use sconce_ops::Pooling;
 use sconce_text::{StaticTokenization, TokenizerOptions};
 use serde::Deserialize;
 use serde_json::Value;
@@ -67,27 +68,6 @@ pub(crate) enum Module {
 /// The class of pplx-embed's own code for [`Module::TanhInt8`].
 const PPLX_QUANTIZER: &str = "st_quantize.FlexibleQuantizer";
 
-/// A dense layer with its weights in `dir`.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Dense {
-    pub(crate) dir: PathBuf,
-    pub(crate) outputs: usize,
-    inputs: usize,
-    bias: bool,
-    activation: Activation,
-}
-
-impl Dense {
-    /// Loads its weights, for inputs of this width.
-    pub(crate) fn load(&self, inputs: usize, w: &Weights) -> Result<Linear> {
-        if self.inputs != inputs {
-            let what = format!("in_features is {}, but its input has {inputs}", self.inputs);
-            return Err(Error::file(&self.dir.join("config.json"), what));
-        }
-        Ok(Linear::load(&w.sub("linear"), inputs, self.outputs, self.bias)?.with(self.activation))
-    }
-}
-
 /// An entry of `modules.json`.
 #[derive(Deserialize)]
 pub(crate) struct Entry {
@@ -143,17 +123,6 @@ struct Tasks {
     lora_adaptations: Vec<String>,
     #[serde(default)]
     task_instructions: BTreeMap<String, String>,
-}
-
-#[derive(Deserialize)]
-struct DenseConfig {
-    in_features: usize,
-    out_features: usize,
-    #[serde(default = "default_true")]
-    bias: bool,
-    activation_function: Option<String>,
-    #[serde(default)]
-    use_residual: bool,
 }
 
 impl SentenceSpec {
@@ -376,34 +345,6 @@ fn flags(config: &Value) -> Result<Vec<Pooling>, String> {
     let modes: Vec<_> = known.into_iter().filter(|(name, _)| set(name)).map(|(_, mode)| mode).collect();
     // As in sentence-transformers: no flag means the mean.
     Ok(if modes.is_empty() { vec![Pooling::Mean] } else { modes })
-}
-
-fn default_true() -> bool {
-    true
-}
-
-pub(crate) fn dense(dir: &Path) -> Result<Dense> {
-    let path = dir.join("config.json");
-    let config: DenseConfig = json(&path)?;
-    if config.use_residual {
-        return Err(Error::file(&path, "a Dense module with use_residual is not supported"));
-    }
-    let activation = match config.activation_function.as_deref() {
-        None | Some("torch.nn.modules.activation.Tanh") => Activation::Tanh,
-        Some("torch.nn.modules.linear.Identity") => Activation::None,
-        Some("torch.nn.modules.activation.ReLU") => Activation::Relu,
-        Some("torch.nn.modules.activation.GELU") => Activation::Gelu,
-        Some("torch.nn.modules.activation.SiLU") => Activation::Silu,
-        Some("torch.nn.modules.activation.Sigmoid") => Activation::Sigmoid,
-        Some(other) => return Err(Error::file(&path, format!("activation `{other}` is not supported"))),
-    };
-    Ok(Dense {
-        dir: dir.to_path_buf(),
-        inputs: config.in_features,
-        outputs: config.out_features,
-        bias: config.bias,
-        activation,
-    })
 }
 
 /// The tokenization settings of the encoder in `root`, from the sentence-transformers files beside

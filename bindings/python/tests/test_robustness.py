@@ -43,7 +43,7 @@ def test_wrong_types(minilm, golden):
     with pytest.raises(InputError):
         _sconce.embed(minilm._model, ["a"], '{"unknown": 1}')
     with pytest.raises(InputError, match="task"):
-        _sconce.embed_sparse(minilm._model, ["a"], None)
+        _sconce.embed_sparse(minilm._model, ["a"], None, None)
     with pytest.raises(TypeError):
         _sconce.Model()
     with pytest.raises(TypeError, match="initialized"):

@@ -18,6 +18,7 @@ const MOST_TOKENS: usize = 1 << 16;
 /// The weight of every token of a vocabulary, with its tokenizer.
 pub(crate) struct StaticWeights {
     tokenizer: ModelTokenizer,
+    max_tokens: usize,
     weights: Vec<f32>,
 }
 
@@ -30,8 +31,9 @@ impl StaticWeights {
             return Err(Error::file(root, format!("`weight` is {dims:?}; a number for each token was expected")));
         };
         let max_tokens = max_tokens.unwrap_or(MOST_TOKENS).min(MOST_TOKENS);
-        let tokenizer = ModelTokenizer::load(root, max_tokens, *tokenizer_options)?;
-        Ok(StaticWeights { weights: weights.values("weight", &[vocabulary])?, tokenizer })
+        // One token more, because without special tokens the library does not say that it truncated.
+        let tokenizer = ModelTokenizer::load(root, max_tokens + 1, *tokenizer_options)?;
+        Ok(StaticWeights { weights: weights.values("weight", &[vocabulary])?, max_tokens, tokenizer })
     }
 
     /// The weights of each text's tokens. A token counts once, and special tokens are not added.
@@ -41,7 +43,7 @@ impl StaticWeights {
         settings: &RequestSettings,
     ) -> Result<Outputs<SparseVector>> {
         let RequestSettings { context, truncate, max_tokens } = settings;
-        let reader = self.tokenizer.reader(*truncate).with_max_tokens(max_tokens.unwrap_or(usize::MAX));
+        let (reader, max_tokens) = (self.tokenizer.reader(*truncate), max_tokens.unwrap_or(usize::MAX));
         let text = |input: &TextOrTokens<'_>| match input {
             TextOrTokens::Text(text) => Ok((*text).to_owned()),
             TextOrTokens::Tokens(_) => {
@@ -49,7 +51,7 @@ impl StaticWeights {
             }
         };
         let texts = inputs.iter().map(text).collect::<Result<Vec<_>>>()?;
-        let encoded = context.tokenizing(|| Ok(reader.encode_bare(&texts, reader.max_tokens())?))?;
+        let encoded = context.tokenizing(|| Ok(reader.encode_bare(&texts, max_tokens.min(self.max_tokens))?))?;
         let tokens = encoded.iter().map(|e| e.ids.len()).collect();
         let truncated = (0..encoded.len()).filter(|i| encoded[*i].truncated).collect();
         let results = encoded.into_iter().enumerate().map(|(i, e)| self.vector(i, e.ids)).collect::<Result<_>>()?;

@@ -102,11 +102,13 @@ fn hung_worker_is_replaced_and_its_requests_are_rerouted() {
     // response, so another worker gets the request.
     let (status, body) = pool.chat("ok", "same prefix");
     assert_eq!(status, StatusCode::OK, "{body}");
-    // On a busy machine the hung worker may be replaced before the request is sent again.
-    let is_replaced = pool.worker(&hung).is_some_and(|w| w["restarts"] == 1);
+    // On a busy machine the hung worker may be replaced before the request is sent again, and the
+    // new one may miss probes too.
+    let is_restarted = |w: &Value| w["restarts"].as_u64() >= Some(1);
+    let is_replaced = pool.worker(&hung).is_some_and(|w| is_restarted(&w));
     assert!(body["worker"] != json!(hung) || is_replaced, "{body}");
     let after = pool.wait("the hung worker to be replaced", |p| {
-        p.worker(&hung).filter(|w| w["state"] == "ready" && w["restarts"] == 1)
+        p.worker(&hung).filter(|w| w["state"] == "ready" && is_restarted(w))
     });
     assert_ne!(after["pid"], before["pid"]);
     assert!(after["why"].as_str().unwrap().contains("missed 3 probes"), "{after}");

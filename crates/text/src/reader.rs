@@ -175,9 +175,9 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Tokenizes texts that are split into words, with the word of each token; special tokens have
-    /// none. Their ends are cut off, because instructions may stand before the text. A text without
-    /// words has no tokens.
+    /// Tokenizes texts that are split into words, with the index of each token's word; special tokens
+    /// have none, and a word of characters that the tokenizer drops has no token. Their ends are cut
+    /// off, because instructions may stand before the text. A text without words has no tokens.
     pub fn encode_words(&self, texts: &[Vec<&str>]) -> Result<Vec<(Encoded, Vec<Option<u32>>)>> {
         let truncate = if self.truncate == Truncate::Never { Truncate::Never } else { Truncate::Right };
         let reader = Reader { truncate, ..*self };
@@ -188,8 +188,11 @@ impl<'a> Reader<'a> {
                 let encoded = Encoded { ids, type_ids, truncated: false, ends_special: false, starts_special: false };
                 return Ok((encoded, Vec::new()));
             }
-            let bytes = words.iter().map(|word| word.len()).sum();
-            let (encoded, encoding) = encoder.input(|| EncodeInput::from(&**words), bytes, false)?;
+            let length = |words: &[&str]| words.iter().map(|word| word.len()).sum::<usize>();
+            // Bytes beyond the limit are not tokenized.
+            let part = first_bytes(words, self.tokenizer.max_chars);
+            let is_shorter = length(&part) < length(words);
+            let (encoded, encoding) = encoder.input(|| EncodeInput::from(&*part), length(words), is_shorter)?;
             let word_ids = encoding.get_word_ids()[..encoded.ids.len()].to_vec();
             Ok((encoded, word_ids))
         })
@@ -211,6 +214,17 @@ impl<'a> Reader<'a> {
         // Static embedding models have no special tokens.
         Ok(Encoder { reader: *self, inner, max, special: self.tokenizer.table.is_none(), places: false })
     }
+}
+
+/// The first words that have `room` bytes together; the last one may be cut off.
+fn first_bytes<'w>(words: &[&'w str], mut room: usize) -> Vec<&'w str> {
+    let fitting = words.iter().map_while(|word| {
+        let part = &word[..word.floor_char_boundary(room)];
+        let is_whole = part.len() == word.len();
+        room = if is_whole { room - part.len() } else { 0 };
+        (is_whole || !part.is_empty()).then_some(part)
+    });
+    fitting.collect()
 }
 
 /// Applies `f` to all in parallel. An error names the text by its index.
@@ -338,5 +352,21 @@ impl Encoder<'_> {
             truncated: over > 0 || !encoding.get_overflowing().is_empty(),
             ..Encoded::whole(encoding)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_cut_off_at_characters() {
+        let words = ["ab", "", "é東", "c"];
+        let cases: [(usize, &[&str]); 5] =
+            [(9, &words), (8, &words), (7, &words[..3]), (6, &["ab", "", "é"]), (3, &["ab", ""])];
+        for (room, want) in cases {
+            assert_eq!(first_bytes(&words, room), want, "{room}");
+        }
+        assert!(first_bytes(&words, 0).is_empty());
     }
 }

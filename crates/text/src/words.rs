@@ -1,40 +1,42 @@
-//! Tokens with their character offsets, for token classification.
+//! Tokens with their character offsets, for token classification; and the words of a text.
 
 use crate::{Error, Result};
 use std::ops::Range;
 use std::sync::OnceLock;
 use tokenizers::models::ModelWrapper;
-use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-use tokenizers::{
-    Encoding, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, SplitDelimiterBehavior, Tokenizer,
-};
+use tokenizers::utils::SysRegex;
+use tokenizers::{Encoding, Tokenizer};
 
-/// Python's `\\w+(?:[-_]\\w+)*|\\S`, in its classes of characters: letters and numbers, and as white
+/// Python's `\w+(?:[-_]\w+)*|\S`, in its classes of characters: letters and numbers, and as white
 /// space the four separators from U+001C on too.
 const WORD: &str = r"[\p{L}\p{N}_]+(?:[-_][\p{L}\p{N}_]+)*|[^\s\x1c-\x1f]";
 
-/// The words of a text as the `gliner` package splits it, with their places in characters.
-pub fn split_words(text: &str) -> Result<Vec<(&str, Range<usize>)>> {
-    static SPLIT: OnceLock<Option<Split>> = OnceLock::new();
-    let failed = |what: String| Error::Input(format!("cannot split a text into words: {what}"));
-    // What is between the words is removed.
-    let split = SPLIT.get_or_init(|| {
-        let pattern = SplitPattern::Regex(WORD.into());
-        Split::new(pattern, SplitDelimiterBehavior::Removed, true).ok()
-    });
-    let split = split.as_ref().ok_or_else(|| failed("the pattern is broken".into()))?;
-    let mut parts = PreTokenizedString::from(text);
-    split.pre_tokenize(&mut parts).map_err(|e| failed(e.to_string()))?;
-    let bytes = parts.get_splits(OffsetReferential::Original, OffsetType::Byte);
-    let (mut words, mut at, mut chars) = (Vec::new(), 0, 0);
-    for (_, (start, end), _) in bytes {
-        let (gap, word) =
-            text.get(at..start).zip(text.get(start..end)).ok_or_else(|| failed("broken offsets".into()))?;
-        let first = chars + gap.chars().count();
+/// A word of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Word<'a> {
+    /// The word.
+    pub text: &'a str,
+    /// Its place in the text, in bytes.
+    pub bytes: Range<usize>,
+    /// Its place in the text, in characters.
+    pub chars: Range<usize>,
+}
+
+/// The words of a text as the `gliner` package splits it, found one by one: the end of a long text
+/// need not be read.
+pub fn words(text: &str) -> Result<impl Iterator<Item = Word<'_>>> {
+    static PATTERN: OnceLock<Option<SysRegex>> = OnceLock::new();
+    let pattern = PATTERN.get_or_init(|| SysRegex::new(WORD).ok()).as_ref();
+    let pattern =
+        pattern.ok_or_else(|| Error::Input("cannot split a text into words: the pattern is broken".into()))?;
+    let part = move |range: Range<usize>| text.get(range).unwrap_or_default();
+    let (mut at, mut chars) = (0, 0);
+    Ok(pattern.find_iter(text).map(move |(start, end)| {
+        let word = part(start..end);
+        let first = chars + part(at..start).chars().count();
         (at, chars) = (end, first + word.chars().count());
-        words.push((word, first..chars));
-    }
-    Ok(words)
+        Word { text: word, bytes: start..end, chars: first..chars }
+    }))
 }
 
 /// A token with its character offsets.
@@ -121,5 +123,41 @@ impl Continuation {
             start > 0 && !chars[start - 1..(start + 1).min(chars.len())].contains(&' ')
         };
         (text, subword)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Computed with Python's `re`. A combining mark, a zero-width space and a joiner are words; the
+    /// separators from U+001C on and a no-break space are white space.
+    #[test]
+    fn words_are_those_of_the_package() {
+        let text = "Jose\u{301} ½x\u{1c}y\u{a0}z\u{200b}q a--b _c-d_ 東京! 👩\u{200d}🚀\u{feff}";
+        let want = [
+            ("Jose", 0, 4),
+            ("\u{301}", 4, 5),
+            ("½x", 6, 8),
+            ("y", 9, 10),
+            ("z", 11, 12),
+            ("\u{200b}", 12, 13),
+            ("q", 13, 14),
+            ("a", 15, 16),
+            ("-", 16, 17),
+            ("-", 17, 18),
+            ("b", 18, 19),
+            ("_c-d_", 20, 25),
+            ("東京", 26, 28),
+            ("!", 28, 29),
+            ("👩", 30, 31),
+            ("\u{200d}", 31, 32),
+            ("🚀", 32, 33),
+            ("\u{feff}", 33, 34),
+        ];
+        let found: Vec<_> = words(text).unwrap().collect();
+        assert_eq!(found.iter().map(|w| (w.text, w.chars.start, w.chars.end)).collect::<Vec<_>>(), want);
+        assert!(found.iter().all(|word| text[word.bytes.clone()] == *word.text));
+        assert_eq!(words(" \t\u{1f}\u{3000}").unwrap().count() + words("").unwrap().count(), 0);
     }
 }

@@ -163,15 +163,57 @@ fn requests_that_cannot_be_answered_are_refused() {
     let (_dir, model) = open("gliner-deberta");
     let none: [&str; 0] = [];
     let options = GlinerOptions::default();
-    let error = model.tag(&["a text"], &none, &options).unwrap_err().to_string();
-    assert!(error.contains("no labels"), "{error}");
-    let label = vec!["word"; 500].join(" ");
-    let error = model.tag(&["fine", "a text"], &[&label], &options).unwrap_err();
-    assert!(matches!(&error, Error::Text { text: 0, why } if why.contains("labels")), "{error}");
+    let refusal = |labels: &[&str], options: &GlinerOptions| model.tag(&["a text"], labels, options).unwrap_err();
+    let says = |error: Error, what: &str| {
+        let text = error.to_string();
+        assert!(matches!(error, Error::Input(_)) && text.contains(what), "{text}");
+    };
+    says(refusal(&none, &options), "no labels");
+    for threshold in [-0.1, 1.5, f32::NAN, f32::INFINITY] {
+        says(refusal(&["person"], &GlinerOptions { threshold, ..options.clone() }), "threshold");
+    }
+    says(refusal(&["person", "a <<ENT>> b"], &options), "`<<ENT>>`");
+    let many: Vec<String> = (0..400).map(|i| i.to_string()).collect();
+    says(refusal(&many.iter().map(String::as_str).collect::<Vec<_>>(), &options), "400 labels");
+    says(refusal(&["x".repeat(100_000).as_str()], &options), "100000 bytes");
+    // These fit the model by number and length, and not beside a text.
+    for labels in [vec![vec!["word"; 500].join(" ")], many[..200].to_vec()] {
+        let error = model.tag(&["fine", "a text"], &labels, &options).unwrap_err();
+        assert!(matches!(&error, Error::TooLong { text: 0, why } if why.contains("labels")), "{error}");
+    }
     let model = model.with_truncation(Truncate::Never);
     let long = vec!["word"; 51].join(" ");
     let error = model.tag(&["fine", &long], &["person"], &options).unwrap_err();
-    assert!(matches!(&error, Error::Text { text: 1, why } if why.contains("51 words")), "{error}");
+    assert!(matches!(&error, Error::TooLong { text: 1, why } if why.contains("51 words")), "{error}");
+}
+
+/// A tokenizer drops a zero-width space, which then separates words as a space does.
+fn words_without_tokens_do_not_shift_the_others() {
+    for name in ["gliner-modernbert", "gliner-token-bert"] {
+        let (_dir, model) = open(name);
+        let golden = json(&golden(name).join("golden.json"));
+        let labels: Vec<&str> = golden["labels"].as_array().unwrap().iter().map(|l| l.as_str().unwrap()).collect();
+        let options = GlinerOptions { threshold: 0.3, nested: true, multi_label: true };
+        let plain = "Anna lives in Paris with José.";
+        let dropped = ["Anna\u{200b}lives in Paris with José.", "Anna lives in\u{200b}Paris with José."];
+        let texts = [plain, dropped[0], dropped[1], "\u{200b}", "", "\u{feff} \u{200b}"];
+        let found = model.tag(&texts, &labels, &options).unwrap();
+        let of = |i: usize| found.results[i].iter().map(|e| (e.start, e.end, &*e.label, e.score)).collect::<Vec<_>>();
+        assert!(of(0).iter().any(|entity| entity.0 > 4), "{name}: {:?}", of(0));
+        assert_eq!((of(1), of(2)), (of(0), of(0)), "{name}");
+        for (text, entities) in texts.iter().zip(&found.results) {
+            for e in entities {
+                assert_eq!(e.word, text.chars().skip(e.start).take(e.end - e.start).collect::<String>());
+            }
+        }
+        assert_eq!((of(3).len() + of(4).len() + of(5).len(), &found.truncated), (0, &Vec::new()), "{name}");
+        // A label without tokens is its mark alone, and takes no word from the text.
+        let with = |label| model.tag(&[plain], &["person", label], &options).unwrap().results;
+        assert_eq!(
+            with("\u{200b}").iter().flatten().map(|e| e.start).collect::<Vec<_>>(),
+            with("").iter().flatten().map(|e| e.start).collect::<Vec<_>>()
+        );
+    }
 }
 
 fn models_with_other_parts_are_refused_by_name() {
@@ -182,6 +224,9 @@ fn models_with_other_parts_are_refused_by_name() {
         ("post_fusion_schema", json!("l2l-l2t"), "post_fusion_schema"),
         ("labels_encoder", json!("BAAI/bge-small-en"), "labels_encoder"),
         ("labels_decoder", json!("gpt2"), "labels_decoder"),
+        ("decoder_config", json!({"model_type": "gpt2"}), "decoder_config"),
+        ("ent_token", json!("<<NONE>>"), "ent_token `<<NONE>>` is no token"),
+        ("class_token_index", json!(3), "class_token_index is 3"),
         ("relations_layer", json!("biaffine"), "relations_layer"),
         ("span_encoder_config", json!({"model_type": "rnn"}), "span_encoder_config"),
         ("represent_spans", json!(true), "represent_spans"),
@@ -211,6 +256,7 @@ fn main() {
         .on_each("every_stage_equals_the_package", every_stage_equals_the_package)
         .test("entities_equal_those_of_the_package", entities_equal_those_of_the_package)
         .test("requests_that_cannot_be_answered_are_refused", requests_that_cannot_be_answered_are_refused)
+        .test("words_without_tokens_do_not_shift_the_others", words_without_tokens_do_not_shift_the_others)
         .test("models_with_other_parts_are_refused_by_name", models_with_other_parts_are_refused_by_name)
         .run()
 }

@@ -9,6 +9,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::ops::Range;
 
+/// Scores of spans that are computed at once, about, which limits the memory of their indices.
+const SCORES: usize = 1 << 20;
+
 /// Pairs of a word and a label whose hidden layers are computed at once, which limits their memory.
 const PAIRS: usize = 4096;
 
@@ -44,6 +47,7 @@ struct Config {
     labels_decoder: Option<Value>,
     relations_layer: Option<Value>,
     labels_encoder_config: Option<Value>,
+    decoder_config: Option<Value>,
 }
 
 fn marker_v0() -> String {
@@ -66,6 +70,7 @@ impl Config {
             (self.precomputed_prompts_mode == Some(true), "precomputed_prompts_mode: stored labels"),
             (self.span_encoder_config.is_some(), "span_encoder_config: an encoder of words"),
             (self.labels_encoder.is_some() || self.labels_encoder_config.is_some(), "labels_encoder: bi-encoders"),
+            (self.decoder_config.is_some(), "decoder_config: a language model that reads a stream"),
             (self.labels_decoder.is_some(), "labels_decoder: generated labels"),
             (self.relations_layer.is_some(), "relations_layer: relations between entities"),
         ];
@@ -290,7 +295,11 @@ impl SpanScorer {
         let zeros = batch.upload(&vec![0; labels.dims()[0]])?;
         let offsets = pair::dot((&labels, &each), (&self.bias, &zeros))?;
         let folded = self.out.forward(&labels)?;
-        let mut ids = [Vec::new(), Vec::new(), Vec::new()];
+        let score = |ids: &[Vec<u32>; 3]| -> Result<Tensor> {
+            let [a, b, c] = [batch.upload(&ids[0])?, batch.upload(&ids[1])?, batch.upload(&ids[2])?];
+            Ok(pair::score((&start, &a), (&end, &b), (&folded, &c), &offsets)?)
+        };
+        let (mut parts, mut ids) = (Vec::new(), [const { Vec::new() }; 3]);
         let (mut word, mut label) = (0, 0);
         for marks in marks {
             for (first, last) in spans(marks.words.len(), self.max_width) {
@@ -298,12 +307,18 @@ impl SpanScorer {
                     let row = [word + first, word + last, label + i];
                     ids.iter_mut().zip(row).for_each(|(ids, row)| ids.push(row as u32));
                 }
+                if ids[0].len() >= SCORES {
+                    parts.push(score(&ids)?);
+                    ids.iter_mut().for_each(Vec::clear);
+                }
             }
             word += marks.words.len();
             label += marks.labels.len();
         }
-        let [a, b, c] = [batch.upload(&ids[0])?, batch.upload(&ids[1])?, batch.upload(&ids[2])?];
-        Ok(vec![pair::score((&start, &a), (&end, &b), (&folded, &c), &offsets)?])
+        if !ids[0].is_empty() {
+            parts.push(score(&ids)?);
+        }
+        Ok(parts)
     }
 }
 

@@ -241,13 +241,11 @@ impl Pipeline for Towers {
         Ok(vec![l2_norm(&self.text.forward(batch, &mut |_, _| {})?)?])
     }
 
-    fn dry_run(&self, place: &Place, tokens: usize, longest: usize) -> Result<()> {
+    fn dry_pass(&self, place: &Place, tokens: usize, length: usize) -> Result<()> {
         let blank_image = self.blank_image();
-        for length in [1, longest] {
-            let sequences = dummy_sequences(tokens, length, usize::MAX);
-            self.forward(&Batch::new(&sequences, self.limits(), place)?, &[])?;
-            self.encode_images(&vec![&*blank_image; (tokens / self.vision.image().tokens()).max(1)], place)?;
-        }
+        let sequences = dummy_sequences(tokens, length, usize::MAX);
+        self.forward(&Batch::new(&sequences, self.limits(), place)?, &[])?;
+        self.encode_images(&vec![&*blank_image; (tokens / self.vision.image().tokens()).max(1)], place)?;
         Ok(())
     }
 

@@ -18,45 +18,52 @@ fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// Candidates from a logit of each span and label.
+/// Most candidates of a text, which bounds memory where the threshold is low.
+const MAX_CANDIDATES: usize = 1 << 20;
+
+/// Candidates from a logit of each span and label; `None` if there are too many.
 pub(super) fn of_spans(
     logits: &[f32],
     (words, labels): (usize, usize),
     max_width: usize,
     threshold: f32,
-) -> Vec<Candidate> {
+) -> Option<Vec<Candidate>> {
     let rows = spans(words, max_width).zip(logits.chunks_exact(labels.max(1)));
     let of = |((first, last), row): ((usize, usize), &[f32])| {
-        let scores: Vec<_> = row.iter().map(|logit| sigmoid(*logit)).enumerate().collect();
-        scores.into_iter().map(move |(label, score)| Candidate { first, last, label, score })
+        let scores: Vec<f32> = row.iter().map(|logit| sigmoid(*logit)).collect();
+        scores.into_iter().enumerate().map(move |(label, score)| Candidate { first, last, label, score })
     };
-    rows.flat_map(of).filter(|candidate| candidate.score > threshold).collect()
+    limited(rows.flat_map(of).filter(|candidate| candidate.score > threshold))
 }
 
 /// Candidates from three logits of each word and label: an entity starts there, ends there, contains
-/// the word. The score of a span is the least of its words' and of its ends'.
-pub(super) fn of_words(logits: &[f32], (words, labels): (usize, usize), threshold: f32) -> Vec<Candidate> {
+/// the word. The score of a span is the least of its words' and of its ends'. `None` if there are
+/// too many.
+pub(super) fn of_words(logits: &[f32], (words, labels): (usize, usize), threshold: f32) -> Option<Vec<Candidate>> {
+    let scores: Vec<f32> = logits.iter().map(|logit| sigmoid(*logit)).collect();
     let score = |word: usize, label: usize, which: usize| {
-        logits.get((word * labels + label) * 3 + which).map_or(0.0, |logit| sigmoid(*logit))
+        scores.get((word * labels + label) * 3 + which).copied().unwrap_or(0.0)
     };
-    let mut found = Vec::new();
-    for first in 0..words {
-        for label in (0..labels).filter(|label| score(first, *label, 0) > threshold) {
-            let mut least = score(first, label, 0);
-            for last in first..words {
-                let inside = score(last, label, 2);
-                if inside < threshold {
-                    break;
-                }
-                least = least.min(inside);
-                let end = score(last, label, 1);
-                if end > threshold {
-                    found.push(Candidate { first, last, label, score: least.min(end) });
-                }
-            }
-        }
-    }
-    found
+    let starts = (0..words).flat_map(|first| (0..labels).map(move |label| (first, label)));
+    let starts = starts.filter(|(first, label)| score(*first, *label, 0) > threshold);
+    let from = |(first, label): (usize, usize)| {
+        let insides = (first..words).map(move |word| (word, score(word, label, 2)));
+        let insides = insides.take_while(move |(_, inside)| *inside >= threshold);
+        let spans = insides.scan(score(first, label, 0), move |least, (last, inside)| {
+            *least = least.min(inside);
+            let end = score(last, label, 1);
+            let candidate = Candidate { first, last, label, score: least.min(end) };
+            Some((end > threshold).then_some(candidate))
+        });
+        spans.flatten()
+    };
+    limited(starts.flat_map(from))
+}
+
+/// All candidates, unless there are too many.
+fn limited(candidates: impl Iterator<Item = Candidate>) -> Option<Vec<Candidate>> {
+    let found: Vec<_> = candidates.take(MAX_CANDIDATES + 1).collect();
+    (found.len() <= MAX_CANDIDATES).then_some(found)
 }
 
 /// The candidates that do not overlap a better one, by their first word.
@@ -136,6 +143,33 @@ mod tests {
         }
         selected.sort_by_key(|c| c.first);
         selected
+    }
+
+    /// As the package finds them: every start with every end.
+    #[test]
+    fn spans_of_words_have_a_start_an_end_and_no_gap() {
+        let logit = |score: f32| (score / (1.0 - score)).ln();
+        // Start, end, inside of two labels for three words.
+        let scores = [
+            [[0.9, 0.1, 0.8], [0.1, 0.9, 0.9]],
+            [[0.6, 0.7, 0.6], [0.9, 0.9, 0.2]],
+            [[0.1, 0.9, 0.7], [0.7, 0.8, 0.9]],
+        ];
+        let logits: Vec<f32> = scores.iter().flatten().flatten().map(|score| logit(*score)).collect();
+        let found: Vec<_> = of_words(&logits, (3, 2), 0.5).unwrap();
+        let rounded = found.iter().map(|c| (c.first, c.last, c.label, (c.score * 10.0).round() as u32));
+        // The second word is not inside an entity of the second label.
+        assert_eq!(rounded.collect::<Vec<_>>(), [(0, 1, 0, 6), (0, 2, 0, 6), (1, 1, 0, 6), (1, 2, 0, 6), (2, 2, 1, 7)]);
+    }
+
+    #[test]
+    fn too_many_candidates_are_refused() {
+        let words = 1500;
+        assert!(of_words(&vec![9.0; 3 * words], (words, 1), 0.0).is_none());
+        assert_eq!(of_words(&vec![9.0; 3 * 100], (100, 1), 0.0).unwrap().len(), 5050);
+        let labels = 60;
+        assert!(of_spans(&vec![9.0; 12 * words * labels], (words, labels), 12, 0.0).is_none());
+        assert_eq!(of_spans(&vec![9.0; 12 * words], (words, 1), 12, 0.0).unwrap().len(), 12 * words - 66);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! GLiNER: entities with labels that each request gives (zero-shot named entity recognition).
 
 mod decode;
+mod prompt;
 
+use self::prompt::Prompt;
 use super::TaskType;
 use crate::config::{FileFacts, InputSpec, plain_input_spec};
 use crate::error::{Error, Result};
@@ -11,20 +13,23 @@ use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, EncodeItem, OutputKind, Outputs, Parts, Pipeline, Session, Texts};
 use sconce_formats::{GLINER_CONFIG, json};
 use sconce_hub::{Files, Progress, Reference};
-use sconce_models::{self as models, Batch, Limits, Marks, Sequence};
+use sconce_models::{self as models, Batch, Limits, Sequence};
 use sconce_ops::{Device, Tensor};
 use sconce_text::Truncate;
 use sconce_text::aggregate::Entity;
-use sconce_text::words::split_words;
+use sconce_text::words::{Word, words};
 use serde::Deserialize;
 use serde_json::Value;
 use std::ops::Range;
 use std::path::Path;
 
+/// Most bytes of the entities of a text, which overlap if they may be nested.
+const MAX_BYTES: usize = 64 << 20;
+
 /// Which entities [`Gliner::tag`] returns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GlinerOptions {
-    /// The score that an entity must exceed.
+    /// The score that an entity must exceed, from 0 to 1.
     pub threshold: f32,
     /// Whether an entity may lie inside another one.
     pub nested: bool,
@@ -75,7 +80,15 @@ impl TaskType for Gliner {
     }
 
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Gliner> {
-        Ok(Gliner { session: Session::load(files, options, progress, GlinerSpec::read)? })
+        let session: Session<GlinerPipeline> = Session::load(files, options, progress, GlinerSpec::read)?;
+        let (spec, mark) = (&session.spec, &session.spec.config.ent_token);
+        let token = session.text.inner().token_to_id(mark);
+        if token != Some(spec.class_token) {
+            let (class, token) = (spec.class_token, token.map_or("no token".into(), |id| format!("token {id}")));
+            let what = format!("ent_token `{mark}` is {token} of the tokenizer, and class_token_index is {class}");
+            return Err(Error::file(&spec.input_spec.root.join(GLINER_CONFIG), what));
+        }
+        Ok(Gliner { session })
     }
 }
 
@@ -86,70 +99,74 @@ impl Gliner {
     }
 
     /// The entities of each text that have one of `labels`, by their place in the text. Offsets count
-    /// characters.
+    /// characters. A label that is given twice counts once.
     ///
     /// Words after the model's longest text (`max_len`) are cut off, and the text is listed in
-    /// [`Outputs::truncated`].
+    /// [`Outputs::truncated`]. So are words without space beside the labels. Characters that the
+    /// tokenizer drops, such as zero-width spaces, separate words; the `gliner` package takes them
+    /// for words, and shifts the entities after them by as many words.
     pub fn tag<T: AsRef<str> + Sync, L: AsRef<str>>(
         &self,
         texts: &[T],
         labels: &[L],
         options: &GlinerOptions,
     ) -> Result<Outputs<Vec<Entity>>> {
-        let spec = &self.session.spec;
-        let mut names: Vec<&str> = Vec::new();
-        for label in labels.iter().map(|label| label.as_ref()) {
-            if !names.contains(&label) {
-                names.push(label);
-            }
+        let (spec, threshold) = (&self.session.spec, options.threshold);
+        if !(0.0..=1.0).contains(&threshold) {
+            return Err(Error::Input(format!("a threshold of {threshold} is no probability: give one from 0 to 1")));
         }
-        if names.is_empty() {
-            return Err(Error::Input("no labels: GLiNER looks for entities of the labels that a request gives".into()));
-        }
-        let (texts_in, words) = self.items(texts, &names)?;
+        let prompt = Prompt::new(labels, spec, self.session.plan.max_tokens)?;
+        let (texts_in, words) = self.items(texts, &prompt)?;
         self.session.outputs(OutputKind::Task, texts_in, |i, results| {
             let (text, words) = (texts[i].as_ref(), &words[i]);
-            let size = (words.len(), names.len());
+            let size = (words.len(), prompt.labels.len());
             let found = match spec.max_width() {
-                Some(width) => decode::of_spans(results[0], size, width, options.threshold),
-                None => decode::of_words(results[0], size, options.threshold),
+                Some(width) => decode::of_spans(results[0], size, width, threshold),
+                None => decode::of_words(results[0], size, threshold),
             };
-            let entity = |candidate: decode::Candidate| {
-                let (start, end) = (words[candidate.first].start, words[candidate.last].end);
-                let word = text.chars().skip(start).take(end - start).collect();
-                let label = names[candidate.label].to_owned();
-                Entity { label, score: candidate.score, index: None, word, start, end }
+            let too_many = || Error::Text { text: i, why: format!("too many spans score above {threshold}: raise it") };
+            let found = decode::greedy(found.ok_or_else(too_many)?, words.len(), options);
+            let bytes = |c: &decode::Candidate| words[c.first].bytes.start..words[c.last].bytes.end;
+            if found.iter().map(|c| bytes(c).len()).sum::<usize>() > MAX_BYTES {
+                return Err(too_many());
+            }
+            let entity = |c: decode::Candidate| Entity {
+                label: prompt.labels[c.label].to_owned(),
+                score: c.score,
+                index: None,
+                word: text.get(bytes(&c)).unwrap_or_default().to_owned(),
+                start: words[c.first].chars.start,
+                end: words[c.last].chars.end,
             };
-            Ok(decode::greedy(found, words.len(), options).into_iter().map(entity).collect())
+            Ok(found.into_iter().map(entity).collect())
         })
     }
 
-    /// The sequences of the texts, and the place of each text's words that are in its sequence.
-    fn items<T: AsRef<str> + Sync>(&self, texts: &[T], labels: &[&str]) -> Result<(Texts, Vec<Vec<Range<usize>>>)> {
-        let spec = &self.session.spec;
-        let mut prompt: Vec<&str> = Vec::new();
-        for label in labels {
-            prompt.push(&spec.config.ent_token);
-            prompt.extend(Some(*label).filter(|label| !label.is_empty()));
-        }
-        prompt.push(&spec.config.sep_token);
-        let mut truncated = Vec::new();
-        let (mut words, mut inputs) = (Vec::new(), Vec::new());
+    /// The sequences of the texts, and the words of each text that are in its sequence.
+    fn items<'t, T: AsRef<str> + Sync>(
+        &self,
+        texts: &'t [T],
+        prompt: &Prompt<'t>,
+    ) -> Result<(Texts, Vec<Vec<Word<'t>>>)> {
+        let max_len = self.session.spec.config.max_len;
+        let (mut truncated, mut kept, mut inputs) = (Vec::new(), Vec::new(), Vec::<Vec<&str>>::new());
         for (text, whole) in texts.iter().map(|text| text.as_ref()).enumerate() {
-            let mut found = split_words(whole)?;
-            if found.len() > spec.config.max_len {
+            let mut found = words(whole)?;
+            let own: Vec<Word<'t>> = found.by_ref().take(max_len).collect();
+            let more = if own.len() == max_len { found.count() } else { 0 };
+            if more > 0 {
                 if self.session.settings.truncate == Truncate::Never {
-                    let (n, most) = (found.len(), spec.config.max_len);
-                    let why = format!("it has {n} words, and the model takes {most}: shorten it, or allow truncation");
-                    return Err(Error::Text { text, why });
+                    let n = max_len + more;
+                    let why =
+                        format!("it has {n} words, and the model takes {max_len}: shorten it, or allow truncation");
+                    return Err(Error::TooLong { text, why });
                 }
-                found.truncate(spec.config.max_len);
                 truncated.push(text);
             }
-            let (own, places): (Vec<&str>, Vec<Range<usize>>) = found.into_iter().unzip();
             // A text without words has no entities, and its sequence has no tokens.
-            inputs.push(if own.is_empty() { Vec::new() } else { [&prompt[..], &own[..]].concat() });
-            words.push(places);
+            let before: &[&str] = if own.is_empty() { &[] } else { &prompt.words };
+            inputs.push(before.iter().copied().chain(own.iter().map(|word| word.text)).collect());
+            kept.push(own);
         }
         let encoded = self.session.read(|reader| reader.encode_words(&inputs))?;
         let mut items = Vec::new();
@@ -157,21 +174,28 @@ impl Gliner {
             if encoded.truncated {
                 truncated.push(text);
             }
-            let mut marks = spec.marks(&encoded.ids, &word_ids, (labels.len(), prompt.len()));
-            if !encoded.ids.is_empty() && (marks.labels.len() < labels.len() || marks.words.is_empty()) {
-                let why = format!("the {} labels leave no space for it", labels.len());
+            let found = self.session.spec.marked_words(&encoded.ids, &word_ids, prompt.words.len());
+            let (marked, labels) = (found.marks.labels.len(), prompt.labels.len());
+            let mut sequence = Sequence { ids: encoded.ids, types: encoded.type_ids, ..Sequence::default() };
+            if encoded.truncated && (marked < labels || found.words.is_empty()) {
+                let why = format!("the {labels} labels leave no space for it: give fewer labels");
+                return Err(Error::TooLong { text, why });
+            }
+            if !sequence.ids.is_empty() && marked != labels {
+                let why = format!("the tokenizer has {marked} tokens that stand for a label, and there are {labels}");
                 return Err(Error::Text { text, why });
             }
-            marks.words.truncate(words[text].len());
-            words[text].truncate(marks.words.len());
-            let sequence =
-                Sequence { ids: encoded.ids, types: encoded.type_ids, marks: Some(marks), ..Sequence::default() };
+            if found.words.is_empty() {
+                sequence = Sequence::default();
+            }
+            kept[text] = found.words.iter().filter_map(|word| kept[text].get(*word).cloned()).collect();
+            sequence.marks = Some(found.marks);
             items.push(EncodeItem { sequence, skip: 0 });
         }
         truncated.sort_unstable();
         truncated.dedup();
         let tokens = items.iter().map(|item| item.sequence.ids.len()).collect();
-        Ok((Texts { items, tokens, truncated }, words))
+        Ok((Texts { items, tokens, truncated }, kept))
     }
 }
 
@@ -255,25 +279,6 @@ impl GlinerSpec {
     /// The widest span of a span head; `None` for a token head.
     fn max_width(&self) -> Option<usize> {
         (!["token_level", "token-level"].contains(&&*self.config.span_mode)).then_some(self.config.max_width)
-    }
-
-    /// The tokens of labels and words in a sequence, of which the first `prompt` words are the prompt.
-    fn marks(&self, ids: &[u32], word_ids: &[Option<u32>], (labels, prompt): (usize, usize)) -> Marks {
-        let mut marks = Marks::default();
-        marks.labels.extend((0..ids.len() as u32).filter(|i| ids[*i as usize] == self.class_token).take(labels));
-        // Words are counted as the package counts them: by the words that have tokens.
-        let (mut seen, mut before) = (0, None);
-        for (i, word) in word_ids.iter().enumerate() {
-            let is_first = word.is_some() && *word != before;
-            let is_last = word.is_some() && word_ids.get(i + 1).copied().flatten() != *word;
-            seen += usize::from(is_first);
-            before = *word;
-            let is_marked = if self.config.subtoken_pooling == "last" { is_last } else { is_first };
-            if is_marked && seen > prompt {
-                marks.words.push(i as u32);
-            }
-        }
-        marks
     }
 }
 

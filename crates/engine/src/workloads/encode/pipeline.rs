@@ -136,14 +136,17 @@ pub(crate) trait Pipeline: Sized + 'static {
         Vec::new()
     }
     /// Runs the largest batches, for the plan and to compile kernels: a batch of long texts needs
-    /// the most memory for activations, one of short texts the most for outputs, and one with a
-    /// task's update more than one without.
+    /// the most memory for activations, one of short texts the most for outputs.
     fn dry_run(&self, place: &Place, tokens: usize, longest: usize) -> Result<()> {
-        for length in [1, longest] {
-            let sequences = dummy_sequences(tokens, length, self.most_sequences());
-            let batch = Batch::new(&sequences, self.limits(), place)?.for_task((self.tasks() > 0).then_some(0));
-            self.forward(&batch, &vec![0; sequences.len()])?;
-        }
+        self.dry_pass(place, tokens, 1)?;
+        self.dry_pass(place, tokens, longest)
+    }
+    /// Runs a batch of texts of `length` tokens, and with a task's update, which needs more memory
+    /// than without.
+    fn dry_pass(&self, place: &Place, tokens: usize, length: usize) -> Result<()> {
+        let sequences = dummy_sequences(tokens, length, self.most_sequences());
+        let batch = Batch::new(&sequences, self.limits(), place)?.for_task((self.tasks() > 0).then_some(0));
+        self.forward(&batch, &vec![0; sequences.len()])?;
         Ok(())
     }
     /// Runs texts of several lengths; their outputs must be finite.
@@ -200,9 +203,9 @@ pub(super) fn plan<P: Pipeline>(spec: &P::Spec, device: Device, options: &LoadOp
     }
     let batch_tokens = budget.max(max_tokens);
     let place = trace.place.clone();
-    let mut steps = trace.pass(|| pipeline.dry_run(&place, batch_tokens, max_tokens))?;
-    // Both batches make the same calls; the plan lists one.
-    steps.truncate(steps.len() / 2);
+    // Most models make the same calls for both batches; the plan lists those for short texts.
+    let steps = trace.pass(|| pipeline.dry_pass(&place, batch_tokens, 1))?;
+    trace.pass(|| pipeline.dry_pass(&place, batch_tokens, max_tokens))?;
     let captured = replay::most_tokens(device).unwrap_or(0);
     trace.captured_pass(|| pipeline.dry_run(&place, captured.min(batch_tokens), captured.min(max_tokens)))?;
     let details = PlanDetails {

@@ -12,7 +12,7 @@ use crate::{Activation, DType, Result, threads};
 use std::ops::Range;
 
 /// Most sequences of a task: their sums fit into the registers.
-const MOST: usize = 4;
+pub(super) const MOST: usize = 4;
 
 pub(super) fn run(op: &LstmOp, isa: Isa) -> Result<candle_core::Tensor> {
     with_elem!("lstm", op.x.dtype(), T => {

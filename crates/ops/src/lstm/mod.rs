@@ -136,6 +136,11 @@ impl Op for LstmOp {
             Rung::Composed => {
                 4 * (self.segments.tokens() * (2 * gates + 4 * self.hidden) + 3 * gates * self.hidden + 16 * gates)
             }
+            // h, the next h and c of the sequences that are computed at once.
+            Rung::Fused if self.x.device() == Device::Cpu => {
+                let sequences = (2 * self.segments.count()).min(cpu::MOST * crate::threads::count());
+                4 * sequences * 3 * self.hidden.next_multiple_of(UNITS)
+            }
             _ => 0,
         }
     }

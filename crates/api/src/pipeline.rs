@@ -87,9 +87,14 @@ pub struct TagParameters {
     /// Read texts that are longer than the model in windows that share this many tokens, at most
     /// half of a window. By default they are truncated. Not with the strategy `none`.
     pub stride: Option<usize>,
-    /// Labels of the entities to find. GLiNER models need them; other models have their own.
+    /// Labels of the entities to find. GLiNER models need them, and read them before every text:
+    /// labels and text together have at most the model's tokens. Other models have labels of their
+    /// own.
+    #[schema(min_items = 1)]
     pub labels: Option<Vec<String>>,
-    /// Leaves out entities whose score is lower; by default 0, for GLiNER models 0.5.
+    /// Leaves out entities with a lower score; by default 0. GLiNER models find entities with a
+    /// higher score; by default 0.5.
+    #[schema(minimum = 0, maximum = 1)]
     pub threshold: Option<f32>,
     /// Whether an entity may lie inside another one (GLiNER).
     #[serde(default)]

@@ -153,6 +153,10 @@ async fn tags(app: &Arc<App>, context: &Arc<HttpContext>, body: TagRequest) -> R
         TagOptions::default().with_strategy(strategy).with_stride(body.parameters.stride).with_ignore(ignored);
     let truncate = app.truncation(None, TruncationDirection::Right);
     let TagParameters { labels, threshold, nested, multi_label, .. } = body.parameters;
+    if let Some(threshold) = threshold.filter(|threshold| !(0.0..=1.0).contains(threshold)) {
+        let what = format!("`threshold` is {threshold}; scores are from 0 to 1");
+        return Err(Fault::invalid(what).at("parameters.threshold"));
+    }
     let call = app.call("tag", context, body.model.as_deref(), RequestKind::Tag)?;
     let all = call
         .run(move |served: &ServedModel, caller| match &served.model {

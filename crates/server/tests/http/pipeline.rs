@@ -86,6 +86,29 @@ fn labels_of_a_request_match_the_gliner_package() {
     for parameters in [json!({}), json!({"labels": []}), json!({"labels": ["a"], "aggregation_strategy": "first"})] {
         assert_eq!(server.post("/tag", &json!({"inputs": "a", "parameters": parameters})).status, 422);
     }
+    let mark = json!({"labels": ["a <<ENT>> b"]});
+    for (parameters, field) in [
+        (json!({"labels": ["a"], "threshold": 1.5}), "parameters.threshold"),
+        (json!({"labels": ["a"], "threshold": -1}), "parameters.threshold"),
+        (json!({"labels": ["a"], "stride": 8}), "parameters.stride"),
+        (json!({"labels": ["a"], "ignore_labels": ["O", "b"]}), "parameters.ignore_labels"),
+    ] {
+        let refused = server.post("/tag", &json!({"inputs": "a", "parameters": parameters}));
+        let error = refused.json();
+        assert!(refused.status == 422 && error["error_type"] == "Validation", "{error}");
+        let name = field.rsplit('.').next().unwrap();
+        assert!(error["error"].as_str().unwrap().contains(name), "{error}");
+    }
+    let many: Vec<String> = (0..100_000).map(|i| i.to_string()).collect();
+    for parameters in [mark, json!({"labels": many}), json!({"labels": ["x".repeat(50_000)]})] {
+        let refused = server.post("/tag", &json!({"inputs": ["a", "b"], "parameters": parameters}));
+        assert!(refused.status == 422 && refused.json()["error"].as_str().unwrap().contains("label"));
+    }
+    // The labels fit the model, and leave no space for a text.
+    let refused = server.post("/tag", &json!({"inputs": "a", "parameters": {"labels": many[..200]}}));
+    assert!(refused.status == 413 || refused.status == 422, "{}", refused.status);
+    assert!(refused.json()["error"].as_str().unwrap().contains("labels"));
     let tagger = serve(&["task-tag"], config());
+    assert_eq!(tagger.post("/tag", &json!({"inputs": "a", "parameters": {"threshold": 7}})).status, 422);
     assert_eq!(tagger.post("/tag", &json!({"inputs": "a", "parameters": {"labels": ["b"]}})).status, 422);
 }

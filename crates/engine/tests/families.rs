@@ -2,9 +2,9 @@
 //! the list.
 
 use sconce_engine::hub::{Files, Options};
-use sconce_engine::{Checkpoint, FAMILIES, Family, LoadOptions, Task, family_tasks};
+use sconce_engine::{Checkpoint, FAMILIES, Family, LoadOptions, ModelDescription, Task, family_tasks};
 use sconce_formats::gguf::ARCHITECTURES;
-use sconce_models::{Task as Head, head, model_type, model_types};
+use sconce_models::{GLINER, Task as Head, head, model_type, model_types};
 use sconce_ops::{DType, Device, Place, Rung, Weights};
 use sconce_testkit::{golden, json, materialize};
 use serde_json::Value;
@@ -18,14 +18,23 @@ const MARKERS: [&str; 2] =
 
 const BLESS: &str = "SCONCE_BLESS=1 cargo test --release -p sconce-engine --test families";
 
+/// The `model_type` of a golden with weights.
+fn kind_of(name: &str) -> Option<String> {
+    let dir = golden(name);
+    if !dir.join("tensors.json").exists() {
+        return None;
+    }
+    if dir.join("gliner_config.json").exists() {
+        return Some(GLINER.to_owned());
+    }
+    let path = dir.join("config.json");
+    path.exists().then(|| model_type(&json(&path)).map(str::to_owned)).flatten()
+}
+
 /// Goldens whose weights are a formula beside a configuration of this family.
 fn goldens(family: &Family) -> Vec<String> {
     let all = std::fs::read_dir(golden("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let of_family = |name: &String| {
-        let path = golden(name).join("config.json");
-        let is_model = path.exists() && golden(name).join("tensors.json").exists();
-        is_model && model_type(&json(&path)).is_some_and(|kind| family.types.contains(&kind))
-    };
+    let of_family = |name: &String| kind_of(name).is_some_and(|kind| family.types.contains(&&*kind));
     let mut names: Vec<_> = all.filter(of_family).collect();
     names.sort();
     // A task's golden compares its results alone; it counts where a family has no other.
@@ -42,7 +51,7 @@ fn smallest(family: &Family) -> String {
         let shapes = tensors["tensors"].as_object().unwrap().values().map(|t| t["shape"].as_array().unwrap());
         shapes.map(|dims| dims.iter().map(|n| n.as_u64().unwrap()).product::<u64>()).sum()
     };
-    let is_first = |name: &String| model_type(&json(&golden(name).join("config.json"))) == Some(family.types[0]);
+    let is_first = |name: &String| kind_of(name).as_deref() == Some(family.types[0]);
     let first = goldens(family).into_iter().filter(is_first).min_by_key(elements);
     first.unwrap_or_else(|| panic!("no golden of {}: tools/goldens makes them", family.types[0]))
 }
@@ -122,7 +131,7 @@ fn families_name_the_gguf_architectures_that_are_read() {
 /// Asks the code for every head. A head that exists may then miss its weights.
 #[test]
 fn families_list_the_heads_that_the_code_has() {
-    for family in FAMILIES.iter().filter(|family| !family.is_dual()) {
+    for family in FAMILIES.iter().filter(|family| !family.is_dual() && !family.is_gliner()) {
         let (name, dir) = (smallest(family), materialize(&smallest(family)));
         let config: Value = json(&dir.path().join("config.json"));
         let store = Checkpoint::open(dir.path()).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -137,6 +146,18 @@ fn families_list_the_heads_that_the_code_has() {
                 family.name
             );
         }
+    }
+}
+
+/// `sconce show` describes a model by its row.
+#[test]
+fn descriptions_name_the_family() {
+    for family in FAMILIES {
+        let dir = materialize(&smallest(family));
+        let about = ModelDescription::read(&Files::local(dir.path())).unwrap();
+        assert_eq!(about.family, Some(family), "{}", family.name);
+        let is_listed = about.task == Task::M3 || family_tasks(family).contains(&about.task);
+        assert!(is_listed, "{}: {}", family.name, about.task);
     }
 }
 

@@ -8,7 +8,8 @@ use crate::{Task, dual, registry};
 pub struct Family {
     /// The name that people know it by.
     pub name: &'static str,
-    /// Its `model_type`s in `config.json`, all of one entry of the registry.
+    /// Its `model_type`s in `config.json`, all of one entry of the registry; [`GLINER`] for models
+    /// with a configuration file of their own.
     pub types: &'static [&'static str],
     /// Its architecture names in GGUF files; several families may share one.
     pub gguf: &'static [&'static str],
@@ -42,11 +43,19 @@ impl Family {
     pub fn is_dual(&self) -> bool {
         self.types.iter().all(|kind| dual::is_dual(kind))
     }
+
+    /// Whether its models are GLiNERs, which have an encoder of another family.
+    pub fn is_gliner(&self) -> bool {
+        self.types == [GLINER]
+    }
 }
+
+/// The `model_type` of a GLiNER, of which `gliner_config.json` need not say it.
+pub const GLINER: &str = "gliner";
 
 /// Every `model_type` that the code implements.
 pub fn model_types() -> impl Iterator<Item = &'static str> {
-    registry::model_types().chain(dual::model_types())
+    registry::model_types().chain(dual::model_types()).chain([GLINER])
 }
 
 /// The heads of most encoders.
@@ -397,5 +406,18 @@ pub static FAMILIES: &[Family] = &[
         reference: TRANSFORMERS,
         test: "towers",
         models: &["google/siglip-base-patch16-224", "google/siglip2-base-patch16-224"],
+    },
+    Family {
+        name: "GLiNER",
+        types: &[GLINER],
+        gguf: &[],
+        heads: &[],
+        reference: "gliner",
+        test: "gliner",
+        models: &[
+            "urchade/gliner_medium-v2.1",
+            "gliner-community/gliner_medium-v2.5",
+            "knowledgator/gliner-multitask-large-v0.5",
+        ],
     },
 ];

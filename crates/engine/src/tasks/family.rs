@@ -8,7 +8,7 @@ pub fn family_tasks(family: &Family) -> Vec<Task> {
     let has = |head| family.heads.contains(&head);
     let fits = |task: &Task| match task {
         Task::Clip => family.is_dual(),
-        Task::Embed => !family.is_dual(),
+        Task::Embed => !family.is_dual() && !family.is_gliner(),
         // SPLADE weighs the vocabulary; ColBERT's projection is trained on the same encoders.
         Task::Sparse | Task::Multi => has(Head::Vocabulary),
         // One model, which also embeds, weighs the vocabulary and has a vector per token.
@@ -18,8 +18,7 @@ pub fn family_tasks(family: &Family) -> Vec<Task> {
         Task::Tag => has(Head::Tag),
         Task::Seq2Seq => family.is_seq2seq(),
         Task::Generate => family.is_language_model(),
-        // A GLiNER has a configuration file of its own around its encoder's.
-        Task::Gliner => false,
+        Task::Gliner => family.is_gliner(),
         #[cfg(test)]
         Task::Norms => false,
     };

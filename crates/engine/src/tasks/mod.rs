@@ -44,7 +44,7 @@ use crate::plan::Plan;
 use crate::runtime::Loaded;
 use sconce_formats::Model;
 use sconce_hub::{self as hub, Files, Progress, Reference};
-use sconce_models::{Family, model_type};
+use sconce_models::{Family, GLINER, model_type};
 use sconce_ops::Device;
 use std::fmt;
 use std::path::Path;
@@ -227,11 +227,13 @@ impl ModelDescription {
         let facts = FileFacts::read(files.root())?;
         let task = Task::made_for(&facts).unwrap_or(Task::Embed);
         let stored = Model::open(files.root()).map_err(Error::from).and_then(|model| dtype::stored(&model));
+        let architecture = if facts.is_gliner { GLINER } else { facts.model_type() };
         Ok(ModelDescription {
             task,
             command: task.command(),
-            architecture: facts.model_type().to_owned(),
+            architecture: architecture.to_owned(),
             family: match model_type(&facts.config) {
+                _ if facts.is_gliner => Family::of(GLINER),
                 Some(kind) => Family::of(kind),
                 // A static model of sentence-transformers has no config.json.
                 None => facts.has_module("StaticEmbedding").then(|| Family::of("model2vec")).flatten(),

@@ -106,8 +106,7 @@ fn labels_of_a_request_match_the_gliner_package() {
     }
     // The labels fit the model, and leave no space for a text.
     let refused = server.post("/tag", &json!({"inputs": "a", "parameters": {"labels": many[..200]}}));
-    assert!(refused.status == 413 || refused.status == 422, "{}", refused.status);
-    assert!(refused.json()["error"].as_str().unwrap().contains("labels"));
+    assert!(refused.status == 422 && refused.json()["error"].as_str().unwrap().contains("labels"));
     let tagger = serve(&["task-tag"], config());
     assert_eq!(tagger.post("/tag", &json!({"inputs": "a", "parameters": {"threshold": 7}})).status, 422);
     assert_eq!(tagger.post("/tag", &json!({"inputs": "a", "parameters": {"labels": ["b"]}})).status, 422);

@@ -56,6 +56,18 @@ fn show_names_the_family_its_tasks_and_its_reference() {
     assert_eq!(family["tasks"], json!(["sparse", "embed", "multi", "rerank", "classify", "tag"]));
     assert_eq!((&family["reference"], &family["test"]), (&json!("transformers"), &json!("architectures")));
     assert!(list(&family["models"]).contains(&json!("sentence-transformers/all-MiniLM-L6-v2")));
+
+    let model = Model::new("gliner-deberta");
+    let shown = out(&["show", model.path()], b"");
+    for line in [
+        "task          gliner: sconce tag --labels LABELS -m ",
+        "architecture  gliner\n",
+        "reads         labels and text up to 250 tokens\n",
+        "family        GLiNER: gliner\n",
+        "checked       against gliner: cargo test --release -p sconce-engine --test gliner\n",
+    ] {
+        assert!(shown.contains(line), "{line}{shown}");
+    }
 }
 
 #[test]
@@ -218,6 +230,10 @@ fn tag_with_labels_finds_the_entities_of_the_gliner_package() {
         }
         assert_ran(&all);
     }
+    let refused = sconce(&["tag", "-m", model.path(), "--labels", "person,,date", "x"], b"");
+    assert!(String::from_utf8(refused.stderr).unwrap().contains("an empty label"));
+    let refused = sconce(&["tag", "-m", model.path(), "--labels", "person", "--threshold", "2", "x"], b"");
+    assert!(String::from_utf8(refused.stderr).unwrap().contains("threshold"));
     let refused = sconce(&["tag", "-m", model.path(), "--nested", "x"], b"");
     let e = String::from_utf8(refused.stderr).unwrap();
     assert!(refused.status.code() == Some(2) && e.contains("--labels"), "{e}");

@@ -176,6 +176,7 @@ fn as_text(task: Task, plan: &Planned, verdict: &Result<String, String>) -> Stri
     };
     let reach = match task {
         Task::Generate => format!("context     {} tokens, prompt and answer", plan.max_tokens),
+        Task::Gliner => format!("reads       labels and text up to {} tokens", plan.max_tokens),
         Task::Seq2Seq => format!("reads       texts up to {} tokens", plan.max_tokens),
         _ => format!("vectors     {} numbers, texts up to {} tokens", plan.dimension, plan.max_tokens),
     };

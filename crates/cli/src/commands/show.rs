@@ -41,6 +41,7 @@ impl Show {
         }
         let reach = match about.task {
             Task::Generate => format!("context       {} tokens, prompt and answer", plan.max_tokens),
+            Task::Gliner => format!("reads         labels and text up to {} tokens", plan.max_tokens),
             Task::Seq2Seq => format!("reads         texts up to {} tokens", plan.max_tokens),
             _ => format!("vectors       {} numbers, texts up to {} tokens", plan.dimension, plan.max_tokens),
         };

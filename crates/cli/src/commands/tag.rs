@@ -35,7 +35,7 @@ const ENTITIES: ResultNames = ResultNames {
 #[command(after_help = "Examples:\n  \
     sconce tag -m dslim/bert-base-NER \"Anna Lindqvist lives in Uppsala.\"\n  \
     sconce tag -m dslim/bert-base-NER -f letters.txt --aggregation first --threshold 0.8 -o found.jsonl\n  \
-    sconce tag -m dslim/bert-base-NER -f books.jsonl --stride 128 -o found.jsonl
+    sconce tag -m dslim/bert-base-NER -f books.jsonl --stride 128 -o found.jsonl\n  \
     sconce tag -m ./gliner-small --labels person,place,drug \"Anna was given aspirin in Uppsala.\"")]
 pub(crate) struct Tag {
     #[command(flatten)]
@@ -122,8 +122,11 @@ impl Tag {
         self.output.check(false, true)?;
         let texts = Texts::open_for(&self.input, &self.output, None)?;
         let context = RequestContext::default();
-        let model = self.model.load(report, Gliner::load)?.with_context(&context);
         let labels: Vec<&str> = self.labels.iter().map(|label| label.trim()).collect();
+        if labels.contains(&"") {
+            return Err(format!("--labels {} has an empty label", self.labels.join(",")).into());
+        }
+        let model = self.model.load(report, Gliner::load)?.with_context(&context);
         let threshold = self.threshold.unwrap_or(GlinerOptions::default().threshold);
         let options = GlinerOptions { threshold, nested: self.nested, multi_label: self.multi_label };
         let show_origin = !self.input.is_one();
@@ -144,12 +147,6 @@ impl Tag {
     }
 }
 
-/// The entity as it is spelled in the text.
-fn slice<'a>(text: &'a str, e: &Entity) -> &'a str {
-    let byte = |n: usize| text.char_indices().nth(n).map_or(text.len(), |(at, _)| at);
-    text.get(byte(e.start)..byte(e.end)).unwrap_or_default()
-}
-
 struct Entities<'a> {
     found: Vec<TaggedText<'a>>,
     show_origin: bool,
@@ -157,13 +154,19 @@ struct Entities<'a> {
 
 impl<'a> Entities<'a> {
     fn of(entities: &'a [Entity], of: &'a Text, show_origin: bool) -> Entities<'a> {
-        let found = entities.iter().map(|e| TaggedText { entity: e, text: slice(&of.text, e) }).collect();
+        // The byte of each character, looked up for all entities of a text that may be a book.
+        let bytes = || of.text.char_indices().map(|(at, _)| at).chain([of.text.len()]);
+        let bytes: Vec<usize> = if entities.is_empty() { Vec::new() } else { bytes().collect() };
+        let byte = |n: usize| bytes.get(n).copied().unwrap_or(of.text.len());
+        let spelled = |e: &Entity| of.text.get(byte(e.start)..byte(e.end)).unwrap_or_default();
+        let found = entities.iter().map(|e| TaggedText { entity: e, text: spelled(e) }).collect();
         Entities { found, show_origin }
     }
 }
 
 struct TaggedText<'a> {
     entity: &'a Entity,
+    /// The entity as it is spelled in the text.
     text: &'a str,
 }
 

@@ -183,7 +183,7 @@ impl Task {
             Task::Sparse => "embed --sparse",
             Task::Multi => "embed --multi",
             Task::M3 => "embed --sparse --multi",
-            Task::Gliner => "tag --labels",
+            Task::Gliner => "tag --labels LABELS",
             Task::Seq2Seq => "generate",
             task => task.name(),
         }

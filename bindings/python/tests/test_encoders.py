@@ -158,8 +158,19 @@ def test_gliner(golden, name):
             assert [[e[f] for f in fields] for e in got] == [[e[f] for f in fields] for e in want]
             assert all(abs(a["score"] - b["score"]) <= TOLERANCE for a, b in zip(got, want))
         assert model.predict_entities(given["cases"][0]["text"], given["labels"], **options) == rows[0]
-    with pytest.raises(InputError, match="labels"):
-        model.predict_entities("a", [])
+    # Descriptions stand for labels, and each text may have labels of its own.
+    text, labels = given["cases"][0]["text"], given["labels"]
+    described = model.predict_entities(text, {label.upper(): label for label in labels}, **options)
+    assert [e["label"] for e in described] == [e["label"].upper() for e in rows[0]]
+    own = [labels[:2], {"x": labels[0]}]
+    found = model.inference([text, text], own, **options)
+    assert found == [model.predict_entities(text, labels, **options) for labels in own]
+    assert model.predict_entities(text, labels[0], **options) == model.predict_entities(text, labels[:1], **options)
+    for labels in ([], [["a"], ["b"]], {"a": "c", "b": "c"}):
+        with pytest.raises(InputError):
+            model.predict_entities("a", labels)
+    with pytest.raises(InputError, match="threshold"):
+        model.predict_entities("a", ["b"], threshold=1.5)
 
 
 @pytest.mark.parametrize("kind", ["", "-legacy", "-log1p-sum", "-plain"])

@@ -85,7 +85,13 @@ impl<'a> Splitter<'a> {
         // At most half, so that the windows have at most twice the tokens of the text.
         let most = room.saturating_sub(prompt) / 2;
         let overlap = windowing.overlap.unwrap_or((tokens / 8).min(most));
-        if overlap > most || room <= prompt {
+        if room <= prompt {
+            return Err(Error::Input(format!(
+                "windows of {tokens} tokens have no room for a text beside {added} special tokens and {prompt} of the \
+                 prompt: take longer ones"
+            )));
+        }
+        if overlap > most {
             return Err(Error::Input(format!(
                 "windows of {tokens} tokens have room for {} tokens of the text, and half of them at most may overlap: \
                  {overlap} is too many",

@@ -1,15 +1,17 @@
 """`GLiNER`: entities of any labels, with the method names of the `gliner` package."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from .models import Model, Texts
+
+Labels: TypeAlias = Sequence[str] | Mapping[str, str]
 
 class GLiNER(Model):
     def predict_entities(
         self,
         text: str,
-        labels: Sequence[str],
+        labels: Labels | list[Labels],
         flat_ner: bool = True,
         threshold: float = 0.5,
         multi_label: bool = False,
@@ -17,7 +19,7 @@ class GLiNER(Model):
     def inference(
         self,
         texts: Texts,
-        labels: Sequence[str],
+        labels: Labels | list[Labels],
         flat_ner: bool = True,
         threshold: float = 0.5,
         multi_label: bool = False,

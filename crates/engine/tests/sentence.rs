@@ -110,7 +110,7 @@ fn chunks_and_their_means_equal_the_reference() {
             let answer = embedder.embed_chunks(&["hello"], &EmbedOptions::default(), &chunking);
             answer.unwrap_err().to_string()
         };
-        assert!(refused(ChunkOptions::default().with_tokens(Some(2))).contains("room for 0 tokens"));
+        assert!(refused(ChunkOptions::default().with_tokens(Some(2))).contains("no room for a text"));
         assert!(refused(ChunkOptions::default().with_overlap(Some(12))).contains("12 is too many"));
     }
 }

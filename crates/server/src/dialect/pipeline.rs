@@ -183,7 +183,7 @@ async fn tags(app: &Arc<App>, context: &Arc<HttpContext>, body: TagRequest) -> R
                     return Err(Fault::invalid(what).at("parameters.stride"));
                 }
                 if options.ignore.iter().any(|label| label != "O") {
-                    let what = "a GLiNER model finds the labels of `labels` alone: leave out those to ignore";
+                    let what = "a GLiNER model takes no `ignore_labels`: it finds the labels of `labels` alone";
                     return Err(Fault::invalid(what).at("parameters.ignore_labels"));
                 }
                 let threshold = threshold.unwrap_or(GlinerOptions::default().threshold);

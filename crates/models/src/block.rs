@@ -119,7 +119,11 @@ impl SelfAttention {
             let qkv = qkv.reshape(&[tokens, 3 * heads, size])?;
             let mut qk = qkv.narrow(1, 0, 2 * heads)?;
             if let Some(rotary) = &self.rotary {
-                qk = rotary.forward(&qk, &b.positions)?; // both at once
+                // Both at once.
+                qk = match &b.rotary {
+                    Some(of_batch) => of_batch.forward(&qk)?,
+                    None => rotary.forward(&qk, &b.positions)?,
+                };
             }
             (qk.narrow(1, 0, heads)?, qk.narrow(1, heads, heads)?, qkv.narrow(1, 2 * heads, heads)?)
         }; // [tokens, heads, size]

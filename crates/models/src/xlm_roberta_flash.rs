@@ -28,6 +28,9 @@ defaults! {
         position_embedding_type: Option<String> = None,
         rotary_emb_base: Option<f64> = None,
         rope_parameters: Option<RopeConfig> = None,
+        /// The older spelling.
+        rope_scaling: Option<RopeConfig> = None,
+        rope_theta: Option<f64> = None,
         is_decoder: bool = false,
     }
 }
@@ -46,10 +49,10 @@ impl Config {
 
     fn rotary(&self, w: &Weights, size: usize, positions: usize) -> Result<Rotary> {
         refuse(!size.is_multiple_of(2), || format!("RoPE needs heads of an even size, not {size}"))?;
-        let rope = self.rope_parameters.clone().unwrap_or_default();
+        let rope = self.rope_parameters.clone().or_else(|| self.rope_scaling.clone()).unwrap_or_default();
         rope.check_unscaled()?;
         let default = if self.model_type == TRANSFORMERS_TYPE { 20_000.0 } else { 10_000.0 };
-        let base = rope.rope_theta.or(self.rotary_emb_base).unwrap_or(default);
+        let base = rope.rope_theta.or(self.rope_theta).or(self.rotary_emb_base).unwrap_or(default);
         Ok(Rotary::new(w, &Rotary::frequencies(base, size), positions)?)
     }
 }

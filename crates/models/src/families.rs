@@ -356,11 +356,11 @@ pub static FAMILIES: &[Family] = &[
     Family {
         name: "Gemma 1 to 3",
         types: &["gemma", "gemma2", "gemma3", "gemma3_text"],
-        gguf: &["gemma", "gemma2", "gemma3"],
+        gguf: &["gemma", "gemma2", "gemma3", "gemma-embedding"],
         heads: DECODER,
         reference: TRANSFORMERS,
         test: "decoders",
-        models: &["google/gemma-3-4b-it", "google/gemma-2-2b-it"],
+        models: &["google/gemma-3-4b-it", "google/gemma-2-2b-it", "google/embeddinggemma-300m"],
     },
     Family {
         name: "GPT-2",

@@ -7,7 +7,7 @@ use crate::config::{RopeConfig, activation, defaults, head_size, parse, refuse, 
 use crate::head::{out, root, vocabulary};
 use crate::mlp::Mlp;
 use crate::{Backbone, Error, Head, Limits, Result, Task};
-use sconce_ops::{LayerNorm, Linear, Mask, Pooling, Rotary, Weights};
+use sconce_ops::{LayerNorm, Linear, Mask, Pooling, Rotary, Table, Weights};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -83,7 +83,7 @@ pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>>
     refuse(size % 2 != 0, || format!("RoPE needs heads of an even size, not {size}"))?;
     let w = root(w, "model", TOKEN_EMBEDDINGS)?;
     let norm = |w: &Weights| LayerNorm::load(w, c.hidden_size, c.norm_eps, c.norm_bias);
-    let words = w.sub("embeddings.tok_embeddings").tensor("weight", &[c.vocab_size, c.hidden_size])?;
+    let words = Table::load(&w.sub("embeddings.tok_embeddings"), "weight", [c.vocab_size, c.hidden_size])?;
     let positions = table_rows(c.max_position_embeddings, size)?;
     let [global, local] = c.bases()?.map(|base| Rotary::new(&w, &Rotary::frequencies(base, size), positions));
     let rotary = [global?, local?];

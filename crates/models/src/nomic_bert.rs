@@ -8,7 +8,9 @@ use crate::dynamic_ntk::{DynamicNtk, Scaled};
 use crate::head::{out, root, vocabulary};
 use crate::mlp::Mlp;
 use crate::{Backbone, Error, Head, Limits, Result, Task};
-use sconce_ops::{Activation, DType, ExpertParts, ExpertShape, Experts, Gate, LayerNorm, Linear, Rotary, Weights};
+use sconce_ops::{
+    Activation, DType, ExpertParts, ExpertShape, Experts, Gate, LayerNorm, Linear, Rotary, Table, Weights,
+};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -206,14 +208,15 @@ pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>>
         types: Some(c.type_vocab_size).filter(|rows| *rows > 0),
         ..Limits::new(c.vocabulary(), table_rows(positions, dims)?)
     };
-    let table = |name: &str, rows| w.sub("embeddings").sub(name).tensor("weight", &[rows, c.n_embd]);
+    let tables = w.sub("embeddings");
+    let types = |rows| tables.sub("token_type_embeddings").tensor("weight", &[rows, c.n_embd]);
     let own_rows = if scaling.is_some() { positions.min(c.max_trained_positions) } else { positions };
     let rotary = Rotary::new(&w, &Rotary::frequencies(c.rotary_emb_base, dims), own_rows)?;
     let load = |i| block(&w.sub("encoder.layers").sub(i), &c, c.is_mixture(i), &rotary);
     let embeddings = Embeddings {
-        words: table("word_embeddings", limits.vocabulary)?,
+        words: Table::load(&tables.sub("word_embeddings"), "weight", [limits.vocabulary, c.n_embd])?,
         positions: None,
-        types: limits.types.map(|rows| table("token_type_embeddings", rows)).transpose()?,
+        types: limits.types.map(types).transpose()?,
         norm: LayerNorm::load(&w.sub("emb_ln"), c.n_embd, c.layer_norm_epsilon, true)?,
     };
     let layers = (0..c.n_layer).map(load).collect::<Result<_>>()?;

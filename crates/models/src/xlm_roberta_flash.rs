@@ -6,10 +6,10 @@
 use crate::block::{Embeddings, Layer, PostNorm, SelfAttention, Shape, run_layers};
 use crate::config::{RopeConfig, activation, defaults, head_size, parse, refuse, table_rows};
 use crate::head::root;
-use crate::lora::{EmbeddingUpdate, LoraConfig, LowRank, linear, of_task, table};
+use crate::lora::{EmbeddingUpdate, LoraConfig, LowRank, linear, of_task, table, word_table};
 use crate::mlp::Mlp;
 use crate::{Backbone, Batch, Error, Head, LayerHook, Limits, Result, Task, roberta};
-use sconce_ops::{Activation, LayerNorm, Linear, Rotary, Tensor, Weights, activate, embed};
+use sconce_ops::{Activation, LayerNorm, Linear, Rotary, Tensor, Weights, activate};
 use serde_json::Value;
 
 defaults! {
@@ -118,7 +118,7 @@ pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>>
     let (words, types) = (tables.sub("word_embeddings"), tables.sub("token_type_embeddings"));
     let rows = c.max_position_embeddings;
     let embeddings = Embeddings {
-        words: table(&words, c.vocab_size, c.hidden_size)?,
+        words: word_table(&words, c.vocab_size, c.hidden_size)?,
         positions: (!is_rotary)
             .then(|| tables.sub("position_embeddings").tensor("weight", &[rows, c.hidden_size]))
             .transpose()?,
@@ -163,7 +163,7 @@ impl Encoder {
     fn embed(&self, b: &Batch) -> Result<Tensor> {
         let e = &self.embeddings;
         let Some(update) = of_task(&self.updates, b.task)? else { return e.forward(b) };
-        let x = embed(&[(&e.words, &b.ids), (&update.types, &b.types)])?;
+        let x = e.words.embed(&b.ids, &[(&update.types, &b.types)])?;
         update.forward_normed(&x, &b.ids, &e.norm)
     }
 }

@@ -4,6 +4,7 @@ mod colbert;
 mod dense;
 mod detect;
 mod generation_config;
+mod gguf_prompts;
 mod input_spec;
 mod lm_text;
 mod router;
@@ -11,6 +12,7 @@ mod sentence_transformers;
 mod seq2seq_generation;
 
 pub(crate) use colbert::{ColbertSpec, Side};
+pub(crate) use dense::{Dense, DenseWeights};
 pub(crate) use detect::{FileFacts, M3_MULTI_VECTOR, M3_SPARSE, has_m3};
 pub(crate) use input_spec::{InputSpec, plain_input_spec};
 pub(crate) use lm_text::LmText;

@@ -111,11 +111,12 @@ struct SentenceConfig {
     do_lower_case: Option<bool>,
 }
 
+/// The prompts in `config_sentence_transformers.json`.
 #[derive(Default, Deserialize)]
-struct Prompts {
+pub(super) struct Prompts {
     #[serde(default)]
-    prompts: BTreeMap<String, Option<String>>,
-    default_prompt_name: Option<String>,
+    pub(super) prompts: BTreeMap<String, Option<String>>,
+    pub(super) default_prompt_name: Option<String>,
 }
 
 /// The fields of jina-embeddings-v3's `config.json`.

@@ -1,30 +1,33 @@
 //! Prompts of queries and documents, for models that put different ones before them.
 
 use super::router::Route;
-use super::sentence_transformers::Prompts;
+use super::sentence_transformers::{Prompt, Prompts};
 use crate::error::{Error, Result};
 use sconce_formats::optional_json;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The texts that a model's files put before queries, documents and other texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RoutePrompts {
-    query: String,
-    document: String,
+    prompts: BTreeMap<String, String>,
+    /// The prompt of a route that has none.
     default: String,
 }
 
-/// The names that sentence-transformers tries for documents, in this order.
-const DOCUMENT: [&str; 3] = ["document", "passage", "corpus"];
+/// The names that sentence-transformers tries for a route, in this order.
+const QUERY: &[&str] = &["query"];
+const DOCUMENT: &[&str] = &["document", "passage", "corpus"];
 
 impl RoutePrompts {
-    /// Reads them from the sentence-transformers files in `dir`; without files they are empty.
+    /// Reads them from the sentence-transformers files in `dir`; without files there are none.
     pub(crate) fn read(dir: &Path) -> Result<RoutePrompts> {
         let path = dir.join("config_sentence_transformers.json");
         let Prompts { prompts, default_prompt_name } = optional_json(&path)?.unwrap_or_default();
-        let named = |name: &str| prompts.get(name).map(|prompt| prompt.clone().unwrap_or_default());
+        let prompts: BTreeMap<String, String> =
+            prompts.into_iter().map(|(name, prompt)| (name, prompt.unwrap_or_default())).collect();
         let default = match &default_prompt_name {
-            Some(name) => named(name).ok_or_else(|| {
+            Some(name) => prompts.get(name).cloned().ok_or_else(|| {
                 Error::file(
                     &path,
                     format!("the default prompt `{name}` (default_prompt_name) is not among the prompts"),
@@ -32,18 +35,28 @@ impl RoutePrompts {
             })?,
             None => String::new(),
         };
-        let [query, document] = [named("query"), DOCUMENT.into_iter().find_map(named)];
-        // As in sentence-transformers: the default is also that of a route without a prompt.
-        let of = |prompt: Option<String>| prompt.unwrap_or_else(|| default.clone());
-        Ok(RoutePrompts { query: of(query), document: of(document), default })
+        Ok(RoutePrompts { prompts, default })
     }
 
-    /// The prompt of a route.
-    pub(crate) fn of(&self, route: Route) -> &str {
-        match route {
-            Route::Query => &self.query,
-            Route::Document => &self.document,
-            Route::Default => &self.default,
+    /// The text before inputs of a route, if the request names no other.
+    pub(crate) fn of_route(&self, route: Route) -> &str {
+        let names = match route {
+            Route::Query => QUERY,
+            Route::Document => DOCUMENT,
+            Route::Default => &[],
+        };
+        names.iter().find_map(|name| self.prompts.get(*name)).unwrap_or(&self.default)
+    }
+
+    /// The text before inputs of a route.
+    pub(crate) fn text<'a>(&'a self, prompt: &'a Prompt, route: Route) -> Result<&'a str> {
+        match prompt {
+            Prompt::Default => Ok(self.of_route(route)),
+            Prompt::Text(text) => Ok(text),
+            Prompt::Named(name) => self.prompts.get(name).map(String::as_str).ok_or_else(|| {
+                let names = self.prompts.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+                Error::Input(format!("the model has no prompt `{name}`; it has: {names}"))
+            }),
         }
     }
 }

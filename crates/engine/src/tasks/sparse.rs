@@ -3,7 +3,7 @@
 use super::TaskType;
 use super::m3::OrM3;
 use super::static_sparse::StaticWeights;
-use crate::config::{Entry, FileFacts, InputSpec, Route, RoutePrompts, Router, input_spec, plain_input_spec};
+use crate::config::{Entry, FileFacts, InputSpec, Prompt, Route, RoutePrompts, Router, input_spec, plain_input_spec};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
@@ -91,7 +91,7 @@ impl SparseEncoder {
 
     /// Whether the model encodes queries in another way than documents.
     pub fn has_routes(&self) -> bool {
-        self.queries.is_some() || self.prompts.of(Route::Query) != self.prompts.of(Route::Document)
+        self.queries.is_some() || self.prompts.of_route(Route::Query) != self.prompts.of_route(Route::Document)
     }
 
     /// Like [`SparseEncoder::embed`], for inputs that may be tokens.
@@ -99,9 +99,20 @@ impl SparseEncoder {
         self.embed_inputs_as(inputs, Route::Default)
     }
 
-    /// Like [`SparseEncoder::embed_as`], for inputs that may be tokens, which get no prompt.
+    /// Like [`SparseEncoder::embed_as`], for inputs that may be tokens.
     pub fn embed_inputs_as(&self, inputs: &[TextOrTokens<'_>], route: Route) -> Result<Outputs<SparseVector>> {
-        let prompt = self.prompts.of(route);
+        self.embed_inputs_with(inputs, route, &Prompt::Default)
+    }
+
+    /// Like [`SparseEncoder::embed_inputs_as`], with this prompt before the texts. Tokens get none,
+    /// nor does bge-m3, whose files have none.
+    pub fn embed_inputs_with(
+        &self,
+        inputs: &[TextOrTokens<'_>],
+        route: Route,
+        prompt: &Prompt,
+    ) -> Result<Outputs<SparseVector>> {
+        let prompt = self.prompts.text(prompt, route)?;
         if let Some(queries) = &self.queries {
             let route = if route == Route::Default { queries.default } else { route };
             match route {

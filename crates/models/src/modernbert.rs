@@ -71,7 +71,7 @@ impl Config {
         match types.get(i).map(String::as_str) {
             Some("sliding_attention") => Ok(true),
             Some("full_attention") => Ok(false),
-            Some(other) => Err(Error::Config(format!("layer type `{other}` is not supported"))),
+            Some(other) => Err(Error::Config(format!("`{other}` in layer_types is not supported"))),
             None => Err(Error::Config(format!("{} layer_types for {} layers", types.len(), self.num_hidden_layers))),
         }
     }
@@ -117,7 +117,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
         other => return Err(Error::Config(format!("classifier_pooling `{other}` is not supported"))),
     };
     let dense = Linear::load(&h.sub("dense"), hidden, hidden, c.classifier_bias)?;
-    let dense = dense.with(activation(&c.classifier_activation)?);
+    let dense = dense.with(activation("classifier_activation", &c.classifier_activation)?);
     let norm = LayerNorm::load(&h.sub("norm"), hidden, c.norm_eps, c.norm_bias)?;
     Ok(Head { pooling, ..Head::new(Some(dense), Some(norm), out) })
 }
@@ -144,7 +144,7 @@ fn block(w: &Weights, c: &Config, rotary: &[Rotary; 2], i: usize) -> Result<PreN
         norm: norm("mlp_norm")?,
         mlp: Mlp::gated(
             linear("mlp.Wi", n, inner.saturating_mul(2), c.mlp_bias)?,
-            activation(&c.hidden_activation)?,
+            activation("hidden_activation", &c.hidden_activation)?,
             linear("mlp.Wo", inner, n, c.mlp_bias)?,
         ),
     })

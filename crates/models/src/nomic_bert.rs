@@ -288,7 +288,7 @@ fn mlp(w: &Weights, c: &Config) -> Result<Mlp> {
 
 fn experts(w: &Weights, c: &Config) -> Result<Mlp> {
     let (activation, gated) = c.activation()?;
-    refuse(gated, || format!("experts with {} are not supported", c.activation_function))?;
+    refuse(gated, || format!("experts with the activation_function `{}` are not supported", c.activation_function))?;
     let (n, rows, count) = (c.n_embd, c.inner(false)?, c.num_experts);
     let router = w.sub("router.layer").in_dtype(DType::F32).tensor("weight", &[count, n])?;
     refuse(count.checked_mul(rows).is_none(), || format!("{count} experts of {rows} are too many"))?;

@@ -100,7 +100,7 @@ pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>>
         heads: c.num_attention_heads,
         size,
         inner: c.intermediate_size,
-        activation: activation(&c.hidden_act)?,
+        activation: activation("hidden_act", &c.hidden_act)?,
         eps: c.layer_norm_eps,
     };
     let hub = root(w, "roberta", EMBEDDING_NORM)?;

@@ -306,7 +306,7 @@ pub static FAMILIES: &[Family] = &[
         heads: DECODER,
         reference: TRANSFORMERS,
         test: "decoders",
-        models: &["Qwen/Qwen3-4B", "Qwen/Qwen3-Embedding-0.6B", "Qwen/Qwen3-Reranker-0.6B"],
+        models: &["Qwen/Qwen3-4B", "Qwen/Qwen3-Embedding-0.6B", "Qwen/Qwen3-Reranker-0.6B", "voyageai/voyage-4-nano"],
     },
     Family {
         name: "Qwen3-MoE",
@@ -360,7 +360,12 @@ pub static FAMILIES: &[Family] = &[
         heads: DECODER,
         reference: TRANSFORMERS,
         test: "decoders",
-        models: &["google/gemma-3-4b-it", "google/gemma-2-2b-it", "google/embeddinggemma-300m"],
+        models: &[
+            "google/gemma-3-4b-it",
+            "google/gemma-2-2b-it",
+            "google/embeddinggemma-300m",
+            "BAAI/bge-reranker-v2-gemma",
+        ],
     },
     Family {
         name: "GPT-2",

@@ -2,6 +2,7 @@
 against transformers."""
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,37 @@ MOE = TEXT | {
 WIDE = {"n_embd": 768, "n_head": 12, "n_inner": 3072, "vocab_size": 512}
 
 
+# Dynamic NTK scaling. The lengths are within the trained one, at its end, and beyond it.
+DYNAMIC = TEXT | {
+    "max_trained_positions": 16,
+    "n_positions": 64,
+    "rotary_scaling_factor": 2.0,
+}
+DYNAMIC_LENGTHS = [1, 16, 17, 64, 40]
+
+
+def as_transformers(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration that transformers writes for the same model."""
+    return {
+        "architectures": ["NomicBertModel"],
+        "hidden_act": "silu",
+        "hidden_size": config["n_embd"],
+        "intermediate_size": config["n_inner"],
+        "layer_norm_eps": config["layer_norm_epsilon"],
+        "max_position_embeddings": config["max_trained_positions"],
+        "model_type": "nomic_bert",
+        "num_attention_heads": config["n_head"],
+        "num_hidden_layers": config["n_layer"],
+        "rope_parameters": {
+            "rope_type": "dynamic",
+            "rope_theta": config["rotary_emb_base"],
+            "factor": config["rotary_scaling_factor"],
+        },
+        "type_vocab_size": config["type_vocab_size"],
+        "vocab_size": config["vocab_size"],
+    }
+
+
 def is_mixture(config: dict[str, Any], layer: int) -> bool:
     every = config.get("moe_every_n_layers", 0)
     return every > 0 and layer % every == 1
@@ -168,6 +200,15 @@ def experts(config: dict[str, Any], w: Weights, block: str, x: Tensor) -> Tensor
     return y
 
 
+def rotary_base(config: dict[str, Any], tokens: int, size: int) -> float:
+    """The base of RoPE: with dynamic NTK scaling, a larger one for texts beyond the trained length."""
+    base, factor = float(config["rotary_emb_base"]), config["rotary_scaling_factor"]
+    trained = config["max_trained_positions"]
+    if not factor or tokens <= trained:
+        return base
+    return base * (factor * tokens / trained - (factor - 1)) ** (size / (size - 2))
+
+
 def forward(
     config: dict[str, Any], w: Weights, ids: Tensor, types: Tensor
 ) -> dict[str, Any]:
@@ -183,7 +224,7 @@ def forward(
             part.unflatten(1, (heads, -1))
             for part in linear(w, f"{block}.attn.Wqkv", x).chunk(3, dim=1)
         )
-        theta = float(config["rotary_emb_base"])
+        theta = rotary_base(config, len(x), q.shape[-1])
         mixed = attention(rotate(q, theta), rotate(k, theta), v)
         x = norm(
             w, f"{block}.norm1", x + linear(w, f"{block}.attn.out_proj", mixed), eps
@@ -211,6 +252,13 @@ def forward(
     return result
 
 
+def rope_parameters(config: dict[str, Any]) -> dict[str, Any]:
+    theta, factor = config["rotary_emb_base"], config["rotary_scaling_factor"]
+    if not factor:
+        return {"rope_type": "default", "rope_theta": theta}
+    return {"rope_type": "dynamic", "rope_theta": theta, "factor": factor}
+
+
 def check(config: dict[str, Any]) -> None:
     """transformers has this family without the hub's heads and without experts: where both have a
     model, they must agree."""
@@ -221,10 +269,8 @@ def check(config: dict[str, Any]) -> None:
         num_attention_heads=config["n_head"],
         intermediate_size=config["n_inner"],
         layer_norm_eps=config["layer_norm_epsilon"],
-        rope_parameters={
-            "rope_type": "default",
-            "rope_theta": config["rotary_emb_base"],
-        },
+        rope_parameters=rope_parameters(config),
+        max_position_embeddings=config["max_trained_positions"],
     )
     chance = torch.Generator().manual_seed(1)
     w = {
@@ -270,14 +316,28 @@ VARIANTS = [
     Variant(
         "nomic-mlm", 303, None, changed(TEXT, "NomicBertForMaskedLM"), HEAD_LENGTHS
     ),
+    Variant("nomic-dynamic", 307, None, DYNAMIC, DYNAMIC_LENGTHS),
+    Variant(
+        "nomic-dynamic-transformers", 308, None, as_transformers(DYNAMIC), DYNAMIC_LENGTHS
+    ),
     Variant("nomic-base", 304, None, TEXT | WIDE, WIDE_LENGTHS),
     Variant("nomic-moe-tiny", 305, None, MOE | {"n_layer": 4}, LONG_LENGTHS),
     Variant("nomic-moe-base", 306, None, MOE | WIDE | {"num_experts": 8}, WIDE_LENGTHS),
 ]
 
 
+# The hub's configurations of models whose config.json has transformers' names.
+HUB = {"nomic-dynamic-transformers": DYNAMIC}
+
+
+def run(config: dict[str, Any], _published: dict[str, Any], *inputs: Any) -> dict[str, Any]:
+    return forward(config, *inputs)
+
+
 def make(out: Path, _work: Path) -> None:
     check(TEXT)
+    check(DYNAMIC)
     for variant in VARIANTS:
-        variant.rules = rules(variant.config)
-        write_plain(out, variant, shapes(variant.config), forward)
+        config = HUB.get(variant.name, variant.config)
+        variant.rules = rules(config)
+        write_plain(out, variant, shapes(config), partial(run, config))

@@ -4,7 +4,7 @@ use crate::array::Array;
 use crate::call::{call, detached};
 use crate::model::{Model, wrong_task};
 use pyo3::prelude::*;
-use sconce_engine::{Loaded, Route, TaskModel};
+use sconce_engine::{Loaded, Prompt, Route, TaskModel, TextOrTokens};
 
 /// Sparse embeddings as a CSR matrix: where each row ends, token ids, weights.
 #[pyfunction]
@@ -23,7 +23,10 @@ pub(crate) fn embed_sparse(
             Some("document") => Route::Document,
             _ => Route::Default,
         };
-        let rows = encoder.with_context(context).with_max_tokens(max_tokens).embed_as(&texts, route)?.results;
+        let encoder = encoder.with_context(context).with_max_tokens(max_tokens);
+        let inputs: Vec<_> = texts.iter().map(|text| TextOrTokens::Text(text)).collect();
+        // The texts have their prompts already.
+        let rows = encoder.embed_inputs_with(&inputs, route, &Prompt::Text(String::new()))?.results;
         let mut starts = vec![0];
         let (mut ids, mut weights) = (Vec::new(), Vec::new());
         for row in rows {

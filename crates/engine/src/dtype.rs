@@ -14,7 +14,7 @@ pub enum DTypeChoice {
     /// On a GPU half precision: the type of the files, f16 for encoders stored in f32 and beside
     /// quantized weights, and bf16 for language models stored in f32 and for architectures that
     /// overflow f16. On a CPU f32 activations, with f32 weights for encoders and the weights of the
-    /// files for language models.
+    /// files for language models. Quantized weights stay as in the files, everywhere.
     #[default]
     Default,
     /// Like `Default`, but encoders on a CPU run in bf16 where that is faster.
@@ -99,6 +99,11 @@ impl DTypeChoice {
     /// The formats of an encoder.
     pub(crate) fn of_encoder(self, model: &Model, device: Device, policy: &Policy) -> Result<Formats> {
         let refused = |what: String| Err(Error::Input(what));
+        if let (DTypeChoice::Default | DTypeChoice::Auto, Some(Stored::Blocks(quant))) = (self, stored(model)?) {
+            let dtype = beside_blocks(model, device);
+            let why = format!("weights as in the files ({quant}), activations in {dtype}");
+            return Ok(Formats::new(dtype, WeightFormat::File, why));
+        }
         match self {
             DTypeChoice::Blocks(quant) => {
                 refused(format!("--dtype {quant} is for language models; encoders take auto, f32, bf16, f16 or int8"))
@@ -144,11 +149,8 @@ impl DTypeChoice {
                 _ => None,
             };
             let (dtype, why) = match blocks {
-                // Our kernels multiply blocks with activations of any format, long prompts fastest
-                // with f16.
                 Some(quant) => {
-                    let is_wide = sconce_models::overflows_f16(&model.config);
-                    let dtype = if is_wide { DType::BF16 } else { DType::F16 };
+                    let dtype = beside_blocks(model, device);
                     (dtype, format!("weights as in the files ({quant}), activations in {dtype}"))
                 }
                 None => half(model, device, DType::BF16)?,
@@ -161,6 +163,16 @@ impl DTypeChoice {
         let is_full = weight_format == WeightFormat::File && stored(model)? == Some(Stored::Float(DType::F32));
         let cache_format = KvCacheFormat::Float(if is_full { DType::F32 } else { DType::F16 });
         Ok(Formats { cache_format, ..Formats::new(DType::F32, weight_format, why) })
+    }
+}
+
+/// The format of activations beside weights in blocks. Our kernels multiply blocks with activations
+/// of any format, on a GPU long texts fastest with f16.
+fn beside_blocks(model: &Model, device: Device) -> DType {
+    match device.is_gpu() {
+        false => DType::F32,
+        true if sconce_models::overflows_f16(&model.config) => DType::BF16,
+        true => DType::F16,
     }
 }
 

@@ -3,11 +3,12 @@
 
 use sconce_engine::hub::{self, Files, Options, Reference};
 use sconce_engine::{
-    BeamSearch, DTypeChoice, DeviceChoice, Embedder, LoadOptions, Loaded, MultiVectorEncoder, Prompt, RankOptions,
-    Reranker, Search, Seq2SeqOptions, Task, TaskModel, supports,
+    BeamSearch, DTypeChoice, DeviceChoice, EmbedOptions, Embedder, LoadOptions, Loaded, MultiVectorEncoder, Prompt,
+    RankOptions, Reranker, Search, Seq2SeqOptions, Task, TaskModel, TextOrTokens, supports,
 };
 use sconce_ops::{DType, Device, Rung, WeightFormat};
-use sconce_testkit::{GgufWriter, cosine, golden, json, materialize, worst};
+use sconce_testkit::{Array, Arrays, GgufWriter, cosine, golden, json, materialize, worst};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 fn options() -> LoadOptions {
@@ -20,7 +21,11 @@ fn reference(path: &Path) -> Reference {
 }
 
 fn embedder(path: &Path) -> Embedder {
-    Embedder::load(&reference(path), &options(), &()).unwrap()
+    embedder_with(path, options())
+}
+
+fn embedder_with(path: &Path, options: LoadOptions) -> Embedder {
+    Embedder::load(&reference(path), &options, &()).unwrap()
 }
 
 fn gguf_path(name: &str) -> PathBuf {
@@ -74,6 +79,150 @@ fn encoders_in_gguf_equal_their_folders() {
         assert!(off <= 2e-6, "{name}: off by {off:.1e}");
         assert!(file.plan().unread.is_empty(), "{name}: {:?}", file.plan().unread);
         assert_eq!(Task::detect(&path).unwrap(), Task::Embed, "{name}");
+    }
+}
+
+/// EmbeddingGemma with its Dense layers, written as llama.cpp's converter writes it: norms are 1 + w,
+/// and the file has neither prompts nor the scale of attention scores.
+#[test]
+fn embedding_gemma_in_gguf_equals_its_folder() {
+    let dir = materialize("task-embed-gemma");
+    let path = dir.path().join("model.gguf");
+    std::fs::write(&path, embedding_gemma(dir.path()).bytes()).unwrap();
+    let (file, folder) = (embedder(&path), embedder(dir.path()));
+    let cases = json(&golden("task-embed-gemma").join("golden.json"));
+    let ids = |case: &Value| case["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+    let ids: Vec<Vec<u32>> = cases["cases"].as_array().unwrap().iter().map(ids).collect();
+    let inputs: Vec<_> = ids.iter().map(|ids| TextOrTokens::Tokens(ids)).collect();
+    let options = EmbedOptions::default();
+    let (got, want) = (file.embed_with(&inputs, &options).unwrap(), folder.embed_with(&inputs, &options).unwrap());
+    assert!(inputs.len() > 5 && want.tokens.iter().any(|n| *n > 17), "{:?}", want.tokens);
+    assert_eq!((got.dimension, got.tokens.clone()), (want.dimension, want.tokens.clone()));
+    let off = worst(&got.values, &want.values);
+    assert!(off <= 1e-5, "off by {off:.1e}");
+    assert!(file.plan().unread.is_empty(), "{:?}", file.plan().unread);
+    assert_eq!(Task::detect(&path).unwrap(), Task::Embed);
+    let [query, none] = [Prompt::Named("query".into()), Prompt::Default];
+    assert_eq!(file.prompt(&query).unwrap(), folder.prompt(&query).unwrap());
+    assert_eq!(file.prompt(&none).unwrap(), "");
+    let error = Task::Generate.plan(&Files::local(&path), Device::Cpu, &self::options()).unwrap_err().to_string();
+    assert!(error.contains("use_bidirectional_attention") || error.contains("embed"), "{error}");
+    // The older files lack the Dense layers. Without them the vectors are other ones.
+    let mut plain = embedding_gemma(dir.path());
+    plain.tensors.retain(|t| !t.name.starts_with("dense_"));
+    std::fs::write(&path, plain.bytes()).unwrap();
+    let plain = embedder(&path).embed_with(&inputs, &options).unwrap();
+    assert!(plain.dimension == got.dimension && worst(&plain.values, &want.values) > 0.01);
+}
+
+/// `task-embed-gemma` under llama.cpp's names.
+fn embedding_gemma(dir: &Path) -> GgufWriter {
+    const NAMES: [(&str, &str); 13] = [
+        ("input_layernorm", "attn_norm"),
+        ("self_attn.q_proj", "attn_q"),
+        ("self_attn.k_proj", "attn_k"),
+        ("self_attn.v_proj", "attn_v"),
+        ("self_attn.o_proj", "attn_output"),
+        ("self_attn.q_norm", "attn_q_norm"),
+        ("self_attn.k_norm", "attn_k_norm"),
+        ("post_attention_layernorm", "post_attention_norm"),
+        ("pre_feedforward_layernorm", "ffn_norm"),
+        ("post_feedforward_layernorm", "post_ffw_norm"),
+        ("mlp.gate_proj", "ffn_gate"),
+        ("mlp.up_proj", "ffn_up"),
+        ("mlp.down_proj", "ffn_down"),
+    ];
+    let config = json(&dir.join("config.json"));
+    let number = |key: &str| config[key].as_u64().unwrap() as u32;
+    let words = number("vocab_size") as usize;
+    let tokens: Vec<String> = (0..words).map(|i| format!("<{i}>")).collect();
+    let mut writer = GgufWriter::new("gemma-embedding")
+        .u32("gemma-embedding.block_count", number("num_hidden_layers"))
+        .u32("gemma-embedding.context_length", number("max_position_embeddings"))
+        .u32("gemma-embedding.embedding_length", number("hidden_size"))
+        .u32("gemma-embedding.feed_forward_length", number("intermediate_size"))
+        .u32("gemma-embedding.attention.head_count", number("num_attention_heads"))
+        .u32("gemma-embedding.attention.head_count_kv", number("num_key_value_heads"))
+        .u32("gemma-embedding.attention.key_length", number("head_dim"))
+        .u32("gemma-embedding.attention.value_length", number("head_dim"))
+        .u32("gemma-embedding.attention.sliding_window", number("sliding_window"))
+        .u32("gemma-embedding.attention.sliding_window_pattern", 2)
+        .f32("gemma-embedding.attention.layer_norm_rms_epsilon", 1e-6)
+        .f32("gemma-embedding.rope.freq_base", number("rope_theta") as f32)
+        .f32("gemma-embedding.rope.freq_base_swa", number("rope_local_base_freq") as f32)
+        .u32("gemma-embedding.pooling_type", 1)
+        .str("tokenizer.ggml.model", "llama")
+        .strs("tokenizer.ggml.tokens", &tokens.iter().map(String::as_str).collect::<Vec<_>>())
+        .f32s("tokenizer.ggml.scores", &vec![0.0; words])
+        .i32s("tokenizer.ggml.token_type", &[vec![2, 3, 3], vec![1; words - 3]].concat())
+        .u32("tokenizer.ggml.bos_token_id", 1)
+        .u32("tokenizer.ggml.eos_token_id", 2)
+        .bool("tokenizer.ggml.add_eos_token", 1);
+    let scale = (number("head_dim") as f32 / config["query_pre_attn_scalar"].as_f64().unwrap() as f32).sqrt();
+    let weights = Arrays::open(&dir.join("model.safetensors"));
+    let mut add = |from: &str, to: &str, change: &dyn Fn(f32) -> f32| {
+        let Array { values, dims } = weights.f32(from);
+        let dims: Vec<u64> = dims.iter().map(|n| *n as u64).collect();
+        let values: Vec<f32> = values.into_iter().map(change).collect();
+        writer = writer.clone().values(to, &dims, &values);
+    };
+    add("embed_tokens.weight", "token_embd.weight", &|v| v);
+    add("norm.weight", "output_norm.weight", &|v| v + 1.0);
+    for layer in 0..number("num_hidden_layers") {
+        for (from, to) in NAMES {
+            let change: &dyn Fn(f32) -> f32 = match to {
+                // The file's model divides scores by the root of the head size.
+                "attn_q_norm" => &|v| (v + 1.0) * scale,
+                _ if to.ends_with("norm") => &|v| v + 1.0,
+                _ => &|v| v,
+            };
+            add(&format!("layers.{layer}.{from}.weight"), &format!("blk.{layer}.{to}.weight"), change);
+        }
+    }
+    for (folder, to) in [("2_Dense", "dense_2.weight"), ("3_Dense", "dense_3.weight")] {
+        let Array { values, dims } = Arrays::open(&dir.join(folder).join("model.safetensors")).f32("linear.weight");
+        let dims: Vec<u64> = dims.iter().map(|n| *n as u64).collect();
+        writer = writer.values(to, &dims, &values);
+    }
+    writer
+}
+
+/// Encoders keep quantized blocks, in layers, word embeddings and experts. Their products also
+/// quantize activations, so vectors are compared by their cosine.
+#[test]
+fn quantized_encoders_keep_their_blocks() {
+    let texts = ["hello", "The cat sat on the mat.", "A man is eating food, and they said that it was well made."];
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["bert", "modern-bert", "jina-bert-v2", "jina-bert-v2-code", "nomic-bert-moe", "jina-bert-v3"] {
+        let original = GgufWriter::parse(&std::fs::read(gguf_path(&format!("gguf-{name}"))).unwrap());
+        let save = |as_floats: bool| {
+            let path = dir.path().join(format!("{name}-{as_floats}.gguf"));
+            std::fs::write(&path, original.clone().in_q8_0(as_floats).bytes()).unwrap();
+            path
+        };
+        let (blocks, floats) = (embedder(&save(false)), embedder(&save(true)));
+        let none = Prompt::Text(String::new());
+        let (got, want) = (blocks.embed(&texts, &none).unwrap(), floats.embed(&texts, &none).unwrap());
+        for (got, want) in got.rows().zip(want.rows()) {
+            let similarity = cosine(got, want);
+            assert!(similarity >= 0.999, "{name}: {similarity}");
+        }
+        let (kept, widened) = (blocks.plan(), floats.plan());
+        assert_eq!((kept.weight_format, widened.weight_format), (WeightFormat::File, WeightFormat::Activations));
+        assert_eq!(kept.dtype, DType::F32);
+        // 32 values take 34 bytes instead of 128; norms, biases and positions stay in floats.
+        assert!(kept.weights < widened.weights / 2, "{name}: {} of {}", kept.weights, widened.weights);
+        for (device, dtype) in [(Device::Cuda(0), DType::F16), (Device::Metal(0), DType::F16)] {
+            let options = options().with_batch_tokens(Some(64));
+            let plan = Task::Embed.plan(&Files::local(&save(false)), device, &options).unwrap();
+            assert_eq!((plan.weight_format, plan.dtype), (WeightFormat::File, dtype), "{name} on {device}");
+            for step in &plan.steps {
+                assert_eq!(step.rung, Ok(Rung::Fused), "{name}: {} on {device}", step.op);
+            }
+        }
+        let forced = embedder_with(&save(false), options().with_dtype(DType::F32.into()));
+        let off = worst(&forced.embed(&texts, &none).unwrap().values, &want.values);
+        assert!(off <= 2e-6, "{name} in f32: off by {off:.1e}");
     }
 }
 

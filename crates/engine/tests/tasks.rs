@@ -251,7 +251,27 @@ fn sparse_weights_equal_those_of_the_sparse_encoder() {
             assert_same_weights(name, &case["weights"], got, 2e-5);
         }
         assert!(sparse.token(got.results[0].ids[0]).is_some());
+        assert!(!sparse.has_routes());
     }
+    // The default prompt is put before every text; a query's own before queries.
+    let dir = materialize("task-sparse");
+    let plain = SparseEncoder::load(&reference(dir.path()), &options(), &()).unwrap();
+    let path = dir.path().join("config_sentence_transformers.json");
+    let mut prompts = json(&path);
+    prompts["prompts"] = json!({"query": "the cat ", "other": "hello "});
+    prompts["default_prompt_name"] = json!("other");
+    std::fs::write(&path, prompts.to_string()).unwrap();
+    let prompted = SparseEncoder::load(&reference(dir.path()), &options(), &()).unwrap();
+    assert!(prompted.has_routes());
+    for (route, text) in [(Route::Query, "the cat sat"), (Route::Document, "hello sat"), (Route::Default, "hello sat")]
+    {
+        let got = prompted.embed_as(&["sat"], route).unwrap();
+        assert_eq!(got, plain.embed(&[text]).unwrap(), "{route:?}");
+    }
+    prompts["default_prompt_name"] = json!("missing");
+    std::fs::write(&path, prompts.to_string()).unwrap();
+    let error = SparseEncoder::load(&reference(dir.path()), &options(), &()).err().unwrap().to_string();
+    assert!(error.contains("default_prompt_name"), "{error}");
 }
 
 /// A Router: queries have the weights of their tokens, documents those of a masked language model.
@@ -274,6 +294,16 @@ fn sparse_router_encodes_queries_without_inference() {
     }
     let truncated = sparse.embed_as(&["the cat ".repeat(200)], Route::Query).unwrap();
     assert_eq!((truncated.tokens[0], truncated.truncated), (24, vec![0]));
+    // A prompt of a route is a part of its texts.
+    let path = dir.path().join("config_sentence_transformers.json");
+    let mut prompts = json(&path);
+    prompts["prompts"] = json!({"query": "the cat ", "passage": "hello "});
+    std::fs::write(&path, prompts.to_string()).unwrap();
+    let prompted = SparseEncoder::load(&reference(dir.path()), &options(), &()).unwrap();
+    for (route, text) in [(Route::Query, "the cat sat"), (Route::Document, "hello sat")] {
+        let (got, want) = (prompted.embed_as(&["sat"], route).unwrap(), sparse.embed_as(&[text], route).unwrap());
+        assert_eq!(got, want, "{route:?}");
+    }
     // What is not supported is named.
     let path = dir.path().join("router_config.json");
     let mut router = json(&path);

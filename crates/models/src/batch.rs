@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 use sconce_ops::replay::{BatchLayout, Fill, PerBatch};
-use sconce_ops::{Attention, Keys, KvCache, Pages, Place, Segments, Tensor};
+use sconce_ops::{Attention, Keys, KvCache, Pages, Place, Rotary, Segments, Tensor};
 use std::sync::Arc;
 
 /// One tokenized text.
@@ -91,8 +91,26 @@ pub struct Batch {
     pub kv: Option<KvView>,
     /// The rows whose hidden states the caller needs; `None` means all.
     output_rows: Option<Tensor>,
+    /// RoPE of this batch, for a model whose frequencies depend on the lengths of sequences; `None`
+    /// means the model's own.
+    pub(crate) rotary: Option<BatchRotary>,
     /// Where the batch's tensors are.
     place: Place,
+}
+
+/// RoPE tables with a row for each token of a batch.
+#[derive(Clone, Debug)]
+pub(crate) struct BatchRotary {
+    tables: Rotary,
+    /// 0, 1, 2, …: the row of each token, `[tokens]`.
+    rows: Tensor,
+}
+
+impl BatchRotary {
+    /// Rotates the heads of `x` `[tokens, heads, size]`.
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(self.tables.forward(x, &self.rows)?)
+    }
 }
 
 /// The part of the paged KV cache that a batch writes and reads.
@@ -186,6 +204,7 @@ impl Batch {
             marks: PerBatch::new(sequences.iter().map(|s| s.marks.clone()).collect()),
             kv: None,
             output_rows: None,
+            rotary: None,
             place: place.clone(),
         })
     }
@@ -193,6 +212,16 @@ impl Batch {
     /// The same batch for a task: see [`Batch::task`].
     pub fn for_task(self, task: Option<usize>) -> Batch {
         Batch { task, ..self }
+    }
+
+    /// The same batch with RoPE of its own: the frequencies of a sequence, from its length.
+    pub(crate) fn with_rotary(&self, frequencies: impl Fn(usize) -> Vec<f32>) -> Result<Batch> {
+        let lengths: Vec<usize> = self.segments.observe().iter().map(|tokens| tokens.len()).collect();
+        let each: Vec<Vec<f32>> = lengths.iter().map(|length| frequencies(*length)).collect();
+        let parts: Vec<(&[f32], usize)> = each.iter().map(Vec::as_slice).zip(lengths).collect();
+        let tables = Rotary::by_sequence(&self.place, &parts)?;
+        let rows = self.upload(&(0..self.segments.tokens() as u32).collect::<Vec<_>>())?;
+        Ok(Batch { rotary: Some(BatchRotary { tables, rows }), ..self.clone() })
     }
 
     /// Packs the next tokens of several sequences whose earlier keys and values are in `cache`, in
@@ -232,6 +261,7 @@ impl Batch {
             marks: PerBatch::new(Vec::new()),
             kv: Some(KvView { cache: cache.clone(), rows: Tensor::from_u32(&rows, place)?, pages }),
             output_rows: if all { None } else { Some(Tensor::from_u32(&output_rows, place)?) },
+            rotary: None,
             place: place.clone(),
         })
     }

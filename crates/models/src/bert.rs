@@ -56,7 +56,7 @@ impl Config {
             heads: self.num_attention_heads,
             size: head_size(self.hidden_size, self.num_attention_heads)?,
             inner: self.intermediate_size,
-            activation: activation(&self.hidden_act)?,
+            activation: activation("hidden_act", &self.hidden_act)?,
             eps: self.layer_norm_eps,
         })
     }
@@ -82,7 +82,8 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
             let p = w.sub("cls.predictions");
             let (words, decoder) = (bert.sub("embeddings.word_embeddings"), p.sub("decoder"));
             let t = p.sub("transform");
-            let dense = Linear::load(&t.sub("dense"), hidden, hidden, true)?.with(activation(&c.hidden_act)?);
+            let dense =
+                Linear::load(&t.sub("dense"), hidden, hidden, true)?.with(activation("hidden_act", &c.hidden_act)?);
             let norm = LayerNorm::load(&t.sub("LayerNorm"), hidden, c.layer_norm_eps, true)?;
             let out = vocabulary(&decoder, &words, [c.vocab_size, hidden], &[(&p, "bias"), (&decoder, "bias")])?;
             Head::new(Some(dense), Some(norm), out)

@@ -5,7 +5,7 @@
 use crate::mlp::Mlp;
 use crate::{Backbone, Batch, LayerHook, Limits, Result};
 use sconce_ops::{
-    Activation, Attention, Bias, LayerNorm, Linear, Mask, RmsNorm, Rotary, Tensor, Weights, at, attention, embed_normed,
+    Activation, Attention, Bias, LayerNorm, Linear, Mask, RmsNorm, Rotary, Table, Tensor, Weights, at, attention,
 };
 
 /// Sizes of a block.
@@ -119,7 +119,11 @@ impl SelfAttention {
             let qkv = qkv.reshape(&[tokens, 3 * heads, size])?;
             let mut qk = qkv.narrow(1, 0, 2 * heads)?;
             if let Some(rotary) = &self.rotary {
-                qk = rotary.forward(&qk, &b.positions)?; // both at once
+                // Both at once.
+                qk = match &b.rotary {
+                    Some(of_batch) => of_batch.forward(&qk)?,
+                    None => rotary.forward(&qk, &b.positions)?,
+                };
             }
             (qk.narrow(1, 0, heads)?, qk.narrow(1, heads, heads)?, qkv.narrow(1, 2 * heads, heads)?)
         }; // [tokens, heads, size]
@@ -183,7 +187,7 @@ impl Layer for PreNorm {
 
 /// norm(word + position + type); position and type embeddings are optional.
 pub(crate) struct Embeddings {
-    pub words: Tensor,
+    pub words: Table,
     pub positions: Option<Tensor>,
     pub types: Option<Tensor>,
     pub norm: LayerNorm,
@@ -195,7 +199,7 @@ impl Embeddings {
     pub(crate) fn load(w: &Weights, limits: &Limits, positions: Option<usize>, s: &Shape) -> Result<Embeddings> {
         let table = |name, rows| w.sub(name).tensor("weight", &[rows, s.hidden]);
         Ok(Embeddings {
-            words: table("word_embeddings", limits.vocabulary)?,
+            words: Table::load(&w.sub("word_embeddings"), "weight", [limits.vocabulary, s.hidden])?,
             positions: positions.map(|rows| table("position_embeddings", rows)).transpose()?,
             types: limits.types.map(|rows| table("token_type_embeddings", rows)).transpose()?,
             norm: LayerNorm::load(&w.sub("LayerNorm"), s.hidden, s.eps, true)?,
@@ -203,10 +207,10 @@ impl Embeddings {
     }
 
     pub(crate) fn forward(&self, b: &Batch) -> Result<Tensor> {
-        let mut pairs = vec![(&self.words, &b.ids)];
-        pairs.extend(self.positions.as_ref().map(|table| (table, &b.positions)));
-        pairs.extend(self.types.as_ref().map(|table| (table, &b.types)));
-        Ok(embed_normed(&pairs, &self.norm)?)
+        let positions = self.positions.as_ref().map(|table| (table, &b.positions));
+        let types = self.types.as_ref().map(|table| (table, &b.types));
+        let others: Vec<_> = positions.into_iter().chain(types).collect();
+        Ok(self.words.embed_normed(&b.ids, &others, &self.norm)?)
     }
 }
 

@@ -54,8 +54,8 @@ pub(crate) fn default_true() -> bool {
     true
 }
 
-/// `hidden_act` as transformers spells it.
-pub(crate) fn activation(name: &str) -> Result<Activation> {
+/// The activation `name`, as transformers spells it in `field`.
+pub(crate) fn activation(field: &str, name: &str) -> Result<Activation> {
     Ok(match name {
         "gelu" | "gelu_python" => Activation::Gelu,
         "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" | "gelu_python_tanh" | "gelu_accurate" => Activation::GeluTanh,
@@ -65,7 +65,7 @@ pub(crate) fn activation(name: &str) -> Result<Activation> {
         "tanh" => Activation::Tanh,
         "sigmoid" => Activation::Sigmoid,
         "linear" => Activation::None,
-        other => return Err(Error::Config(format!("activation `{other}` is not supported"))),
+        other => return Err(Error::Config(format!("the activation `{other}` ({field}) is not supported"))),
     })
 }
 
@@ -74,6 +74,13 @@ pub(crate) fn activation(name: &str) -> Result<Activation> {
 pub(crate) fn is_bidirectional(config: &Value) -> bool {
     let declares = |key: &str, value: bool| config.get(key).and_then(Value::as_bool) == Some(value);
     declares("is_causal", false) || declares("use_bidirectional_attention", true)
+}
+
+/// Fails unless `layer_types` names full or sliding-window attention for each of so many layers.
+pub(crate) fn check_layer_types(types: &[String], layers: usize) -> Result<()> {
+    let other = types.iter().find(|kind| !["full_attention", "sliding_attention"].contains(&kind.as_str()));
+    refuse(other.is_some(), || format!("`{}` in layer_types is not supported", other.map_or("", String::as_str)))?;
+    refuse(types.len() != layers, || format!("layer_types has {} entries for {layers} layers", types.len()))
 }
 
 /// The size of a head; an error if the hidden size is not a multiple of the number of heads.
@@ -97,7 +104,7 @@ pub(crate) fn table_rows(positions: usize, size: usize) -> Result<usize> {
     let fits = (1..=MOST).contains(&positions) && positions.checked_mul(size).is_some_and(|n| n <= NUMBERS);
     refuse(!fits, || {
         format!(
-            "a RoPE table of {positions} positions × {size} elements is not supported; at most {MOST} positions and {NUMBERS} elements are"
+            "a RoPE table of {positions} positions (max_position_embeddings, n_positions) × {size} elements is not supported; at most {MOST} positions and {NUMBERS} elements are"
         )
     })?;
     Ok(positions)
@@ -136,7 +143,10 @@ impl RopeConfig {
     /// Fails unless RoPE is unscaled and applies to the whole head.
     pub(crate) fn check_unscaled(&self) -> Result<()> {
         refuse(self.scaling().is_some(), || {
-            format!("RoPE scaling `{}` is not supported for this architecture", self.scaling().unwrap_or_default())
+            let kind = self.scaling().unwrap_or_default();
+            format!(
+                "the RoPE scaling `{kind}` (rope_type in rope_parameters or rope_scaling) is not supported for this architecture"
+            )
         })?;
         refuse(self.partial_rotary_factor.is_some_and(|f| f != 1.0), || {
             "partial_rotary_factor other than 1 is not supported".into()

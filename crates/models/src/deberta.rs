@@ -98,7 +98,7 @@ impl Config {
             heads: self.num_attention_heads,
             size: head_size(self.hidden_size, self.num_attention_heads)?,
             inner: self.intermediate_size,
-            activation: activation(&self.hidden_act)?,
+            activation: activation("hidden_act", &self.hidden_act)?,
             eps: self.layer_norm_eps,
         })
     }
@@ -133,7 +133,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
         Task::Classify => {
             let pooler = Linear::load(&w.sub("pooler.dense"), hidden, hidden, true)?;
             Head::new(
-                Some(pooler.with(activation(&c.pooler_hidden_act)?)),
+                Some(pooler.with(activation("pooler_hidden_act", &c.pooler_hidden_act)?)),
                 None,
                 out(&w.sub("classifier"), hidden, true)?,
             )
@@ -149,7 +149,8 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
             };
             let (words, decoder) =
                 (root(w, "deberta", WORD_EMBEDDINGS)?.sub("embeddings.word_embeddings"), p.sub("decoder"));
-            let dense = Linear::load(&t.sub("dense"), hidden, width, true)?.with(activation(&c.hidden_act)?);
+            let dense =
+                Linear::load(&t.sub("dense"), hidden, width, true)?.with(activation("hidden_act", &c.hidden_act)?);
             let norm = LayerNorm::load(&t.sub("LayerNorm"), width, c.layer_norm_eps, true)?;
             let out = vocabulary(&decoder, &words, [c.vocab_size, width], &[(&p, "bias"), (&decoder, "bias")])?;
             Head::new(Some(dense), Some(norm), out)

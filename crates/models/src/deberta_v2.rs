@@ -109,7 +109,7 @@ impl Convolution {
         })?;
         let conv = Linear::shaped(&[(w.sub("conv"), "weight")], &[c.hidden_size, c.hidden_size, width])?
             .with_bias(w.sub("conv").tensor("bias", &[c.hidden_size])?)?
-            .with(activation(v2.conv_act.as_deref().unwrap_or("tanh"))?);
+            .with(activation("conv_act", v2.conv_act.as_deref().unwrap_or("tanh"))?);
         Ok(Convolution {
             conv,
             norm: LayerNorm::load(&w.sub("LayerNorm"), c.hidden_size, c.layer_norm_eps, true)?,

@@ -40,7 +40,7 @@ pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>>
         heads: c.n_heads,
         size: head_size(c.dim, c.n_heads)?,
         inner: c.hidden_dim,
-        activation: activation(&c.activation)?,
+        activation: activation("activation", &c.activation)?,
         eps: EPS,
     };
     let w = root(w, "distilbert", WORD_EMBEDDINGS)?;
@@ -61,7 +61,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
         Task::Vocabulary => {
             let words = root(w, "distilbert", WORD_EMBEDDINGS)?.sub("embeddings.word_embeddings");
             let projector = w.sub("vocab_projector");
-            let dense = dense("vocab_transform")?.with(activation(&c.activation)?);
+            let dense = dense("vocab_transform")?.with(activation("activation", &c.activation)?);
             let norm = LayerNorm::load(&w.sub("vocab_layer_norm"), c.dim, EPS, true)?;
             let out = vocabulary(&projector, &words, [c.vocab_size, c.dim], &[(&projector, "bias")])?;
             Head::new(Some(dense), Some(norm), out)

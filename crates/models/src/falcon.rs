@@ -113,7 +113,7 @@ fn block(w: &Weights, c: &Config, heads: Heads, rotary: &Option<Rotary>, layer: 
     let qkv = Linear::reordered(&a.sub("query_key_value"), n, rows, &heads.grouped_row(), c.bias)?;
     let output = Linear::load(&a.sub("dense"), heads.rows()[0], n, c.bias)?;
     let inner = c.ffn_hidden_size.unwrap_or(n.saturating_mul(4));
-    let act = activation(c.activation.as_deref().unwrap_or("gelu"))?;
+    let act = activation("activation", c.activation.as_deref().unwrap_or("gelu"))?;
     // Falcon adds ALiBi to the scores before it scales them.
     let slopes = || alibi_slopes(heads.count).map(|slope| slope * heads.scale()).collect();
     Ok(Block {

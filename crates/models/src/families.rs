@@ -315,7 +315,7 @@ pub static FAMILIES: &[Family] = &[
         heads: DECODER,
         reference: TRANSFORMERS,
         test: "decoders",
-        models: &["Qwen/Qwen3-4B", "Qwen/Qwen3-Embedding-0.6B", "Qwen/Qwen3-Reranker-0.6B"],
+        models: &["Qwen/Qwen3-4B", "Qwen/Qwen3-Embedding-0.6B", "Qwen/Qwen3-Reranker-0.6B", "voyageai/voyage-4-nano"],
     },
     Family {
         name: "Qwen3-MoE",
@@ -365,11 +365,16 @@ pub static FAMILIES: &[Family] = &[
     Family {
         name: "Gemma 1 to 3",
         types: &["gemma", "gemma2", "gemma3", "gemma3_text"],
-        gguf: &["gemma", "gemma2", "gemma3"],
+        gguf: &["gemma", "gemma2", "gemma3", "gemma-embedding"],
         heads: DECODER,
         reference: TRANSFORMERS,
         test: "decoders",
-        models: &["google/gemma-3-4b-it", "google/gemma-2-2b-it"],
+        models: &[
+            "google/gemma-3-4b-it",
+            "google/gemma-2-2b-it",
+            "google/embeddinggemma-300m",
+            "BAAI/bge-reranker-v2-gemma",
+        ],
     },
     Family {
         name: "GPT-2",

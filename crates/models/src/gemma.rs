@@ -5,7 +5,7 @@
 //! EmbeddingGemma (arXiv:2509.20354) is Gemma 3 with attention in both directions.
 
 use crate::block::{Layer, Norm};
-use crate::config::{activation, context, default_usize, parse, refuse, ten_to_minus};
+use crate::config::{activation, check_layer_types, context, default_usize, parse, refuse, ten_to_minus};
 use crate::decoder::{Decoder, GroupedQueryAttention, Heads, embed_tokens};
 use crate::head::{self, last_token, root};
 use crate::mlp::Mlp;
@@ -151,6 +151,9 @@ const EMBED_TOKENS: &str = "embed_tokens.weight";
 pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>> {
     let config = &text_config(config);
     let c: Config = parse(config)?;
+    if let Some(types) = &c.layer_types {
+        check_layer_types(types, c.num_hidden_layers)?;
+    }
     let (heads, n) = (c.heads()?, c.hidden_size);
     let w = text_root(w)?;
     let positions = context(config, c.positions());
@@ -238,7 +241,7 @@ impl Block {
                 ..GroupedQueryAttention::new(qkv, output, heads, layer)
             },
             norm: norm(before)?,
-            mlp: Mlp::gated(gate_up, activation(act)?, down),
+            mlp: Mlp::gated(gate_up, activation("hidden_activation", act)?, down),
             post_norms,
         })
     }

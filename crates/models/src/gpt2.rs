@@ -82,7 +82,7 @@ fn block(w: &Weights, c: &Config, heads: Heads, layer: usize) -> Result<Block> {
         attention: GroupedQueryAttention { scale, ..GroupedQueryAttention::new(qkv, output, heads, layer) },
         layout: Layout::Sequential(norm("ln_2")?),
         mlp: Mlp::Plain {
-            up: c.linear(&m.sub("c_fc"), n, inner)?.with(activation(&c.activation_function)?),
+            up: c.linear(&m.sub("c_fc"), n, inner)?.with(activation("activation_function", &c.activation_function)?),
             down: c.linear(&m.sub("c_proj"), inner, n)?,
         },
     })

@@ -96,7 +96,7 @@ fn block(w: &Weights, c: &Config, heads: Heads, rotary: &Rotary, layer: usize) -
     let qkv = Linear::reordered(&a.sub("query_key_value"), n, rows, &heads.grouped_row(), c.attention_bias)?;
     let output = Linear::load(&a.sub("dense"), n, n, c.attention_bias)?;
     let norm = c.norm(&w.sub("post_attention_layernorm"))?;
-    let (inner, act) = (c.intermediate_size, activation(&c.hidden_act)?);
+    let (inner, act) = (c.intermediate_size, activation("hidden_act", &c.hidden_act)?);
     Ok(Block {
         attention_norm: c.norm(&w.sub("input_layernorm"))?,
         attention: GroupedQueryAttention {

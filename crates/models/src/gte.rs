@@ -86,7 +86,7 @@ pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>>
         heads: c.num_attention_heads,
         size,
         inner: c.intermediate_size,
-        activation: activation(&c.hidden_act)?,
+        activation: activation("hidden_act", &c.hidden_act)?,
         eps: c.layer_norm_eps,
     };
     let w = encoder_root(w)?;
@@ -113,7 +113,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
         Task::Vocabulary => {
             let (lm, words) = (w.sub("lm_head"), gte.sub("embeddings.word_embeddings"));
             let decoder = lm.sub("decoder");
-            let dense = dense(&lm, activation(&c.hidden_act)?)?;
+            let dense = dense(&lm, activation("hidden_act", &c.hidden_act)?)?;
             let norm = LayerNorm::load(&lm.sub("norm"), hidden, c.layer_norm_eps, true)?;
             let out = vocabulary(&decoder, &words, [c.vocabulary(), hidden], &[(&decoder, "bias")])?;
             Head::new(Some(dense), Some(norm), out)

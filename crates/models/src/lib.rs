@@ -12,6 +12,7 @@ mod deberta_v2;
 mod decoder;
 mod distilbert;
 mod dual;
+mod dynamic_ntk;
 mod electra;
 mod eurobert;
 mod falcon;

@@ -6,7 +6,7 @@
 //! directions: gte-Qwen2, llama-nemotron-embed, pplx-embed (Qwen3) and EuroBERT (`eurobert.rs`).
 
 use crate::block::Norm;
-use crate::config::{activation, context, head_size, is_bidirectional, parse, refuse};
+use crate::config::{activation, check_layer_types, context, head_size, is_bidirectional, parse, refuse};
 use crate::decoder::{Block, Decoder, GroupedQueryAttention, Heads, Layout, embed_tokens};
 use crate::head::{self, last_token, root};
 use crate::mlp::{Mlp, SharedExpert};
@@ -121,8 +121,12 @@ impl Config {
         }
     }
 
-    /// Fails where versions of transformers disagree on which layers have the sliding window.
+    /// Fails for kinds of attention that are not supported, and where versions of transformers
+    /// disagree on which layers have the sliding window.
     fn check_window(&self) -> Result<()> {
+        if let Some(types) = &self.layer_types {
+            check_layer_types(types, self.num_hidden_layers)?;
+        }
         let windowed = self.use_sliding_window.unwrap_or(false) && self.layer_types.is_none();
         refuse(windowed && self.is("qwen2_moe"), || {
             "use_sliding_window of qwen2_moe needs layer_types, which name the layers with the window".into()
@@ -179,8 +183,12 @@ impl Config {
         let scaling = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref());
         let part = scaling.and_then(|s| s.partial_rotary_factor).or(self.partial_rotary_factor).unwrap_or(1.0);
         let is_phi = self.is("phi3");
-        refuse(part != 1.0 && !is_phi, || "partial_rotary_factor other than 1 is not supported here".into())?;
-        let default = if self.is("mixtral") { 1e6 } else { 10_000.0 };
+        refuse(part != 1.0 && !is_phi, || "partial_rotary_factor other than 1 is supported for phi3 only".into())?;
+        let default = match &*self.model_type {
+            "mixtral" => 1e6,
+            "eurobert" => 250_000.0,
+            _ => 10_000.0,
+        };
         let theta = scaling.and_then(|s| s.rope_theta).or(self.rope_theta).unwrap_or(default);
         let original = self.original_max_position_embeddings.filter(|_| is_phi);
         Rope { theta, dims: rotary_dims(size, part)?, positions, trained: self.trained(), original, scaling }.rotary(w)
@@ -287,7 +295,7 @@ fn block(w: &Weights, c: &Config, heads: Heads, rotary: &Rotary, layer: usize) -
 }
 
 fn mlp(w: &Weights, c: &Config, layer: usize) -> Result<Mlp> {
-    let (n, act) = (c.hidden_size, activation(&c.hidden_act)?);
+    let (n, act) = (c.hidden_size, activation("hidden_act", &c.hidden_act)?);
     let Some(count) = c.experts(layer) else {
         let m = w.sub("mlp");
         let gate_up = match c.is("phi3") {

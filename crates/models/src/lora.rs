@@ -3,7 +3,7 @@
 
 use crate::config::{defaults, refuse};
 use crate::{Error, Result};
-use sconce_ops::{LayerNorm, Linear, Tensor, WeightFormat, Weights, embed};
+use sconce_ops::{LayerNorm, Linear, Table, Tensor, WeightFormat, Weights, embed};
 
 defaults! {
     /// The fields of `config.json`, as in jina-embeddings-v3.
@@ -37,6 +37,11 @@ fn matrix(w: &Weights) -> Result<&'static str> {
 /// The matrix `[n, k]` and bias in `w`, without its updates.
 pub(crate) fn linear(w: &Weights, k: usize, n: usize) -> Result<Linear> {
     Ok(Linear::shaped(&[(w.clone(), matrix(w)?)], &[n, k])?.with_bias(w.tensor("bias", &[n])?)?)
+}
+
+/// The table of word embeddings `[rows, n]` in `w`, without its updates.
+pub(crate) fn word_table(w: &Weights, rows: usize, n: usize) -> Result<Table> {
+    Ok(Table::load(w, matrix(w)?, [rows, n])?)
 }
 
 /// The table `[rows, n]` in `w`, without its updates.

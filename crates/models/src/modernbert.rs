@@ -7,7 +7,7 @@ use crate::config::{RopeConfig, activation, defaults, head_size, parse, refuse, 
 use crate::head::{out, root, vocabulary};
 use crate::mlp::Mlp;
 use crate::{Backbone, Error, Head, Limits, Result, Task};
-use sconce_ops::{LayerNorm, Linear, Mask, Pooling, Rotary, Weights};
+use sconce_ops::{LayerNorm, Linear, Mask, Pooling, Rotary, Table, Weights};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -71,7 +71,7 @@ impl Config {
         match types.get(i).map(String::as_str) {
             Some("sliding_attention") => Ok(true),
             Some("full_attention") => Ok(false),
-            Some(other) => Err(Error::Config(format!("layer type `{other}` is not supported"))),
+            Some(other) => Err(Error::Config(format!("`{other}` in layer_types is not supported"))),
             None => Err(Error::Config(format!("{} layer_types for {} layers", types.len(), self.num_hidden_layers))),
         }
     }
@@ -83,7 +83,7 @@ pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>>
     refuse(size % 2 != 0, || format!("RoPE needs heads of an even size, not {size}"))?;
     let w = root(w, "model", TOKEN_EMBEDDINGS)?;
     let norm = |w: &Weights| LayerNorm::load(w, c.hidden_size, c.norm_eps, c.norm_bias);
-    let words = w.sub("embeddings.tok_embeddings").tensor("weight", &[c.vocab_size, c.hidden_size])?;
+    let words = Table::load(&w.sub("embeddings.tok_embeddings"), "weight", [c.vocab_size, c.hidden_size])?;
     let positions = table_rows(c.max_position_embeddings, size)?;
     let [global, local] = c.bases()?.map(|base| Rotary::new(&w, &Rotary::frequencies(base, size), positions));
     let rotary = [global?, local?];
@@ -117,7 +117,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
         other => return Err(Error::Config(format!("classifier_pooling `{other}` is not supported"))),
     };
     let dense = Linear::load(&h.sub("dense"), hidden, hidden, c.classifier_bias)?;
-    let dense = dense.with(activation(&c.classifier_activation)?);
+    let dense = dense.with(activation("classifier_activation", &c.classifier_activation)?);
     let norm = LayerNorm::load(&h.sub("norm"), hidden, c.norm_eps, c.norm_bias)?;
     Ok(Head { pooling, ..Head::new(Some(dense), Some(norm), out) })
 }
@@ -144,7 +144,7 @@ fn block(w: &Weights, c: &Config, rotary: &[Rotary; 2], i: usize) -> Result<PreN
         norm: norm("mlp_norm")?,
         mlp: Mlp::gated(
             linear("mlp.Wi", n, inner.saturating_mul(2), c.mlp_bias)?,
-            activation(&c.hidden_activation)?,
+            activation("hidden_activation", &c.hidden_activation)?,
             linear("mlp.Wo", inner, n, c.mlp_bias)?,
         ),
     })

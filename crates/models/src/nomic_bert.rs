@@ -4,10 +4,13 @@
 
 use crate::block::{Embeddings, PostNorm, SelfAttention, Stack};
 use crate::config::{RopeConfig, defaults, head_size, parse, refuse, table_rows};
+use crate::dynamic_ntk::{DynamicNtk, Scaled};
 use crate::head::{out, root, vocabulary};
 use crate::mlp::Mlp;
 use crate::{Backbone, Error, Head, Limits, Result, Task};
-use sconce_ops::{Activation, DType, ExpertParts, ExpertShape, Experts, Gate, LayerNorm, Linear, Rotary, Weights};
+use sconce_ops::{
+    Activation, DType, ExpertParts, ExpertShape, Experts, Gate, LayerNorm, Linear, Rotary, Table, Weights,
+};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -67,6 +70,9 @@ struct TransformersConfig {
     type_vocab_size: Option<usize>,
     layer_norm_eps: Option<f32>,
     rope_parameters: Option<RopeConfig>,
+    /// The older spelling.
+    rope_scaling: Option<RopeConfig>,
+    rope_theta: Option<f64>,
     head_dim: Option<usize>,
 }
 
@@ -75,8 +81,9 @@ fn read(config: &Value) -> Result<Config> {
         return parse(config);
     }
     let n: TransformersConfig = parse(config)?;
-    let rope = n.rope_parameters.unwrap_or_default();
-    rope.check_unscaled()?;
+    let rope = n.rope_parameters.or(n.rope_scaling).unwrap_or_default();
+    let trained = n.max_position_embeddings.unwrap_or(2048);
+    let factor = dynamic_factor(&rope)?;
     let heads = n.num_attention_heads.unwrap_or(12);
     refuse(n.head_dim.is_some_and(|size| size.checked_mul(heads) != Some(n.hidden_size)), || {
         format!("head_dim other than hidden_size {} by {heads} heads is not supported", n.hidden_size)
@@ -88,7 +95,11 @@ fn read(config: &Value) -> Result<Config> {
         n_head: heads,
         n_inner: Some(n.intermediate_size.unwrap_or(3072)),
         exact_inner: true,
-        n_positions: n.max_position_embeddings.unwrap_or(2048),
+        // transformers lets a scaled model read texts of any length. So many times the trained
+        // length is what the factor is for.
+        n_positions: factor.map_or(trained, |factor| (trained as f64 * factor.max(1.0)) as usize),
+        max_trained_positions: trained,
+        rotary_scaling_factor: factor,
         type_vocab_size: n.type_vocab_size.unwrap_or(2),
         layer_norm_epsilon: n.layer_norm_eps.unwrap_or(1e-12),
         activation_function: match n.hidden_act.as_deref() {
@@ -99,10 +110,24 @@ fn read(config: &Value) -> Result<Config> {
         qkv_proj_bias: false,
         mlp_fc1_bias: false,
         mlp_fc2_bias: false,
-        rotary_emb_base: rope.rope_theta.unwrap_or(1000.0),
+        rotary_emb_base: rope.rope_theta.or(n.rope_theta).unwrap_or(1000.0),
         rotary_emb_fraction: 1.0,
         ..Config::default()
     })
+}
+
+/// The factor of dynamic NTK scaling in transformers' RoPE parameters, which may have no other
+/// scaling.
+fn dynamic_factor(rope: &RopeConfig) -> Result<Option<f64>> {
+    if rope.scaling() != Some("dynamic") {
+        rope.check_unscaled()?;
+        return Ok(None);
+    }
+    refuse(rope.partial_rotary_factor.is_some_and(|f| f != 1.0), || {
+        "partial_rotary_factor other than 1 is not supported".into()
+    })?;
+    refuse(rope.factor.is_none(), || "rope_parameters of the type dynamic have no factor".into())?;
+    Ok(rope.factor)
 }
 
 impl Config {
@@ -170,29 +195,36 @@ pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>>
     c.check()?;
     let dims = c.rotary_dims()?;
     let w = encoder_root(w)?;
-    // With a scaling factor (dynamic NTK), the frequencies depend on the length of each sequence
-    // longer than the trained length. One table cannot hold them, so such sequences are refused.
-    // Without a factor, the hub's code extends the table.
-    let positions = if c.rotary_scaling_factor.is_some_and(|f| f != 0.0) {
-        c.n_positions.min(c.max_trained_positions)
-    } else {
-        c.n_positions
+    // Without a factor, the hub's code extends the table beyond the trained length.
+    let scaling = match c.rotary_scaling_factor.filter(|factor| *factor != 0.0) {
+        Some(factor) => {
+            let factor = ("rotary_scaling_factor", factor);
+            Some(DynamicNtk::new(factor, c.rotary_emb_base, dims, c.max_trained_positions)?)
+        }
+        None => None,
     };
+    let positions = c.n_positions;
     let limits = Limits {
         types: Some(c.type_vocab_size).filter(|rows| *rows > 0),
         ..Limits::new(c.vocabulary(), table_rows(positions, dims)?)
     };
-    let table = |name: &str, rows| w.sub("embeddings").sub(name).tensor("weight", &[rows, c.n_embd]);
-    let rotary = Rotary::new(&w, &Rotary::frequencies(c.rotary_emb_base, dims), limits.positions)?;
+    let tables = w.sub("embeddings");
+    let types = |rows| tables.sub("token_type_embeddings").tensor("weight", &[rows, c.n_embd]);
+    let own_rows = if scaling.is_some() { positions.min(c.max_trained_positions) } else { positions };
+    let rotary = Rotary::new(&w, &Rotary::frequencies(c.rotary_emb_base, dims), own_rows)?;
     let load = |i| block(&w.sub("encoder.layers").sub(i), &c, c.is_mixture(i), &rotary);
     let embeddings = Embeddings {
-        words: table("word_embeddings", limits.vocabulary)?,
+        words: Table::load(&tables.sub("word_embeddings"), "weight", [limits.vocabulary, c.n_embd])?,
         positions: None,
-        types: limits.types.map(|rows| table("token_type_embeddings", rows)).transpose()?,
+        types: limits.types.map(types).transpose()?,
         norm: LayerNorm::load(&w.sub("emb_ln"), c.n_embd, c.layer_norm_epsilon, true)?,
     };
     let layers = (0..c.n_layer).map(load).collect::<Result<_>>()?;
-    Ok(Box::new(Stack::new(embeddings, layers, c.n_embd, limits)))
+    let encoder = Stack::new(embeddings, layers, c.n_embd, limits);
+    Ok(match scaling {
+        Some(scaling) => Box::new(Scaled { encoder, scaling }),
+        None => Box::new(encoder),
+    })
 }
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
@@ -256,7 +288,7 @@ fn mlp(w: &Weights, c: &Config) -> Result<Mlp> {
 
 fn experts(w: &Weights, c: &Config) -> Result<Mlp> {
     let (activation, gated) = c.activation()?;
-    refuse(gated, || format!("experts with {} are not supported", c.activation_function))?;
+    refuse(gated, || format!("experts with the activation_function `{}` are not supported", c.activation_function))?;
     let (n, rows, count) = (c.n_embd, c.inner(false)?, c.num_experts);
     let router = w.sub("router.layer").in_dtype(DType::F32).tensor("weight", &[count, n])?;
     refuse(count.checked_mul(rows).is_none(), || format!("{count} experts of {rows} are too many"))?;

@@ -77,7 +77,11 @@ impl Rope<'_> {
             "llama3" => (self.llama3(s, &unscaled, factor()?)?, 1.0),
             "yarn" => self.yarn(s, &unscaled, factor()?)?,
             "longrope" | "su" => self.longrope(s, &unscaled)?,
-            other => return Err(Error::Config(format!("RoPE scaling `{other}` is not supported"))),
+            other => {
+                return Err(Error::Config(format!(
+                    "the RoPE scaling `{other}` (rope_type in rope_parameters or rope_scaling) is not supported"
+                )));
+            }
         })
     }
 

@@ -125,10 +125,11 @@ fn block(w: &Weights, c: &Config, heads: Heads, rotary: &Rotary, layer: usize) -
 fn mlp(w: &Weights, c: &Config) -> Result<Mlp> {
     let (n, inner, act) = (c.hidden_size, c.intermediate_size, c.hidden_act.as_deref());
     if c.is_phi() {
-        let up = Linear::load(&w.sub("fc1"), n, inner, true)?.with(activation(act.unwrap_or("gelu_new"))?);
+        let up =
+            Linear::load(&w.sub("fc1"), n, inner, true)?.with(activation("hidden_act", act.unwrap_or("gelu_new"))?);
         return Ok(Mlp::Plain { up, down: Linear::load(&w.sub("fc2"), inner, n, true)? });
     }
     let gate_up = Linear::stacked(&[w.sub("gate_proj"), w.sub("up_proj")], n, inner, false)?;
     let down = Linear::load(&w.sub("down_proj"), inner, n, false)?;
-    Ok(Mlp::gated(gate_up, activation(act.unwrap_or("silu"))?, down))
+    Ok(Mlp::gated(gate_up, activation("hidden_act", act.unwrap_or("silu"))?, down))
 }

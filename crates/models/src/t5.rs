@@ -75,7 +75,7 @@ impl Config {
             decoder_layers: self.num_decoder_layers.unwrap_or(layers),
             heads,
             gated,
-            activation: activation(name)?,
+            activation: activation("feed_forward_proj", name)?,
         })
     }
 

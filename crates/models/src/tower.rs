@@ -137,7 +137,7 @@ impl Block {
 pub(crate) fn mlp(w: &Weights, c: &TowerConfig) -> Result<Mlp> {
     let (hidden, inner) = (c.hidden_size, c.intermediate_size);
     Ok(Mlp::Plain {
-        up: Linear::load(&w.sub("fc1"), hidden, inner, true)?.with(activation(&c.hidden_act)?),
+        up: Linear::load(&w.sub("fc1"), hidden, inner, true)?.with(activation("hidden_act", &c.hidden_act)?),
         down: Linear::load(&w.sub("fc2"), inner, hidden, true)?,
     })
 }

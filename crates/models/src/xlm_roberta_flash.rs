@@ -6,10 +6,10 @@
 use crate::block::{Embeddings, Layer, PostNorm, SelfAttention, Shape, run_layers};
 use crate::config::{RopeConfig, activation, defaults, head_size, parse, refuse, table_rows};
 use crate::head::root;
-use crate::lora::{EmbeddingUpdate, LoraConfig, LowRank, linear, of_task, table};
+use crate::lora::{EmbeddingUpdate, LoraConfig, LowRank, linear, of_task, table, word_table};
 use crate::mlp::Mlp;
 use crate::{Backbone, Batch, Error, Head, LayerHook, Limits, Result, Task, roberta};
-use sconce_ops::{Activation, LayerNorm, Linear, Rotary, Tensor, Weights, activate, embed};
+use sconce_ops::{Activation, LayerNorm, Linear, Rotary, Tensor, Weights, activate};
 use serde_json::Value;
 
 defaults! {
@@ -28,6 +28,9 @@ defaults! {
         position_embedding_type: Option<String> = None,
         rotary_emb_base: Option<f64> = None,
         rope_parameters: Option<RopeConfig> = None,
+        /// The older spelling.
+        rope_scaling: Option<RopeConfig> = None,
+        rope_theta: Option<f64> = None,
         is_decoder: bool = false,
     }
 }
@@ -46,10 +49,10 @@ impl Config {
 
     fn rotary(&self, w: &Weights, size: usize, positions: usize) -> Result<Rotary> {
         refuse(!size.is_multiple_of(2), || format!("RoPE needs heads of an even size, not {size}"))?;
-        let rope = self.rope_parameters.clone().unwrap_or_default();
+        let rope = self.rope_parameters.clone().or_else(|| self.rope_scaling.clone()).unwrap_or_default();
         rope.check_unscaled()?;
         let default = if self.model_type == TRANSFORMERS_TYPE { 20_000.0 } else { 10_000.0 };
-        let base = rope.rope_theta.or(self.rotary_emb_base).unwrap_or(default);
+        let base = rope.rope_theta.or(self.rope_theta).or(self.rotary_emb_base).unwrap_or(default);
         Ok(Rotary::new(w, &Rotary::frequencies(base, size), positions)?)
     }
 }
@@ -97,7 +100,7 @@ pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>>
         heads: c.num_attention_heads,
         size,
         inner: c.intermediate_size,
-        activation: activation(&c.hidden_act)?,
+        activation: activation("hidden_act", &c.hidden_act)?,
         eps: c.layer_norm_eps,
     };
     let hub = root(w, "roberta", EMBEDDING_NORM)?;
@@ -115,7 +118,7 @@ pub(crate) fn backbone(config: &Value, w: &Weights) -> Result<Box<dyn Backbone>>
     let (words, types) = (tables.sub("word_embeddings"), tables.sub("token_type_embeddings"));
     let rows = c.max_position_embeddings;
     let embeddings = Embeddings {
-        words: table(&words, c.vocab_size, c.hidden_size)?,
+        words: word_table(&words, c.vocab_size, c.hidden_size)?,
         positions: (!is_rotary)
             .then(|| tables.sub("position_embeddings").tensor("weight", &[rows, c.hidden_size]))
             .transpose()?,
@@ -160,7 +163,7 @@ impl Encoder {
     fn embed(&self, b: &Batch) -> Result<Tensor> {
         let e = &self.embeddings;
         let Some(update) = of_task(&self.updates, b.task)? else { return e.forward(b) };
-        let x = embed(&[(&e.words, &b.ids), (&update.types, &b.types)])?;
+        let x = e.words.embed(&b.ids, &[(&update.types, &b.types)])?;
         update.forward_normed(&x, &b.ids, &e.norm)
     }
 }

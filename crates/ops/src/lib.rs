@@ -95,7 +95,7 @@ pub fn cases_on(device: Device) -> Vec<case::Case> {
 }
 
 pub use attention::{Attention, Bias, Disentangled, Mask, attention};
-pub use embed::{embed, embed_normed};
+pub use embed::{Table, embed, embed_normed};
 pub use experts::{ExpertParts, ExpertShape, Experts};
 pub use glu::{Gate, activate, glu, glu_scaled};
 pub use keys::{Keys, PageTables, Pages};

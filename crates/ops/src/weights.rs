@@ -188,6 +188,11 @@ impl Weights {
         self.store.names().into_iter().filter(|n| !used.contains(n)).collect()
     }
 
+    /// The format of `name` in the file, if it is there.
+    pub(crate) fn stored(&self, name: &str) -> Result<Option<Stored>> {
+        Ok(self.store.shape(&self.name(name))?.map(|(stored, _)| stored))
+    }
+
     /// The bytes of `name`, checked against `dims`.
     pub(crate) fn raw(&self, name: &str, dims: &[usize]) -> Result<Raw<'_>> {
         let name = self.name(name);

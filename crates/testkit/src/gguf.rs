@@ -184,6 +184,64 @@ impl GgufWriter {
         self
     }
 
+    /// A valid file of version 3 with the default alignment, to be changed.
+    pub fn parse(bytes: &[u8]) -> GgufWriter {
+        let mut at = Reader { bytes, at: 0 };
+        assert_eq!(at.take(4), b"GGUF");
+        let (version, tensors, keys) = (at.u32(), at.u64(), at.u64());
+        let mut writer = GgufWriter { version, counts: None, alignment: 32, keys: Vec::new(), tensors: Vec::new() };
+        for _ in 0..keys {
+            let start = at.at;
+            at.text();
+            let kind = at.u32();
+            at.value(kind);
+            writer.keys.push(bytes[start..at.at].to_vec());
+        }
+        for _ in 0..tensors {
+            let name = String::from_utf8(at.text().to_vec()).expect("a name in UTF-8");
+            let dims: Vec<u64> = (0..at.u32()).map(|_| at.u64()).collect();
+            let (kind, offset) = (at.u32(), at.u64());
+            writer.tensors.push(GgufTensor { name, dims, kind, offset: Some(offset), bytes: Vec::new() });
+        }
+        let data = &bytes[at.at.next_multiple_of(32)..];
+        let offset = |t: &GgufTensor| t.offset.expect("parsed") as usize;
+        let ends: Vec<usize> = (writer.tensors.iter())
+            .map(|t| writer.tensors.iter().map(offset).filter(|o| *o > offset(t)).min().unwrap_or(data.len()))
+            .collect();
+        for (tensor, end) in writer.tensors.iter_mut().zip(ends) {
+            tensor.bytes = data[offset(tensor)..end].to_vec();
+            tensor.offset = None;
+            if tensor.kind == 0 {
+                tensor.bytes.truncate(4 * tensor.dims.iter().product::<u64>() as usize);
+            }
+        }
+        writer
+    }
+
+    /// The same file with its F32 matrices in Q8_0, as far as their rows are whole blocks of 32: the
+    /// blocks, or the F32 values that they stand for.
+    pub fn in_q8_0(mut self, as_floats: bool) -> GgufWriter {
+        for t in self.tensors.iter_mut().filter(|t| t.kind == 0 && t.dims.len() > 1 && t.dims[0] % 32 == 0) {
+            let values: Vec<f32> = t.bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+            let blocks: Vec<(i32, Vec<i8>)> = values.chunks(32).map(q8_0).collect();
+            t.bytes = match as_floats {
+                true => (blocks.iter())
+                    .flat_map(|(e, codes)| codes.iter().map(|c| f32::from(*c) * 2f32.powi(*e)))
+                    .flat_map(f32::to_le_bytes)
+                    .collect(),
+                // A power of two in f16 has no mantissa.
+                false => (blocks.iter())
+                    .flat_map(|(e, codes)| {
+                        let scale = ((15 + e) as u16) << 10;
+                        scale.to_le_bytes().into_iter().chain(codes.iter().map(|c| *c as u8))
+                    })
+                    .collect(),
+            };
+            t.kind = if as_floats { 0 } else { 8 };
+        }
+        self
+    }
+
     /// Sets the alignment and declares it in the metadata.
     pub fn aligned(mut self, alignment: u32) -> GgufWriter {
         self.alignment = alignment as usize;
@@ -214,4 +272,52 @@ impl GgufWriter {
 
 fn text(value: &str) -> Vec<u8> {
     [&(value.len() as u64).to_le_bytes()[..], value.as_bytes()].concat()
+}
+
+/// A block of 32 values in Q8_0, with a scale that is a power of two: its exponent and the codes.
+fn q8_0(values: &[f32]) -> (i32, Vec<i8>) {
+    let largest = values.iter().fold(0f32, |largest, v| largest.max(v.abs()));
+    let exponent = if largest == 0.0 { -14 } else { ((largest / 127.0).log2().ceil() as i32).clamp(-14, 15) };
+    (exponent, values.iter().map(|v| (v / 2f32.powi(exponent)).round_ties_even() as i8).collect())
+}
+
+/// Reads the parts of a file before its tensor data.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, n: usize) -> &'a [u8] {
+        self.at += n;
+        &self.bytes[self.at - n..self.at]
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.take(4).try_into().expect("four bytes"))
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.take(8).try_into().expect("eight bytes"))
+    }
+
+    fn text(&mut self) -> &'a [u8] {
+        let n = self.u64() as usize;
+        self.take(n)
+    }
+
+    /// Skips a metadata value of a type.
+    fn value(&mut self, kind: u32) {
+        match kind {
+            0 | 1 | 7 => drop(self.take(1)),
+            2 | 3 => drop(self.take(2)),
+            4..=6 => drop(self.take(4)),
+            8 => drop(self.text()),
+            9 => {
+                let (item, count) = (self.u32(), self.u64());
+                (0..count).for_each(|_| self.value(item));
+            }
+            _ => drop(self.take(8)),
+        }
+    }
 }

@@ -1,19 +1,32 @@
 //! The Dense module of sentence-transformers: a linear layer and an activation after the pooling.
 
 use crate::error::{Error, Result};
+use sconce_formats::gguf::Gguf;
 use sconce_formats::json;
 use sconce_ops::{Activation, Linear, Weights};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// A dense layer with its weights in `dir`.
+/// A dense layer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Dense {
-    pub(crate) dir: PathBuf,
+    /// The file that describes it.
+    path: PathBuf,
+    /// Where its weights are.
+    pub(crate) weights: DenseWeights,
     pub(crate) outputs: usize,
     inputs: usize,
     bias: bool,
     activation: Activation,
+}
+
+/// Where the weights of a dense layer are.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum DenseWeights {
+    /// In a folder of their own.
+    Folder(PathBuf),
+    /// Among the encoder's, under this prefix.
+    Encoder(String),
 }
 
 impl Dense {
@@ -21,7 +34,7 @@ impl Dense {
     pub(crate) fn load(&self, inputs: usize, w: &Weights) -> Result<Linear> {
         if self.inputs != inputs {
             let what = format!("in_features is {}, but its input has {inputs}", self.inputs);
-            return Err(Error::file(&self.dir.join("config.json"), what));
+            return Err(Error::file(&self.path, what));
         }
         Ok(Linear::load(&w.sub("linear"), inputs, self.outputs, self.bias)?.with(self.activation))
     }
@@ -56,13 +69,37 @@ pub(crate) fn dense(dir: &Path) -> Result<Dense> {
         Some("torch.nn.modules.activation.GELU") => Activation::Gelu,
         Some("torch.nn.modules.activation.SiLU") => Activation::Silu,
         Some("torch.nn.modules.activation.Sigmoid") => Activation::Sigmoid,
-        Some(other) => return Err(Error::file(&path, format!("activation `{other}` is not supported"))),
+        Some(other) => {
+            return Err(Error::file(&path, format!("activation_function `{other}` is not supported")));
+        }
     };
     Ok(Dense {
-        dir: dir.to_path_buf(),
+        path,
+        weights: DenseWeights::Folder(dir.to_path_buf()),
         inputs: config.in_features,
         outputs: config.out_features,
         bias: config.bias,
         activation,
     })
+}
+
+/// The dense layers in a GGUF file, in order: matrices alone, without bias and activation.
+pub(crate) fn dense_in_gguf(gguf: &Gguf) -> Result<Vec<Dense>> {
+    let mut layers = Vec::new();
+    loop {
+        let prefix = format!("dense.{}", layers.len());
+        let Some((_, dims)) = gguf.shape(&format!("{prefix}.linear.weight")) else { return Ok(layers) };
+        let [outputs, inputs] = *dims else {
+            let what = format!("holds a dense layer of the shape {dims:?}; two dimensions are expected");
+            return Err(Error::file(gguf.path(), what));
+        };
+        layers.push(Dense {
+            path: gguf.path().to_path_buf(),
+            weights: DenseWeights::Encoder(prefix),
+            inputs,
+            outputs,
+            bias: false,
+            activation: Activation::None,
+        });
+    }
 }

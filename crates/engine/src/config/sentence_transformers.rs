@@ -4,7 +4,8 @@
 //! `max_seq_length`) and the one written since version 6 (longer class paths, a `pooling_mode`, the
 //! length in `tokenizer_config.json`).
 
-use super::dense::{Dense, dense};
+use super::dense::{Dense, dense, dense_in_gguf};
+use super::gguf_prompts::family_prompts;
 use super::input_spec::{InputSpec, plain_input_spec};
 use crate::error::{Error, Result};
 use sconce_formats::{Model, gguf, is_gguf, json, optional_json};
@@ -110,11 +111,12 @@ struct SentenceConfig {
     do_lower_case: Option<bool>,
 }
 
+/// The prompts in `config_sentence_transformers.json`.
 #[derive(Default, Deserialize)]
-struct Prompts {
+pub(super) struct Prompts {
     #[serde(default)]
-    prompts: BTreeMap<String, Option<String>>,
-    default_prompt_name: Option<String>,
+    pub(super) prompts: BTreeMap<String, Option<String>>,
+    pub(super) default_prompt_name: Option<String>,
 }
 
 /// The fields of jina-embeddings-v3's `config.json`.
@@ -164,11 +166,14 @@ impl SentenceSpec {
         Ok(spec)
     }
 
-    /// Reads a GGUF file, which only declares the pooling. Embeddings are L2-normalized, as in
-    /// llama.cpp.
+    /// Reads a GGUF file, which declares the pooling and may have dense layers. Embeddings are
+    /// L2-normalized, as in llama.cpp.
     fn of_gguf(file: &Path) -> Result<SentenceSpec> {
         let Model { config, gguf, .. } = Model::open(file)?;
-        let pooling = gguf.map_or(Ok(None), |gguf| gguf.pooling())?;
+        let (pooling, dense, prompts) = match &gguf {
+            Some(gguf) => (gguf.pooling()?, dense_in_gguf(gguf)?, family_prompts(gguf.architecture())),
+            None => (None, Vec::new(), BTreeMap::new()),
+        };
         let is_causal_lm =
             config.pointer("/architectures/0").and_then(Value::as_str).is_some_and(|c| c.ends_with("LM"));
         let refuse = |what: &str| Err(Error::file(file, what));
@@ -190,8 +195,8 @@ impl SentenceSpec {
             input_spec: plain_input_spec(file)?,
             poolings: vec![pooling],
             include_prompt: true,
-            tail: vec![Module::Normalize],
-            prompts: BTreeMap::new(),
+            tail: dense.into_iter().map(Module::Dense).chain([Module::Normalize]).collect(),
+            prompts,
             default_prompt: None,
             tasks: Vec::new(),
         })

@@ -326,10 +326,9 @@ impl Pipeline for SentencePipeline {
                 Module::TanhInt8 => continue,
                 Module::Dense(dense) => {
                     // Embeddings are f32 from the pooling on.
-                    let w = parts.module(&dense.dir, DType::F32)?;
-                    let linear = dense.load(dimension, &w)?;
+                    let (linear, not_read) = parts.dense(dense, dimension, DType::F32)?;
                     dimension = dense.outputs;
-                    unread.extend(w.unused());
+                    unread.extend(not_read);
                     Stage::Dense(linear)
                 }
             });

@@ -131,10 +131,10 @@ impl Pipeline for ColbertPipeline {
         let (mut projections, mut unread) = (Vec::new(), Vec::new());
         let mut dimension = encoder.hidden_size();
         for dense in &spec.dense {
-            let w = parts.module(&dense.dir, parts.dtype)?;
-            projections.push(dense.load(dimension, &w)?);
+            let (projection, not_read) = parts.dense(dense, dimension, parts.dtype)?;
+            projections.push(projection);
             dimension = dense.outputs;
-            unread.extend(w.unused());
+            unread.extend(not_read);
         }
         // Stanford's projection; ignored if PyLate's files have the same one.
         parts.weights.skip("linear.weight");

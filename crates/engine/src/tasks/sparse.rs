@@ -3,7 +3,7 @@
 use super::TaskType;
 use super::m3::OrM3;
 use super::static_sparse::StaticWeights;
-use crate::config::{Entry, FileFacts, InputSpec, Route, Router, input_spec, plain_input_spec};
+use crate::config::{Entry, FileFacts, InputSpec, Prompt, Route, RoutePrompts, Router, input_spec, plain_input_spec};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
@@ -59,6 +59,7 @@ pub struct SparseEncoder {
     encoder: OrM3<Splade>,
     /// For a model with a Router.
     queries: Option<Queries>,
+    prompts: RoutePrompts,
 }
 
 /// How a model with a Router encodes queries.
@@ -81,7 +82,8 @@ impl SparseEncoder {
         self.embed_inputs(&inputs)
     }
 
-    /// Like [`SparseEncoder::embed`], for queries or documents. Most models encode both alike.
+    /// Like [`SparseEncoder::embed`], for queries or documents. Most models encode both alike; others
+    /// have a Router or a prompt for each.
     pub fn embed_as<T: AsRef<str> + Sync>(&self, texts: &[T], route: Route) -> Result<Outputs<SparseVector>> {
         let inputs: Vec<_> = texts.iter().map(|text| TextOrTokens::Text(text.as_ref())).collect();
         self.embed_inputs_as(&inputs, route)
@@ -89,7 +91,7 @@ impl SparseEncoder {
 
     /// Whether the model encodes queries in another way than documents.
     pub fn has_routes(&self) -> bool {
-        self.queries.is_some()
+        self.queries.is_some() || self.prompts.of_route(Route::Query) != self.prompts.of_route(Route::Document)
     }
 
     /// Like [`SparseEncoder::embed`], for inputs that may be tokens.
@@ -99,10 +101,22 @@ impl SparseEncoder {
 
     /// Like [`SparseEncoder::embed_as`], for inputs that may be tokens.
     pub fn embed_inputs_as(&self, inputs: &[TextOrTokens<'_>], route: Route) -> Result<Outputs<SparseVector>> {
+        self.embed_inputs_with(inputs, route, &Prompt::Default)
+    }
+
+    /// Like [`SparseEncoder::embed_inputs_as`], with this prompt before the texts. Tokens get none,
+    /// nor does bge-m3, whose files have none.
+    pub fn embed_inputs_with(
+        &self,
+        inputs: &[TextOrTokens<'_>],
+        route: Route,
+        prompt: &Prompt,
+    ) -> Result<Outputs<SparseVector>> {
+        let prompt = self.prompts.text(prompt, route)?;
         if let Some(queries) = &self.queries {
             let route = if route == Route::Default { queries.default } else { route };
             match route {
-                Route::Query => return queries.weights.embed(inputs, self.encoder.request_settings()),
+                Route::Query => return queries.weights.embed(inputs, prompt, self.encoder.request_settings()),
                 Route::Document => {}
                 Route::Default => {
                     let what = "the model encodes queries and documents differently, and has no default: say which";
@@ -114,7 +128,7 @@ impl SparseEncoder {
             OrM3::M3(m3) => return Ok(m3.embed_inputs(inputs)?.map(|three| three.sparse)),
             OrM3::Own(session) => session,
         };
-        let encoded = session.read(|reader| reader.encode_inputs(inputs, ""))?;
+        let encoded = session.read(|reader| reader.encode_inputs(inputs, prompt))?;
         session.outputs(OutputKind::Task, Texts::of(encoded, 0), |_, results| Ok(SparseVector::of(results[0])))
     }
 
@@ -154,7 +168,12 @@ impl TaskType for SparseEncoder {
             }),
             None => None,
         };
-        Ok(SparseEncoder { encoder: OrM3::load(files, options, progress, SpladeSpec::read)?, queries })
+        let encoder = OrM3::load(files, options, progress, SpladeSpec::read)?;
+        let prompts = match &encoder {
+            OrM3::Own(_) => RoutePrompts::read(&files.dir)?,
+            OrM3::M3(_) => RoutePrompts::default(),
+        };
+        Ok(SparseEncoder { encoder, queries, prompts })
     }
 }
 
@@ -193,7 +212,16 @@ fn router(dir: &Path) -> Result<Option<Router>> {
 fn static_weights(router: &Router, dir: &Path) -> Result<InputSpec> {
     let [queries, _] = router.routes();
     match queries {
-        [only] if only.class() == "SparseStaticEmbedding" => plain_input_spec(&only.folder(dir, &router.path)?),
+        [only] if only.class() == "SparseStaticEmbedding" => {
+            let folder = only.folder(dir, &router.path)?;
+            let path = folder.join("config.json");
+            let config: Value = optional_json(&path)?.unwrap_or_default();
+            if let Some(elsewhere) = config.get("path").filter(|path| !path.is_null()) {
+                let what = format!("takes the weights from another file (path: {elsewhere}), which is not supported");
+                return Err(Error::file(&path, what));
+            }
+            plain_input_spec(&folder)
+        }
         _ => {
             let what = format!("queries pass {}; only a SparseStaticEmbedding is supported", classes(queries));
             Err(Error::file(&router.path, what))

@@ -36,16 +36,17 @@ impl StaticWeights {
         Ok(StaticWeights { weights: weights.values("weight", &[vocabulary])?, max_tokens, tokenizer })
     }
 
-    /// The weights of each text's tokens. A token counts once, and special tokens are not added.
+    /// The weights of the tokens of each text and the prompt before it. A token counts once, and special tokens are not added.
     pub(crate) fn embed(
         &self,
         inputs: &[TextOrTokens<'_>],
+        prompt: &str,
         settings: &RequestSettings,
     ) -> Result<Outputs<SparseVector>> {
         let RequestSettings { context, truncate, max_tokens } = settings;
         let (reader, max_tokens) = (self.tokenizer.reader(*truncate), max_tokens.unwrap_or(usize::MAX));
         let text = |input: &TextOrTokens<'_>| match input {
-            TextOrTokens::Text(text) => Ok((*text).to_owned()),
+            TextOrTokens::Text(text) => Ok(format!("{prompt}{text}")),
             TextOrTokens::Tokens(_) => {
                 Err(Error::Input("the queries of this model are texts: token ids cannot be given".into()))
             }

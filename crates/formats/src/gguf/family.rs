@@ -28,6 +28,9 @@ pub(super) enum Family {
     Gemma,
     Gemma2,
     Gemma3,
+    /// EmbeddingGemma: Gemma 3 with attention in both directions, perhaps with the Dense modules of
+    /// sentence-transformers.
+    GemmaEmbedding,
     Gpt2,
     GptNeoX,
     /// Encoder alone or with a decoder; a plain or gated MLP; a relative attention bias in every
@@ -56,7 +59,7 @@ pub(super) enum Family {
 
 /// llama.cpp's architecture names. `llama` is also Mistral and Mixtral, `bert` also RoBERTa,
 /// XLM-RoBERTa and DistilBERT.
-pub const NAMES: [&str; 23] = [
+pub const NAMES: [&str; 24] = [
     "llama",
     "qwen",
     "qwen2",
@@ -70,6 +73,7 @@ pub const NAMES: [&str; 23] = [
     "gemma",
     "gemma2",
     "gemma3",
+    "gemma-embedding",
     "gpt2",
     "gptneox",
     "t5",
@@ -111,6 +115,7 @@ pub(super) fn find<'a>(
         "gemma" => Family::Gemma,
         "gemma2" => Family::Gemma2,
         "gemma3" => Family::Gemma3,
+        "gemma-embedding" => Family::GemmaEmbedding,
         "gpt2" => Family::Gpt2,
         "gptneox" => Family::GptNeoX,
         "t5" | "t5encoder" => Family::T5 {

@@ -116,6 +116,8 @@ const GEMMA: &[Rule] = &[
     rule("attn_q_norm", "self_attn.q_norm", Conversion::PlusOne),
     rule("attn_k_norm", "self_attn.k_norm", Conversion::PlusOne),
 ];
+/// Linear layers after the pooling, which the converter numbers by sentence-transformers' modules.
+const GEMMA_DENSE: &[Rule] = &[same("dense_2", "dense.0.linear"), same("dense_3", "dense.1.linear")];
 /// Since Gemma 2, norms before and after both attention and MLP.
 const GEMMA2: &[Rule] = &[
     rule("post_attention_norm", "post_attention_layernorm", Conversion::PlusOne),
@@ -303,6 +305,9 @@ fn tables(family: Family) -> (&'static [&'static [Rule]], &'static [Layers]) {
         Family::Gemma => (&[GEMMA_ROOT, ROOT], &const { [layers("model.layers", &[GEMMA, ATTENTION, MLP])] }),
         Family::Gemma2 | Family::Gemma3 => {
             (&[GEMMA_ROOT, ROOT], &const { [layers("model.layers", &[GEMMA2, GEMMA, ATTENTION, MLP])] })
+        }
+        Family::GemmaEmbedding => {
+            (&[GEMMA_DENSE, GEMMA_ROOT, ROOT], &const { [layers("model.layers", &[GEMMA2, GEMMA, ATTENTION, MLP])] })
         }
         Family::Falcon { norms: 2 } => (&[FALCON_ROOT], &const { [layers("transformer.h", &[FALCON_TWO, FALCON])] }),
         Family::Falcon { .. } => (&[FALCON_ROOT], &const { [layers("transformer.h", &[FALCON])] }),

@@ -10,10 +10,12 @@ mod lookup;
 #[cfg(metal)]
 mod metal;
 mod reference;
+mod table;
 
 pub(crate) use cases::{cases, cases_of_cuda};
 pub use embed_norm::embed_normed;
 pub(crate) use lookup::lookup;
+pub use table::Table;
 
 use crate::ladder::{self, Can, Op, Rung, own_kernels};
 use crate::{DType, Device, Error, Result, Tensor};

@@ -19,7 +19,7 @@ pub(crate) use cases::cases;
 pub use rotary_kv_write::Projected;
 
 use crate::ladder::{self, Op, Rung, own_kernels};
-use crate::{DType, Error, Result, Tensor, Weights};
+use crate::{DType, Error, Place, Result, Tensor, Weights};
 
 /// Cosines and sines of every position.
 #[derive(Clone, Debug)]
@@ -45,17 +45,36 @@ impl Rotary {
     /// The same with sines and cosines multiplied by `amplitude`, which some RoPE scalings use for
     /// long contexts.
     pub fn scaled(w: &Weights, frequencies: &[f32], positions: usize, amplitude: f64) -> Result<Rotary> {
-        let angle = |i: usize| (i / frequencies.len()) as f32 * frequencies[i % frequencies.len()];
+        Rotary::of(w.place(), &[(frequencies, positions)], amplitude)
+    }
+
+    /// Tables with a row for each token of a batch, for models whose frequencies depend on the
+    /// length of a sequence: the frequencies of each sequence, and its number of tokens. Token i of
+    /// the batch has position i in them.
+    pub fn by_sequence(place: &Place, sequences: &[(&[f32], usize)]) -> Result<Rotary> {
+        Rotary::of(place, sequences, 1.0)
+    }
+
+    /// Tables of several parts, one after another, each with its frequencies and its number of
+    /// positions, which count from 0.
+    fn of(place: &Place, parts: &[(&[f32], usize)], amplitude: f64) -> Result<Rotary> {
+        let half = parts.first().map_or(0, |(frequencies, _)| frequencies.len());
+        let rows = parts.iter().try_fold(0usize, |rows, (_, positions)| rows.checked_add(*positions));
+        let rows = rows.filter(|rows| rows.checked_mul(half).is_some_and(|n| n > 0));
+        let rows =
+            rows.ok_or_else(|| Error::call("rotary", "the table needs at least one position and one frequency"))?;
+        if parts.iter().any(|(frequencies, _)| frequencies.len() != half) {
+            return Err(Error::call("rotary", "the parts of a table differ in their number of frequencies"));
+        }
+        let dims = [rows, half];
         let table = |f: fn(f64) -> f64| {
-            let n = positions.checked_mul(frequencies.len()).filter(|n| *n > 0);
-            let n =
-                n.ok_or_else(|| Error::call("rotary", "the table needs at least one position and one frequency"))?;
-            let dims = [positions, frequencies.len()];
-            Tensor::upload(&dims, DType::F32, w.place(), || {
-                crate::tensor::host(
-                    (0..n).map(|i| (amplitude * f(f64::from(angle(i)))) as f32).collect::<Vec<_>>(),
-                    &dims,
-                )
+            Tensor::upload(&dims, DType::F32, place, || {
+                let mut values = Vec::with_capacity(rows * half);
+                for (frequencies, positions) in parts {
+                    let angles = (0..*positions).flat_map(|i| frequencies.iter().map(move |f| i as f32 * f));
+                    values.extend(angles.map(|angle| (amplitude * f(f64::from(angle))) as f32));
+                }
+                crate::tensor::host(values, &dims)
             })
         };
         Ok(Rotary { cos: table(f64::cos)?, sin: table(f64::sin)? })
@@ -125,5 +144,29 @@ impl Op for RotaryOp {
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         Ok(RotaryOp { x: to(&self.x)?, positions: to(&self.positions)?, rotary: self.rotary.map(to)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sequence's rows are those of a table of its own.
+    #[test]
+    fn tables_by_sequence_have_the_rows_of_each() {
+        let place = Place::cpu();
+        let [slow, fast] = [10_000.0, 100.0].map(|base| Rotary::frequencies(base, 8));
+        let joined = Rotary::by_sequence(&place, &[(&slow, 3), (&fast, 2)]).unwrap();
+        let alone = [(&slow, 3), (&fast, 2)].map(|(f, n)| Rotary::by_sequence(&place, &[(f, n)]).unwrap());
+        let values = |t: &Tensor| t.to_f32().unwrap();
+        for (all, parts) in [
+            (&joined.cos, alone.each_ref().map(|r| values(&r.cos))),
+            (&joined.sin, alone.each_ref().map(|r| values(&r.sin))),
+        ] {
+            assert_eq!(values(all), parts.concat());
+        }
+        assert!((alone[1].sin.to_f32().unwrap()[4 + 1] - fast[1].sin()).abs() < 1e-7);
+        assert!(Rotary::by_sequence(&place, &[]).is_err());
+        assert!(Rotary::by_sequence(&place, &[(&slow, 3), (&fast[..2], 2)]).is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 mod llm;
 mod passage;
+mod question;
 
 use super::TaskType;
 use super::classify::{ClassifierPipeline, ClassifierSpec, labels, sigmoid};
@@ -81,7 +82,8 @@ pub struct Ranking {
 
 /// A reranker, loaded and checked: a cross-encoder, which reads query and document together and
 /// returns one score, or a language model without such a head, whose score is the logit of "yes"
-/// minus that of "no" (Qwen3-Reranker) or the logit of "Yes" (bge-reranker-v2-gemma).
+/// minus that of "no" (Qwen3-Reranker) or the logit of "Yes" (bge-reranker-v2-gemma). A model that
+/// was trained with a prompt around query and document gets it.
 ///
 /// ```no_run
 /// use sconce_engine::{LoadOptions, RankOptions, Reranker};
@@ -97,29 +99,35 @@ pub struct Ranking {
 #[derive(Clone)]
 pub struct Reranker {
     session: Session<ClassifierPipeline>,
-    /// The prompt of a language model.
+    /// The prompt around query and document, if the model has one.
     prompt: Option<Arc<Prompt>>,
 }
 
-/// The prompt of a language model.
+/// The prompt around query and document.
 #[derive(Clone)]
 enum Prompt {
     YesNo(YesNoPrompt),
     Passage(PassagePrompt),
+    Question,
 }
 
 impl Prompt {
-    fn new(root: &Path, tokenizer: &ModelTokenizer) -> Result<Prompt> {
-        Ok(match passage::is_passage_reranker(&FileFacts::read(root)?) {
-            true => Prompt::Passage(PassagePrompt::new(root, tokenizer)?),
-            false => Prompt::YesNo(YesNoPrompt::new(root, tokenizer)?),
+    fn of(root: &Path, tokenizer: &ModelTokenizer) -> Result<Option<Prompt>> {
+        let facts = FileFacts::read(root)?;
+        Ok(match () {
+            () if llm::is_llm_reranker(&facts) => Some(Prompt::YesNo(YesNoPrompt::new(root, tokenizer)?)),
+            () if passage::is_passage_reranker(&facts) => Some(Prompt::Passage(PassagePrompt::new(root, tokenizer)?)),
+            () if question::is_question_reranker(&facts) => Some(Prompt::Question),
+            () => None,
         })
     }
 
-    fn instruction(&mut self) -> &mut String {
+    /// The instruction in the prompt, if it has one.
+    fn instruction(&mut self) -> Option<&mut String> {
         match self {
-            Prompt::YesNo(prompt) => &mut prompt.instruction,
-            Prompt::Passage(prompt) => &mut prompt.instruction,
+            Prompt::YesNo(prompt) => Some(&mut prompt.instruction),
+            Prompt::Passage(prompt) => Some(&mut prompt.instruction),
+            Prompt::Question => None,
         }
     }
 
@@ -127,6 +135,7 @@ impl Prompt {
         match self {
             Prompt::YesNo(prompt) => prompt.encode(reader, pairs),
             Prompt::Passage(prompt) => prompt.encode(reader, pairs),
+            Prompt::Question => question::encode(reader, pairs),
         }
     }
 }
@@ -152,9 +161,8 @@ impl TaskType for Reranker {
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Reranker> {
         let session = Session::<ClassifierPipeline>::load(files, options, progress, spec)?;
-        let is_llm = !session.spec.answers.is_empty();
-        let prompt = if is_llm { Some(Arc::new(Prompt::new(&session.plan.root, &session.text)?)) } else { None };
-        Ok(Reranker { session, prompt })
+        let prompt = Prompt::of(&session.plan.root, &session.text)?;
+        Ok(Reranker { session, prompt: prompt.map(Arc::new) })
     }
 }
 
@@ -187,8 +195,8 @@ impl Reranker {
 
     /// Sets the instruction in the prompt, a sentence; only language models take one.
     pub fn with_instruction(mut self, instruction: &str) -> Result<Reranker> {
-        match &mut self.prompt {
-            Some(prompt) => *Arc::make_mut(prompt).instruction() = instruction.into(),
+        match self.prompt.as_mut().and_then(|prompt| Arc::make_mut(prompt).instruction()) {
+            Some(text) => *text = instruction.into(),
             None => {
                 return Err(Error::Input(
                     "this model takes no instruction; only rerankers that are language models do".into(),

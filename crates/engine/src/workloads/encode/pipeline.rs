@@ -1,7 +1,7 @@
 //! What runs on the device for a task: an encoder and the layers after it.
 
 use super::graph;
-use crate::config::InputSpec;
+use crate::config::{Dense, DenseWeights, InputSpec};
 use crate::dtype::Formats;
 use crate::error::{Error, Result};
 use crate::graph::GraphPlan;
@@ -9,10 +9,10 @@ use crate::options::LoadOptions;
 use crate::plan::{Plan, PlanDetails, Trace};
 use sconce_formats::{Checkpoint, Model};
 use sconce_models::{Backbone, Batch, Limits, Sequence, backbone, sequence_backbone};
-use sconce_ops::{DType, Device, Place, Pooling, Tensor, WeightFormat, Weights, replay};
+use sconce_ops::{DType, Device, Linear, Place, Pooling, Tensor, WeightFormat, Weights, replay};
 use serde_json::Value;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The longest sequence of any encoder; a file that claims more is broken.
@@ -78,9 +78,18 @@ impl Parts {
         Ok(encoder)
     }
 
-    /// Weights of a module with its own folder.
-    pub(crate) fn module(&self, dir: &Path, dtype: DType) -> Result<Weights> {
-        Ok(Weights::new(Arc::new(Checkpoint::open(dir)?), dtype, self.place.clone()))
+    /// A dense layer for inputs of this width, and the tensors in its folder that it does not read.
+    pub(crate) fn dense(&self, dense: &Dense, inputs: usize, dtype: DType) -> Result<(Linear, Vec<String>)> {
+        match &dense.weights {
+            DenseWeights::Folder(dir) => {
+                let w = Weights::new(Arc::new(Checkpoint::open(dir)?), dtype, self.place.clone());
+                Ok((dense.load(inputs, &w)?, w.unused()))
+            }
+            DenseWeights::Encoder(prefix) => {
+                let w = self.weights.of_head().in_dtype(dtype).sub(prefix);
+                Ok((dense.load(inputs, &w)?, Vec::new()))
+            }
+        }
     }
 
     /// Weights in a file `name` next to the encoder's, in the dtype of the activations.

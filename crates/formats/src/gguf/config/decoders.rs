@@ -289,6 +289,21 @@ pub(super) fn gemma3(keys: &Keys) -> Result<Config, FileError> {
     )
 }
 
+pub(super) fn gemma_embedding(keys: &Keys) -> Result<Config, FileError> {
+    let mut config = gemma3(keys)?;
+    // Other code reads the key as a window of another width than that of this model.
+    config.remove("is_causal");
+    with(
+        config,
+        json!({
+            "architectures": ["Gemma3TextModel"],
+            "use_bidirectional_attention": true,
+            // Not in the file; the same as the head size.
+            "query_pre_attn_scalar": keys.heads()?.size,
+        }),
+    )
+}
+
 /// `query_pre_attn_scalar`: attention scores are divided by its root. It is not in the file. It is
 /// the head size in all models of a generation but the 27B, which has `largest` layers and uses the
 /// hidden size divided by the number of heads.

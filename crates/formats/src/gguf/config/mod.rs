@@ -50,6 +50,7 @@ pub(super) fn config(gguf: &Gguf) -> Result<Value, FileError> {
         Family::Gemma => decoders::gemma(&keys),
         Family::Gemma2 => decoders::gemma2(&keys),
         Family::Gemma3 => decoders::gemma3(&keys),
+        Family::GemmaEmbedding => decoders::gemma_embedding(&keys),
         Family::Gpt2 => decoders::gpt2(&keys),
         Family::GptNeoX => decoders::gpt_neox(&keys),
         Family::T5 { decoder, gated, bias_per_layer } => encoders::t5(&keys, decoder, gated, bias_per_layer),

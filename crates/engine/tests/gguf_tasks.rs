@@ -220,7 +220,7 @@ fn quantized_encoders_keep_their_blocks() {
                 assert_eq!(step.rung, Ok(Rung::Fused), "{name}: {} on {device}", step.op);
             }
         }
-        let forced = embedder_with(&save(false), options().with_dtype(DType::F32.into()));
+        let forced = embedder_with(&save(false), options().with_dtype(DType::F32));
         let off = worst(&forced.embed(&texts, &none).unwrap().values, &want.values);
         assert!(off <= 2e-6, "{name} in f32: off by {off:.1e}");
     }

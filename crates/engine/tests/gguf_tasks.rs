@@ -210,8 +210,12 @@ fn quantized_encoders_keep_their_blocks() {
         let (kept, widened) = (blocks.plan(), floats.plan());
         assert_eq!((kept.weight_format, widened.weight_format), (WeightFormat::File, WeightFormat::Activations));
         assert_eq!(kept.dtype, DType::F32);
-        // 32 values take 34 bytes instead of 128; norms, biases and positions stay in floats.
-        assert!(kept.weights < widened.weights / 2, "{name}: {} of {}", kept.weights, widened.weights);
+        assert!(kept.weights < widened.weights, "{name}: {} of {}", kept.weights, widened.weights);
+        for step in kept.steps.iter().filter(|step| step.op == "linear") {
+            assert!(step.detail.contains("q8_0"), "{name}: {} {}", step.op, step.detail);
+        }
+        let words = kept.steps.iter().find(|step| step.op == "embed").unwrap();
+        assert!(words.detail.contains("q8_0"), "{name}: {}", words.detail);
         for (device, dtype) in [(Device::Cuda(0), DType::F16), (Device::Metal(0), DType::F16)] {
             let options = options().with_batch_tokens(Some(64));
             let plan = Task::Embed.plan(&Files::local(&save(false)), device, &options).unwrap();

@@ -239,11 +239,14 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
 
 /// voyage-4-nano projects its last hidden states.
 fn projection(c: &Config, w: &Weights) -> Result<Option<Linear>> {
-    let dimensions = c.num_labels.as_ref().and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
-    match dimensions.filter(|_| c.bidirectional && c.is("qwen3")) {
-        Some(dimensions) if w.has("weight")? => Ok(Some(Linear::load(w, c.hidden_size, dimensions, false)?)),
-        _ => Ok(None),
+    if !c.bidirectional || !c.is("qwen3") {
+        return Ok(None);
     }
+    // transformers writes `num_labels` as names of labels, so files that it wrote have no number.
+    let named = c.num_labels.as_ref().and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
+    let Some(dims) = w.dims("weight")? else { return Ok(None) };
+    let dimensions = named.or(dims.first().copied()).unwrap_or_default();
+    Ok(Some(Linear::load(w, c.hidden_size, dimensions, false)?))
 }
 
 /// The head of an LLM reranker: logits of the answers `tokens`. It uses the file's `score.weight` if

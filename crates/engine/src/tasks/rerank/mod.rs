@@ -114,11 +114,12 @@ enum Prompt {
 impl Prompt {
     fn of(root: &Path, tokenizer: &ModelTokenizer) -> Result<Option<Prompt>> {
         let facts = FileFacts::read(root)?;
-        Ok(match () {
-            () if llm::is_llm_reranker(&facts) => Some(Prompt::YesNo(YesNoPrompt::new(root, tokenizer)?)),
-            () if passage::is_passage_reranker(&facts) => Some(Prompt::Passage(PassagePrompt::new(root, tokenizer)?)),
-            () if question::is_question_reranker(&facts) => Some(Prompt::Question),
-            () => None,
+        Ok(if llm::is_llm_reranker(&facts) {
+            Some(Prompt::YesNo(YesNoPrompt::new(root, tokenizer)?))
+        } else if passage::is_passage_reranker(&facts) {
+            Some(Prompt::Passage(PassagePrompt::new(root, tokenizer)?))
+        } else {
+            question::is_question_reranker(&facts).then_some(Prompt::Question)
         })
     }
 

@@ -1,5 +1,6 @@
 //! Configurations of encoders, and of T5 with or without its decoder.
 
+use super::rope::Rope;
 use super::{Config, Every, Keys, layer_types, object};
 use crate::FileError;
 use serde_json::{Value, json};
@@ -79,6 +80,7 @@ pub(super) fn distilbert(keys: &Keys) -> Result<Config, FileError> {
 /// Uses the keys of the model's repository on the hub, as its tensor names do. `mixture`: the second
 /// version, with a mixture of experts. The converter drops the bias of its experts.
 pub(super) fn nomic_bert(keys: &Keys, mixture: bool) -> Result<Config, FileError> {
+    check_rope(keys)?;
     let context = keys.need("context_length")?;
     let mut config = keys.base("nomic_bert", "NomicBertModel")?;
     config.extend(object(json!({
@@ -113,6 +115,7 @@ pub(super) fn nomic_bert(keys: &Keys, mixture: bool) -> Result<Config, FileError
 }
 
 pub(super) fn modern_bert(keys: &Keys) -> Result<Config, FileError> {
+    check_rope(keys)?;
     let class = if keys.has("cls.output.weight") { "ForSequenceClassification" } else { "Model" };
     let window = keys.number("attention.sliding_window")?.unwrap_or(0);
     let mut config = keys.base("modernbert", &format!("ModernBert{class}"))?;
@@ -155,6 +158,7 @@ pub(super) fn jina_bert(keys: &Keys) -> Result<Config, FileError> {
 
 /// The keys of jina-embeddings-v3, without those of its tasks.
 pub(super) fn jina_v3(keys: &Keys) -> Result<Config, FileError> {
+    check_rope(keys)?;
     let mut config = keys.base("xlm-roberta", "XLMRobertaModel")?;
     config.extend(encoder(keys)?);
     config.extend(object(json!({
@@ -176,6 +180,21 @@ fn encoder(keys: &Keys) -> Result<Config, FileError> {
         "layer_norm_eps": keys.need_float("attention.layer_norm_epsilon")?,
         "hidden_act": "gelu",
     })))
+}
+
+/// Refuses RoPE that is scaled or rotates a part of each head: these families have no configuration
+/// for it.
+fn check_rope(keys: &Keys) -> Result<(), FileError> {
+    let rope = Rope::read(keys, keys.heads()?.size)?;
+    if rope.scaling.is_some() {
+        let name = keys.name("rope.scaling.type");
+        return Err(keys.fault(format!("scales RoPE (`{name}`), which is not supported in an encoder")));
+    }
+    if rope.partial.is_some() {
+        let name = keys.name("rope.dimension_count");
+        return Err(keys.fault(format!("rotates a part of each head (`{name}`), which is not supported in an encoder")));
+    }
+    Ok(())
 }
 
 /// Rows of the position embeddings, including RoBERTa's leading rows.

@@ -64,3 +64,20 @@ fn every_gguf_family_is_in_the_model_registry() {
     }
     assert_eq!(kinds.len(), 24, "{kinds:?}");
 }
+
+/// Settings that the equivalent configuration cannot hold.
+#[test]
+fn encoders_with_scaled_rope_are_refused() {
+    let types = |name: &str| complete_file(name).tensor("token_types.weight", &[2, 8]);
+    for name in ["nomic-bert", "modern-bert", "jina-bert-v3"] {
+        let file = types(name).f32(&format!("{name}.rope.freq_base"), 1e4);
+        assert!(open(&file).unwrap().config().is_ok(), "{name}");
+        let scaled = file.clone().str(&format!("{name}.rope.scaling.type"), "linear");
+        let scaled = scaled.f32(&format!("{name}.rope.scaling.factor"), 4.0);
+        let partial = file.u32(&format!("{name}.rope.dimension_count"), 4);
+        for (file, key) in [(scaled, "rope.scaling.type"), (partial, "rope.dimension_count")] {
+            let error = open(&file).unwrap().config().unwrap_err().to_string();
+            assert!(error.contains(key), "{name}: {error}");
+        }
+    }
+}

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{out, parse};
-use sconce_testkit::{materialize, materialize_llama, wait_for};
+use sconce_testkit::{materialize, materialize_llama, wait_until};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -221,7 +221,7 @@ fn a_killed_run_goes_on_and_ends_the_same() {
     for _ in 0..3 {
         let mut child = command_in(killed.path(), &index).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let database = killed.path().join("notes/.sconce/index.db");
-        wait_for("the database", || database.exists().then_some(()));
+        wait_until("the database", || database.exists());
         std::thread::sleep(std::time::Duration::from_millis(300));
         let _ = child.kill();
         child.wait().unwrap();
@@ -269,7 +269,7 @@ fn ctrl_c_commits_and_says_how_to_go_on() {
     let index = ["index", "notes", "-m", path(&model), "-d", "cpu"];
     let child = command_in(dir.path(), &index).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let database = dir.path().join("notes/.sconce/index.db");
-    wait_for("the database", || database.exists().then_some(()));
+    wait_until("the database", || database.exists());
     std::thread::sleep(std::time::Duration::from_millis(500));
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
     let o = child.wait_with_output().unwrap();

@@ -11,8 +11,7 @@ use crate::report::Report;
 use clap::Args;
 use indicatif::{HumanCount, HumanDuration};
 use sconce_index::{
-    ChunkOptions, Control, Error, ModelIdentity, OpenOptions, Parser, ParserOptions, Status, Tools, Update,
-    WalkOptions, WatchOptions,
+    ChunkOptions, Control, Error, ModelIdentity, OpenOptions, Parser, Status, Tools, Update, WalkOptions, WatchOptions,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -94,7 +93,7 @@ impl Index {
         let model = self.load_model(&database, report)?;
         create_folder(&database)?;
         let index = sconce_index::Index::open(&database, &OpenOptions { create: true, read_only: false })?;
-        let parser = Parser::new(ParserOptions::default().with_command(parser_command()?));
+        let parser = Parser::new(parser_command()?);
         let cancel = cancel_on_ctrl_c()?;
         let session = Session { index, model, parser, cancel: &cancel, report, json: self.json };
         let update = self.update();
@@ -127,7 +126,7 @@ impl Index {
 
     fn update(&self) -> Update {
         Update {
-            walk: WalkOptions { hidden: self.hidden, ignore_files: !self.no_ignore, ..WalkOptions::default() },
+            walk: WalkOptions { hidden: self.hidden, ignore_files: !self.no_ignore },
             chunk: ChunkOptions { tokens: self.chunk_tokens, ..ChunkOptions::default() },
             rebuild: self.rebuild,
             ..Update::new(self.paths.clone())

@@ -7,10 +7,10 @@ use crate::report::Report;
 use sconce_engine::hub::{Reference, resolve};
 use sconce_engine::{Loaded, Reranker, Task, TaskModel};
 use sconce_index::{
-    DenseModel, EmbedPrompts, Embedder, EmbeddingKind, LateInteractionModel, ModelIdentity, RerankModel, SparseModel,
+    DenseModel, EmbedPrompts, Embedder, EmbeddingKind, LateInteractionModel, ModelIdentity, ParserCommand, RerankModel,
+    SparseModel,
 };
 use std::path::Path;
-use std::process::Command;
 
 /// The model of an index that none has been chosen for.
 pub(crate) const DEFAULT_MODEL: &str = "minilm";
@@ -100,11 +100,10 @@ fn absolute(path: &Path) -> Option<String> {
     std::path::absolute(path).ok()?.into_os_string().into_string().ok()
 }
 
-/// The command of a process that parses files of untrusted formats.
-pub(crate) fn parser_command() -> Result<Command, Failure> {
-    let mut command = Command::new(program().map_err(|e| format!("cannot find this program: {e}"))?);
-    command.arg("parse-files");
-    Ok(command)
+/// The program that parses files of untrusted formats, in a process of its own.
+pub(crate) fn parser_command() -> Result<ParserCommand, Failure> {
+    let program = program().map_err(|e| format!("cannot find this program: {e}"))?;
+    Ok(ParserCommand { program, arguments: vec!["parse-files".into()] })
 }
 
 #[cfg(test)]

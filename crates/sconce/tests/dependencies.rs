@@ -147,7 +147,7 @@ fn only_onnx_depends_on_ort_and_loads_it_at_run_time() {
 fn index_is_a_feature() {
     let packages = packages();
     for (optional_in, features) in
-        [("sconce", ["dep:sconce-index", "sconce-cli?/index"].as_slice()), ("sconce-cli", &["dep:sconce-index"])]
+        [("sconce", &["dep:sconce-index", "sconce-cli?/index"][..]), ("sconce-cli", &["dep:sconce-index"][..])]
     {
         let package = packages.iter().find(|p| name(p) == optional_in).expect(optional_in);
         let turns_on = package["features"]["index"].as_array().expect("a feature `index`");

@@ -4,8 +4,8 @@ use super::{bytes, print, run_line, with_run_info};
 use crate::Failure;
 use crate::args::RunArgs;
 use crate::index::{
-    DEFAULT_MODEL, DatabaseArgs, IndexModel, ProgressLine, cancel_on_ctrl_c, create_folder, one_line, parser_command,
-    source_path,
+    DEFAULT_MODEL, DatabaseArgs, INTERRUPTED, IndexModel, ProgressLine, cancel_on_ctrl_c, create_folder, one_line,
+    parser_command, source_path,
 };
 use crate::report::Report;
 use clap::Args;
@@ -19,9 +19,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
-
-/// The exit code of a run that Ctrl-C ended, as shells report it.
-const INTERRUPTED: u8 = 130;
 
 /// Most files that are named one by one in a report for a person.
 const MOST_NAMED: usize = 10;
@@ -73,6 +70,13 @@ pub(crate) struct Index {
     json: bool,
 }
 
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Done,
+    Interrupted,
+}
+
 /// An open index and what its runs need.
 struct Session<'a> {
     index: sconce_index::Index,
@@ -97,14 +101,17 @@ impl Index {
         let cancel = cancel_on_ctrl_c()?;
         let session = Session { index, model, parser, cancel: &cancel, report, json: self.json };
         let update = self.update();
-        let mut code = session.update(&update)?;
-        if self.watch && code == ExitCode::SUCCESS {
-            code = session.watch(&Update { rebuild: false, ..update })?;
+        let ending = session.update(&update)?;
+        if self.watch && ending == Ending::Done {
+            session.watch(&Update { rebuild: false, ..update })?;
         }
         if !self.json {
             report.info(&run_line(session.model.loaded()));
         }
-        Ok(code)
+        Ok(match ending {
+            Ending::Done => ExitCode::SUCCESS,
+            Ending::Interrupted => ExitCode::from(INTERRUPTED),
+        })
     }
 
     /// Loads the model of the index, or the one that a new index gets.
@@ -158,7 +165,7 @@ impl Index {
 
 impl Session<'_> {
     /// Brings the index up to date, and reports what was done.
-    fn update(&self, update: &Update) -> Result<ExitCode, Failure> {
+    fn update(&self, update: &Update) -> Result<Ending, Failure> {
         let line = ProgressLine::new(self.report);
         let tools = Tools { embedder: self.model.embedder(), parser: &self.parser };
         let control = Control { progress: &mut |progress| line.show(progress), cancel: self.cancel };
@@ -173,15 +180,15 @@ impl Session<'_> {
                     "interrupted; {files} files with {chunks} chunks are in the index and can be searched; the same command \
                      goes on from there"
                 ));
-                return Ok(ExitCode::from(INTERRUPTED));
+                return Ok(Ending::Interrupted);
             }
             Err(e) => return Err(e.into()),
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(Ending::Done)
     }
 
     /// Indexes changes until Ctrl-C.
-    fn watch(&self, update: &Update) -> Result<ExitCode, Failure> {
+    fn watch(&self, update: &Update) -> Result<(), Failure> {
         self.report.info("watching for changes; Ctrl-C ends it");
         sconce_index::watch(&update.roots, &WatchOptions::default(), self.cancel, |changed| {
             let roots = changed.to_vec();
@@ -191,7 +198,7 @@ impl Session<'_> {
                 Err(e) => self.report.warn(&e.to_string()),
             }
         })?;
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 
     fn show(&self, done: &sconce_index::Report) -> Result<(), Failure> {

@@ -9,7 +9,7 @@ mod location;
 mod models;
 mod progress;
 
-pub(crate) use cancel::cancel_on_ctrl_c;
+pub(crate) use cancel::{INTERRUPTED, cancel_on_ctrl_c};
 pub(crate) use display::{Style, highlighted, one_line, printable, source_path};
 pub(crate) use filter::FilterArgs;
 pub(crate) use hits::{hit_json, location_of};

@@ -9,11 +9,12 @@ pub(crate) struct ProgressLine(ProgressBar);
 
 impl ProgressLine {
     pub(crate) fn new(report: &Report) -> ProgressLine {
-        ProgressLine(report.bar("[{bar:30}] {msg}", Some(0)))
+        ProgressLine(report.bar("[{bar:30}] {msg}", Some(1)))
     }
 
     pub(crate) fn show(&self, progress: &Progress) {
-        self.0.set_length(progress.bytes);
+        // A bar of length 0 would be full.
+        self.0.set_length(progress.bytes.max(1));
         self.0.set_position(progress.bytes_done);
         self.0.set_message(message(progress));
     }

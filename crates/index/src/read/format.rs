@@ -77,7 +77,7 @@ impl Format {
 
     /// Whether the name says that the content is not text, so that the file need not be opened.
     pub fn is_binary_name(path: &Path) -> bool {
-        const ENDINGS: [&str; 64] = [
+        const ENDINGS: &[&str] = &[
             "7z", "a", "apk", "avi", "avif", "bin", "bmp", "bz2", "class", "db", "deb", "dll", "dmg", "doc", "docx",
             "dylib", "eot", "epub", "exe", "flac", "gguf", "gif", "gz", "heic", "ico", "iso", "jar", "jpeg", "jpg",
             "lib", "lz4", "mkv", "mov", "mp3", "mp4", "npy", "npz", "o", "obj", "odt", "ogg", "onnx", "otf", "png",

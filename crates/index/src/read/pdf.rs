@@ -53,7 +53,7 @@ fn extract(pdf: &pdf_extract::Document, pages: &Rc<RefCell<Pages>>) -> Result<Ve
     let numbers: Vec<u32> = pdf.get_pages().into_keys().collect();
     let reached = pages.borrow().starts.last().map_or(0, |(_, page)| *page);
     let (mut failed, mut reason, mut count) = (reached.max(1), first, 1_u32);
-    for &page in numbers.iter().filter(|&&page| page > failed) {
+    for page in numbers.into_iter().filter(|&page| page > reached.max(1)) {
         if pages.borrow().is_full {
             break;
         }

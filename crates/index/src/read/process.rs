@@ -66,10 +66,11 @@ impl Parser {
         }
         let request = Request { path: WirePath::new(path)?, format, limits: *limits };
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        // An idle child may have been killed meanwhile; a fresh one has no excuse.
+        let idle = idle.and_then(|mut worker| worker.send(&request).is_ok().then_some(worker));
         let mut worker = match idle {
-            Some(mut worker) if worker.send(&request).is_ok() => worker,
-            // An idle child may have been killed meanwhile; a fresh one has no excuse.
-            _ => {
+            Some(worker) => worker,
+            None => {
                 let mut worker = Worker::start(&self.command).map_err(|e| self.failure(&e))?;
                 worker.send(&request).map_err(|e| self.failure(&e))?;
                 worker

@@ -18,10 +18,24 @@ const STACK_BYTES: usize = 64 << 20;
 /// How much text is sent in one message.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Answers requests until `input` ends. The hidden command `parse-files` calls this with standard
-/// input and output, and does nothing else: it silences panics and limits the process's memory,
-/// and the process exits when `input` ends, even while it parses, so that it does not outlive its
-/// parent.
+/// The hidden command `parse-files`: answers requests from standard input on standard output. What
+/// parsers print goes to standard error instead, where it cannot be taken for an answer.
+#[cfg(unix)]
+pub fn main() -> io::Result<()> {
+    let output = std::fs::File::from(rustix::io::dup(io::stdout())?);
+    rustix::stdio::dup2_stdout(io::stderr())?;
+    run(io::stdin(), output)
+}
+
+/// The hidden command `parse-files`: answers requests from standard input on standard output.
+#[cfg(not(unix))]
+pub fn main() -> io::Result<()> {
+    run(io::stdin(), io::stdout())
+}
+
+/// Answers requests until `input` ends. For a process that does nothing else: it silences panics
+/// and limits the process's memory, and the process exits when `input` ends, even while it parses,
+/// so that it does not outlive its parent.
 pub fn run(input: impl Read + Send + 'static, output: impl Write + Send + 'static) -> io::Result<()> {
     std::panic::set_hook(Box::new(|_| {}));
     let (send, requests) = mpsc::sync_channel(1);

@@ -1,5 +1,6 @@
 //! An index over documents: chunks, embeddings, full text and hybrid search, in one SQLite file.
 
+pub mod codes;
 mod document;
 mod error;
 mod filter;

@@ -291,7 +291,8 @@ impl Column<'_> {
 
     /// Where the values of a type are.
     fn of_type(&self, tag: u8) -> Range<usize> {
-        let before = |tag: u8| partition(0..self.ends.len(), |i| self.value(i).first().is_none_or(|first| *first < tag));
+        let before =
+            |tag: u8| partition(0..self.ends.len(), |i| self.value(i).first().is_none_or(|first| *first < tag));
         let (start, end) = (before(tag), before(tag + 1));
         // In a damaged file the values may not be sorted.
         start..end.max(start)

@@ -116,7 +116,8 @@ impl Footer {
     /// Checks the numbers on which the sizes of all sections depend.
     pub(super) fn check(&self, path: &Path, info: &SegmentInfo) -> Result<()> {
         let same = (self.rows, self.first, self.last) == (info.rows, info.first, info.last);
-        let sizes = (1..=u64::from(u32::MAX)).contains(&self.rows) && (1..=MAX_DIMENSIONS as u64).contains(&self.dimensions);
+        let sizes =
+            (1..=u64::from(u32::MAX)).contains(&self.rows) && (1..=MAX_DIMENSIONS as u64).contains(&self.dimensions);
         if !same || !sizes {
             return Err(damaged(path, "has other rows or dimensions than the database says".into()));
         }

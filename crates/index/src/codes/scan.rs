@@ -10,7 +10,7 @@ use std::thread;
 
 use super::bitmap::Ones;
 use super::kernels::{BLOCK, BitQuery, Int8Query, Isa, Line, bit_bytes, dot, prefetch, score_block};
-use super::quantize::quantize;
+use super::quantize::{is_in_range, quantize};
 use super::top::{Key, Top, keep_best};
 use super::{Bitmap, Segment};
 use crate::error::{Error, Result};
@@ -84,8 +84,8 @@ struct Blocks {
 
 impl<'a> Rows<'a> {
     fn new(segments: &'a [Arc<Segment>], query: &[f32], options: &'a ScanOptions) -> Result<Rows<'a>> {
-        if !query.iter().all(|x| x.is_finite()) {
-            return Err(Error::Input("the query's vector has a value that is not finite".into()));
+        if !is_in_range(query) {
+            return Err(Error::Input("the query's vector has a value that is not a usual number".into()));
         }
         if let Some(segment) = segments.iter().find(|segment| segment.dimensions() != query.len()) {
             let (has, expected) = (query.len(), segment.dimensions());

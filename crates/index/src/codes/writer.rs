@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use super::columns::ColumnsWriter;
 use super::footer::{self, ALIGNMENT, Footer, MAGIC, Part, SegmentInfo, hex};
 use super::kernels::BLOCK;
-use super::quantize::{BitBlock, quantize, stride};
+use super::quantize::{BitBlock, is_in_range, quantize, stride};
 use super::{MAX_DIMENSIONS, Segment};
 use crate::document::Metadata;
 use crate::error::{Error, Result};
@@ -84,8 +84,8 @@ impl SegmentWriter {
             let (has, expected) = (vector.len(), self.dimensions);
             return Err(Error::Input(format!("chunk {chunk} has a vector of {has} dimensions, expected {expected}")));
         }
-        if !vector.iter().all(|x| x.is_finite()) {
-            return Err(Error::Input(format!("chunk {chunk} has a vector with a value that is not finite")));
+        if !is_in_range(vector) {
+            return Err(Error::Input(format!("chunk {chunk} has a vector with a value that is not a usual number")));
         }
         let mut codes = std::mem::take(&mut self.scratch);
         codes.clear();
@@ -152,8 +152,7 @@ impl SegmentWriter {
         self.output.align()?;
         let (dimensions, rows) = (self.dimensions as u64, rows as u64);
         let digest = hex(self.output.hash.clone().finalize().as_slice());
-        let footer =
-            Footer { dimensions, rows, first, last, codes, bits, factors, scales, ids, mean, columns, digest };
+        let footer = Footer { dimensions, rows, first, last, codes, bits, factors, scales, ids, mean, columns, digest };
         let (bytes, checksum) = footer::write(&footer)?;
         self.output.write(&bytes)?;
         self.output.file.flush()?;

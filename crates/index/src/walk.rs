@@ -124,9 +124,10 @@ impl Walk {
             absolute.push(if is_link { target.clone() } else { path });
             canonical.push(target);
         }
-        let overlaps = canonical.iter().enumerate().any(|(i, a)| {
-            canonical.iter().enumerate().any(|(j, b)| i != j && b.starts_with(a))
-        });
+        let overlaps = canonical
+            .iter()
+            .enumerate()
+            .any(|(i, a)| canonical.iter().enumerate().any(|(j, b)| i != j && b.starts_with(a)));
         Ok(Self {
             options,
             waiting: absolute.into_iter(),
@@ -342,18 +343,43 @@ fn modified_ns(metadata: &std::fs::Metadata) -> i64 {
 
 /// Whether a file's name is one that private keys, passwords or tokens have.
 pub fn is_secret_name(name: &str) -> bool {
-    const NAMES: [&str; 15] = [
-        ".netrc", "_netrc", ".pgpass", ".my.cnf", ".npmrc", ".pypirc", ".htpasswd", ".git-credentials", ".dockercfg",
-        ".vault-token", ".s3cfg", ".boto", "credentials", "secring.gpg", "master.key",
+    const NAMES: &[&str] = &[
+        ".netrc",
+        "_netrc",
+        ".pgpass",
+        ".my.cnf",
+        ".npmrc",
+        ".pypirc",
+        ".htpasswd",
+        ".git-credentials",
+        ".dockercfg",
+        ".vault-token",
+        ".s3cfg",
+        ".boto",
+        "credentials",
+        "secring.gpg",
+        "master.key",
     ];
-    const ENDINGS: [&str; 14] = [
-        ".pem", ".key", ".p12", ".pfx", ".kdb", ".kdbx", ".jks", ".keystore", ".ppk", ".pkcs12", ".tfstate",
-        ".tfstate.backup", ".tfvars", ".ovpn",
+    const ENDINGS: &[&str] = &[
+        ".pem",
+        ".key",
+        ".p12",
+        ".pfx",
+        ".kdb",
+        ".kdbx",
+        ".jks",
+        ".keystore",
+        ".ppk",
+        ".pkcs12",
+        ".tfstate",
+        ".tfstate.backup",
+        ".tfvars",
+        ".ovpn",
     ];
-    const KEYS: [&str; 6] = ["id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk"];
+    const KEYS: &[&str] = &["id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk"];
     // Data files of these names hold secrets; `credentials.md` is a text about them.
-    const STEMS: [&str; 4] = ["credentials", "secrets", "client_secret", "service-account"];
-    const DATA: [&str; 9] = ["json", "yaml", "yml", "toml", "ini", "csv", "xml", "properties", "db"];
+    const STEMS: &[&str] = &["credentials", "secrets", "client_secret", "service-account"];
+    const DATA: &[&str] = &["json", "yaml", "yml", "toml", "ini", "csv", "xml", "properties", "db"];
     let name = name.to_ascii_lowercase();
     let (stem, ending) = name.split_once('.').unwrap_or((&name, ""));
     name == ".env"

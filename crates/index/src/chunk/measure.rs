@@ -3,10 +3,11 @@
 //! Tokenizers cut texts at white space and punctuation first, so the tokens of a text are nearly
 //! those of its words, and most words were counted before.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use text_splitter::ChunkSizer;
+use text_splitter::TryChunkSizer;
 
 use super::CountTokens;
 
@@ -88,7 +89,7 @@ impl<'t> Measure<'t> {
 
     /// The estimate without the factor.
     pub(super) fn raw(&self, range: Range<usize>) -> usize {
-        (self.units(range)).div_ceil(UNITS) as usize
+        self.units(range).div_ceil(UNITS) as usize
     }
 
     /// The estimate; at least 1, so that every part counts.
@@ -114,14 +115,35 @@ impl<'t> Measure<'t> {
     }
 }
 
-impl ChunkSizer for Measure<'_> {
+/// A measure that answers a bounded number of questions, so that a splitter that does not advance
+/// ends with an error.
+pub(super) struct Budgeted<'m, 't> {
+    measure: &'m Measure<'t>,
+    left: Cell<usize>,
+}
+
+impl<'m, 't> Budgeted<'m, 't> {
+    pub(super) fn new(measure: &'m Measure<'t>) -> Self {
+        Self { measure, left: Cell::new(measure.text.len() * 64 + 1000) }
+    }
+}
+
+/// The splitter asked too often.
+#[derive(Debug)]
+pub(super) struct Exhausted;
+
+impl TryChunkSizer for Budgeted<'_, '_> {
+    type Error = Exhausted;
+
     /// The estimate for a part of the section. Its address tells where it is: `text-splitter`
     /// passes parts of the text that it splits.
-    fn size(&self, chunk: &str) -> usize {
-        let start = chunk.as_ptr().addr().checked_sub(self.text.as_ptr().addr());
-        match start {
-            Some(start) if start + chunk.len() <= self.text.len() => self.tokens(start..start + chunk.len()),
+    fn try_size(&self, chunk: &str) -> Result<usize, Exhausted> {
+        self.left.set(self.left.get().checked_sub(1).ok_or(Exhausted)?);
+        let text = self.measure.text;
+        let start = chunk.as_ptr().addr().checked_sub(text.as_ptr().addr());
+        Ok(match start {
+            Some(start) if start + chunk.len() <= text.len() => self.measure.tokens(start..start + chunk.len()),
             _ => chunk.len().div_ceil(4).max(1),
-        }
+        })
     }
 }

@@ -76,7 +76,7 @@ impl<'a> Chunker<'a> {
         if tokens == 0 {
             return Err(Error::Input("a chunk must have at least one token".to_string()));
         }
-        if overlap * 2 > tokens {
+        if overlap > tokens / 2 {
             let why = format!("an overlap of {overlap} tokens is more than half of a chunk of {tokens} tokens");
             return Err(Error::Input(why));
         }
@@ -197,9 +197,10 @@ impl Pass<'_> {
         let text = &self.text[range.clone()];
         let tokens = self.counter.count(text);
         self.scale.add(tokens, estimate);
-        let at = middle(text, self.kind);
-        // One character may have more tokens than a chunk should; it cannot be cut.
-        if tokens <= self.capacity || at >= text.len() {
+        // Only a text that must be cut is searched for a border. One character may have more
+        // tokens than a chunk should; it cannot be cut.
+        let at = if tokens <= self.capacity { text.len() } else { middle(text, self.kind) };
+        if at >= text.len() {
             self.pieces.push(Piece { range, tokens, estimate });
             return;
         }

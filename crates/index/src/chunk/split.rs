@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use text_splitter::{ChunkConfig, CodeSplitter, MarkdownSplitter, TextSplitter};
+use text_splitter::{ChunkConfig, CodeSplitter, CodeSplitterError, MarkdownSplitter, TextSplitter, TryChunkSizer};
 
 use super::border::{best, trim};
-use super::measure::Measure;
+use super::measure::{Budgeted, Exhausted, Measure};
 use crate::document::{Kind, Language};
 
 /// A run without white space that is longer than this is cut evenly: `text-splitter` would look at
@@ -24,21 +24,19 @@ pub(super) fn split(measure: &Measure<'_>, kind: Kind, capacity: usize) -> Vec<R
     }
     // Parsers of Markdown and code are others' work: a panic costs the structure of one section.
     let parts = catch_unwind(AssertUnwindSafe(|| with_structure(measure, kind, capacity)));
-    parts.unwrap_or_else(|_| evenly(measure, kind, capacity))
+    parts.ok().flatten().unwrap_or_else(|| evenly(measure, kind, capacity))
 }
 
-fn with_structure(measure: &Measure<'_>, kind: Kind, capacity: usize) -> Vec<Range<usize>> {
+/// The parts that `text-splitter` finds; `None` if it does not come to an end.
+fn with_structure(measure: &Measure<'_>, kind: Kind, capacity: usize) -> Option<Vec<Range<usize>>> {
     let text = measure.text();
-    let config = ChunkConfig::new(capacity).with_sizer(measure);
-    let range = |(start, part): (usize, &str)| start..start + part.len();
+    let config = ChunkConfig::new(capacity).with_sizer(Budgeted::new(measure));
+    let range = |found: Result<(usize, &str), Exhausted>| found.ok().map(|(start, part)| start..start + part.len());
     match kind {
-        Kind::Markdown => MarkdownSplitter::new(config).chunk_indices(text).map(range).collect(),
-        Kind::Code(language) => match CodeSplitter::new(grammar(language), config) {
-            Ok(splitter) => splitter.chunk_indices(text).map(range).collect(),
-            Err(_) => evenly(measure, kind, capacity),
-        },
+        Kind::Markdown => MarkdownSplitter::new(config).try_chunk_indices(text).map(range).collect(),
+        Kind::Code(language) => code_splitter(language, config).ok()?.try_chunk_indices(text).map(range).collect(),
         Kind::Text | Kind::Html | Kind::Pdf | Kind::Table => {
-            TextSplitter::new(config).chunk_indices(text).map(range).collect()
+            TextSplitter::new(config).try_chunk_indices(text).map(range).collect()
         }
     }
 }
@@ -53,7 +51,7 @@ fn evenly(measure: &Measure<'_>, kind: Kind, capacity: usize) -> Vec<Range<usize
             reach if reach >= text.len() => text.len(),
             reach => best(text, start, start + (reach - start) * 2 / 3..reach, kind),
         };
-        parts.push(start..end);
+        parts.push(trim(text, start..end));
         start = end;
     }
     parts
@@ -95,15 +93,18 @@ fn has_long_run(text: &str) -> bool {
     })
 }
 
-fn grammar(language: Language) -> tree_sitter_language::LanguageFn {
+fn code_splitter<S: TryChunkSizer>(
+    language: Language,
+    config: ChunkConfig<S>,
+) -> Result<CodeSplitter<S>, CodeSplitterError> {
     match language {
-        Language::C => tree_sitter_c::LANGUAGE,
-        Language::Go => tree_sitter_go::LANGUAGE,
-        Language::Java => tree_sitter_java::LANGUAGE,
-        Language::JavaScript => tree_sitter_javascript::LANGUAGE,
-        Language::Python => tree_sitter_python::LANGUAGE,
-        Language::Ruby => tree_sitter_ruby::LANGUAGE,
-        Language::Rust => tree_sitter_rust::LANGUAGE,
-        Language::TypeScript => tree_sitter_typescript::LANGUAGE_TYPESCRIPT,
+        Language::C => CodeSplitter::new(tree_sitter_c::LANGUAGE, config),
+        Language::Go => CodeSplitter::new(tree_sitter_go::LANGUAGE, config),
+        Language::Java => CodeSplitter::new(tree_sitter_java::LANGUAGE, config),
+        Language::JavaScript => CodeSplitter::new(tree_sitter_javascript::LANGUAGE, config),
+        Language::Python => CodeSplitter::new(tree_sitter_python::LANGUAGE, config),
+        Language::Ruby => CodeSplitter::new(tree_sitter_ruby::LANGUAGE, config),
+        Language::Rust => CodeSplitter::new(tree_sitter_rust::LANGUAGE, config),
+        Language::TypeScript => CodeSplitter::new(tree_sitter_typescript::LANGUAGE_TYPESCRIPT, config),
     }
 }

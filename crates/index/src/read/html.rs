@@ -248,8 +248,24 @@ fn heading_level(name: &str) -> Option<u8> {
 fn is_skipped(name: &str) -> bool {
     matches!(
         name,
-        "script" | "style" | "noscript" | "template" | "nav" | "svg" | "iframe" | "object" | "embed" | "canvas"
-            | "audio" | "video" | "map" | "datalist" | "select" | "input" | "link" | "meta"
+        "script"
+            | "style"
+            | "noscript"
+            | "template"
+            | "nav"
+            | "svg"
+            | "iframe"
+            | "object"
+            | "embed"
+            | "canvas"
+            | "audio"
+            | "video"
+            | "map"
+            | "datalist"
+            | "select"
+            | "input"
+            | "link"
+            | "meta"
     )
 }
 

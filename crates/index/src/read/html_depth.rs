@@ -87,7 +87,8 @@ impl Tags<'_> {
     }
 
     fn name(&self, from: usize) -> String {
-        let name = self.html.as_bytes()[from..].iter().take(32).take_while(|b| b.is_ascii_alphanumeric() || **b == b'-');
+        let name =
+            self.html.as_bytes()[from..].iter().take(32).take_while(|b| b.is_ascii_alphanumeric() || **b == b'-');
         name.map(|b| char::from(b.to_ascii_lowercase())).collect()
     }
 
@@ -136,9 +137,43 @@ fn nests(name: &str) -> bool {
     !is_raw_text(name)
         && !matches!(
             name,
-            "area" | "base" | "br" | "col" | "embed" | "hr" | "img" | "input" | "link" | "meta" | "param" | "source"
-                | "track" | "wbr" | "p" | "li" | "dt" | "dd" | "tr" | "td" | "th" | "tbody" | "thead" | "tfoot"
-                | "option" | "optgroup" | "a" | "nobr" | "button" | "html" | "head" | "body" | "h1" | "h2" | "h3"
-                | "h4" | "h5" | "h6"
+            "area"
+                | "base"
+                | "br"
+                | "col"
+                | "embed"
+                | "hr"
+                | "img"
+                | "input"
+                | "link"
+                | "meta"
+                | "param"
+                | "source"
+                | "track"
+                | "wbr"
+                | "p"
+                | "li"
+                | "dt"
+                | "dd"
+                | "tr"
+                | "td"
+                | "th"
+                | "tbody"
+                | "thead"
+                | "tfoot"
+                | "option"
+                | "optgroup"
+                | "a"
+                | "nobr"
+                | "button"
+                | "html"
+                | "head"
+                | "body"
+                | "h1"
+                | "h2"
+                | "h3"
+                | "h4"
+                | "h5"
+                | "h6"
         )
 }

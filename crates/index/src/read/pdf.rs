@@ -30,15 +30,15 @@ pub(super) fn read(path: &Path, limits: &Limits) -> Result<Reading, ReadError> {
         return Err(ReadError::Malformed("its pages have no text; they may be scanned images".to_string()));
     }
     let layout = Layout { unit: Unit::Page, starts: pages.starts, headings: Vec::new() };
-    let document =
-        Document { title, kind: Kind::Pdf, text: pages.text, metadata: Metadata::new(), row: None, layout };
+    let document = Document { title, kind: Kind::Pdf, text: pages.text, metadata: Metadata::new(), row: None, layout };
     Ok(Reading { documents: vec![document], notes })
 }
 
 /// Extracts all pages. Where one fails, it is noted, and the pages behind it are read one by one.
 fn extract(pdf: &pdf_extract::Document, pages: &Rc<RefCell<Pages>>) -> Result<Vec<String>, ReadError> {
     let run = |only: Option<u32>| {
-        let mut output = PageOutput { pages: Rc::clone(pages), inner: PlainTextOutput::new(PageWriter(Rc::clone(pages))) };
+        let mut output =
+            PageOutput { pages: Rc::clone(pages), inner: PlainTextOutput::new(PageWriter(Rc::clone(pages))) };
         let result = catch_unwind(AssertUnwindSafe(|| match only {
             None => pdf_extract::output_doc(pdf, &mut output),
             Some(page) => pdf_extract::output_doc_page(pdf, &mut output, page),

@@ -77,6 +77,7 @@ fn open_no_follow(path: &Path) -> std::io::Result<File> {
 fn is_private_key(head: &[u8]) -> bool {
     let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
     let line = head.split(|&b| b == b'\n').next().unwrap_or(head).trim_ascii_end();
-    line.starts_with(b"-----BEGIN ") && (line.ends_with(b"PRIVATE KEY-----") || line.ends_with(b"PRIVATE KEY BLOCK-----"))
+    line.starts_with(b"-----BEGIN ")
+        && (line.ends_with(b"PRIVATE KEY-----") || line.ends_with(b"PRIVATE KEY BLOCK-----"))
         || head.starts_with(b"PuTTY-User-Key-File-")
 }

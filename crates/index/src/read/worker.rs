@@ -98,7 +98,9 @@ fn parse(
     let Reading { documents, notes } = match format {
         Format::Html => html::read(path, limits)?,
         Format::Pdf => pdf::read(path, limits)?,
-        Format::Csv | Format::Tsv | Format::JsonLines | Format::Parquet => return table::read(path, format, limits, each),
+        Format::Csv | Format::Tsv | Format::JsonLines | Format::Parquet => {
+            return table::read(path, format, limits, each);
+        }
         Format::Text | Format::Markdown | Format::Code(_) => text::read(path, format, limits)?,
     };
     for document in documents {

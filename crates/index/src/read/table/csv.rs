@@ -4,7 +4,7 @@ use csv::{ByteRecord, ReaderBuilder};
 
 use super::bounded::{Allowance, Bounded};
 use super::row::{Cell, Row};
-use super::{Rows, ReadError};
+use super::{ReadError, Rows};
 use crate::document::Value;
 use crate::read::source::Source;
 
@@ -45,7 +45,8 @@ pub(super) fn read(source: Source, delimiter: Option<u8>, rows: &mut Rows<'_>) -
         bytes += record.as_slice().len() + record.len() * size_of::<usize>();
         first.push(record.clone());
     }
-    let types: Vec<Type> = (0..names.len()).map(|column| Type::of(first.iter().filter_map(|r| r.get(column)))).collect();
+    let types: Vec<Type> =
+        (0..names.len()).map(|column| Type::of(first.iter().filter_map(|r| r.get(column)))).collect();
     let table = Columns { names, types };
     let mut number = 0;
     for record in first {

@@ -55,7 +55,8 @@ impl Rows<'_> {
         }
         self.text_bytes += document.text.len();
         if self.text_bytes > text_bytes {
-            self.notes.push(format!("only the first {} rows were read: they have {text_bytes} bytes of text", self.count));
+            self.notes
+                .push(format!("only the first {} rows were read: they have {text_bytes} bytes of text", self.count));
             return Ok(ControlFlow::Break(()));
         }
         self.count += 1;

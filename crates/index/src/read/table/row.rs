@@ -34,10 +34,12 @@ impl Row {
     pub(super) fn into_document(self, number: u64) -> Option<Document> {
         let text_of = |name: &str| {
             self.cells.iter().position(|(key, cell)| {
-                key.eq_ignore_ascii_case(name) && matches!(cell, Cell::Scalar(Value::Text(text)) if !text.trim().is_empty())
+                key.eq_ignore_ascii_case(name)
+                    && matches!(cell, Cell::Scalar(Value::Text(text)) if !text.trim().is_empty())
             })
         };
-        let title = text_of("title").and_then(|at| self.cells[at].1.text()).map(|title| title.chars().take(200).collect());
+        let title =
+            text_of("title").and_then(|at| self.cells[at].1.text()).map(|title| title.chars().take(200).collect());
         let text_at = TEXT_COLUMNS.iter().find_map(|name| text_of(name));
         let text = match text_at.and_then(|at| self.cells[at].1.text()) {
             Some(text) => text,

@@ -24,6 +24,9 @@ const CANDIDATES_PER_RESULT: usize = 10;
 const CANDIDATES: usize = 100;
 /// Blocks of binary codes that a thread takes at once: 16,384 rows.
 const BLOCKS_AT_ONCE: usize = 256;
+/// How many blocks ahead of its work a thread asks the memory for binary codes. The processor
+/// guesses most of them, but stops at the end of each page.
+const BLOCKS_AHEAD: usize = 2;
 /// Rows of int8 codes that a thread takes at once.
 const ROWS_AT_ONCE: usize = 512;
 /// How many rows ahead of its work a thread asks the memory for int8 codes.
@@ -155,6 +158,9 @@ impl<'a> Rows<'a> {
             };
             if allowed == 0 {
                 continue;
+            }
+            if let Some(later) = segment.bits().get((block + BLOCKS_AHEAD) * size..(block + BLOCKS_AHEAD + 1) * size) {
+                prefetch(bytemuck::cast_slice(later));
             }
             let line = Line { base, threshold: top.threshold() };
             let above = score_block(self.isa, codes, tables, (factors, line), &mut scores);

@@ -82,9 +82,11 @@ pub(crate) fn f16_values(bytes: &[u8]) -> Vec<f32> {
 
 /// The ids and weights of a sparse embedding.
 pub(crate) fn sparse_values(bytes: &[u8]) -> impl Iterator<Item = (u32, f32)> {
-    bytes.as_chunks::<8>().0.iter().map(|[a, b, c, d, e, f, g, h]| {
-        (u32::from_le_bytes([*a, *b, *c, *d]), f32::from_le_bytes([*e, *f, *g, *h]))
-    })
+    bytes
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|[a, b, c, d, e, f, g, h]| (u32::from_le_bytes([*a, *b, *c, *d]), f32::from_le_bytes([*e, *f, *g, *h])))
 }
 
 #[cfg(test)]

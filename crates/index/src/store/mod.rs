@@ -17,13 +17,12 @@ use rusqlite::Connection;
 use crate::error::{Error, Result};
 use crate::index::OpenOptions;
 
-pub(crate) use embeddings::{StoredEmbedding, dot_stored, f16_values, f32_values, mean, normalized, sparse_values};
-pub(crate) use full_text::{is_word, match_expression, terms, words};
-pub(crate) use metadata::add_built_in;
-pub(crate) use passages::{PassageRow, full_text_title};
+pub(crate) use embeddings::{StoredEmbedding, dot_stored, f16_values, f32_values, mean, normalized};
+pub(crate) use full_text::{is_ideographic, match_expression, terms, words};
+pub(crate) use passages::{embedded_text, full_text_title};
 pub(crate) use read::{FileRecord, Reader};
 pub(crate) use schema::beside;
-pub(crate) use segments::SegmentList;
+pub(crate) use segments::{SegmentList, gaps};
 pub(crate) use write::{Batch, FileState, NewChunk, NewFile, Vector, Writer};
 
 /// Readers that wait for the next search. More of them work at the same time if they must.
@@ -77,9 +76,4 @@ impl Pool {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
-}
-
-/// Bytes in hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -95,7 +95,8 @@ impl Reader<'_> {
 
     /// The document of a chunk, and its metadata with the keys that every document has.
     pub(crate) fn filter_metadata(&self, document: i64) -> Result<Metadata> {
-        let sql = "SELECT d.metadata, f.relative, d.kind FROM documents d JOIN files f ON f.id = d.file WHERE d.id = ?1";
+        let sql =
+            "SELECT d.metadata, f.relative, d.kind FROM documents d JOIN files f ON f.id = d.file WHERE d.id = ?1";
         let mut find = self.connection.prepare_cached(sql)?;
         let row = find.query_row([document], |row| {
             Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?))
@@ -159,11 +160,7 @@ impl Reader<'_> {
     }
 
     /// The dense vectors of the chunks with ids in a range, ascending, as stored.
-    pub(crate) fn each_vector(
-        &self,
-        ids: Range<i64>,
-        mut each: impl FnMut(i64, &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    pub(crate) fn each_vector(&self, ids: Range<i64>, mut each: impl FnMut(i64, &[u8]) -> Result<()>) -> Result<()> {
         let sql = "SELECT chunk, vector FROM dense WHERE chunk >= ?1 AND chunk < ?2 ORDER BY chunk";
         let mut find = self.connection.prepare_cached(sql)?;
         let mut rows = find.query([ids.start, ids.end])?;
@@ -193,4 +190,35 @@ pub(crate) fn full_text_title<'a>(title: Option<&'a str>, relative: &'a str) -> 
         Some(title) => title,
         None => relative.rsplit(['/', '\\']).next().unwrap_or(relative),
     }
+}
+
+/// The longest context of a passage, in bytes.
+const MAX_CONTEXT: usize = 160;
+
+/// The text that is embedded, and that rerankers read: the passage below its title and headings.
+pub(crate) fn embedded_text(title: Option<&str>, heading: Option<&str>, text: &str) -> String {
+    let parts: Vec<&str> =
+        [title, heading].into_iter().flatten().map(str::trim).filter(|part| !part.is_empty()).collect();
+    if parts.is_empty() {
+        return text.to_owned();
+    }
+    let mut context = match parts[..] {
+        // A page's title is usually its first heading too.
+        [title, heading] if heading.starts_with(title) => heading.to_owned(),
+        _ => parts.join(" > "),
+    };
+    if context.len() > MAX_CONTEXT {
+        let end = (0..=MAX_CONTEXT).rev().find(|i| context.is_char_boundary(*i)).unwrap_or(0);
+        context.truncate(end);
+    }
+    format!("{context}\n{text}")
+}
+
+#[test]
+fn passages_are_embedded_below_their_titles() {
+    assert_eq!(embedded_text(None, None, "text"), "text");
+    assert_eq!(embedded_text(Some("A"), Some("B > C"), "text"), "A > B > C\ntext");
+    assert_eq!(embedded_text(Some("A"), Some("A > C"), "text"), "A > C\ntext");
+    assert_eq!(embedded_text(Some(" "), Some("C"), "text"), "C\ntext");
+    assert_eq!(embedded_text(Some(&"é".repeat(200)), None, "t").len(), 160 + 2);
 }

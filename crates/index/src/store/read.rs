@@ -174,7 +174,8 @@ impl<'a> Reader<'a> {
 
     /// The chunks of a file by the hashes of what was embedded.
     pub(crate) fn chunk_hashes(&self, path: &str) -> Result<HashMap<Vec<u8>, i64>> {
-        let sql = "SELECT c.hash, c.id FROM files f JOIN documents d ON d.file = f.id JOIN chunks c ON c.document = d.id
+        let sql =
+            "SELECT c.hash, c.id FROM files f JOIN documents d ON d.file = f.id JOIN chunks c ON c.document = d.id
                    WHERE f.path = ?1";
         let mut find = self.connection.prepare_cached(sql)?;
         let hashes = find.query_map([path], |row| Ok((row.get(0)?, row.get(1)?)))?;

@@ -198,7 +198,15 @@ impl Batch<'_> {
                    RETURNING id";
         let size = i64::try_from(file.size).unwrap_or(i64::MAX);
         let values = params![
-            file.path, file.relative, file.root, size, file.modified_ns, file.hash, file.settings, state, reason
+            file.path,
+            file.relative,
+            file.root,
+            size,
+            file.modified_ns,
+            file.hash,
+            file.settings,
+            state,
+            reason
         ];
         Ok(self.transaction.prepare_cached(sql)?.query_row(values, |row| row.get(0))?)
     }
@@ -325,17 +333,17 @@ impl Batch<'_> {
         let sql = "INSERT INTO chunks (document, ordinal, start, stop, place, heading, hash, tokens)
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
         let (start, stop) = (chunk.range.start as i64, chunk.range.end as i64);
-        let values =
-            params![document, ordinal as i64, start, stop, chunk.place, chunk.heading, new.hash, chunk.tokens];
+        let values = params![document, ordinal as i64, start, stop, chunk.place, chunk.heading, new.hash, chunk.tokens];
         let id = self.transaction.prepare_cached(sql)?.insert(values)?;
         self.add_full_text(id, (title, chunk.heading.as_deref(), text))?;
         match new.vector {
             Vector::New(embedding) => self.add_vector(id, kind, embedding)?,
             Vector::Pending => {
                 let sql = "SELECT main, mean FROM pending WHERE hash = ?1";
-                let embedding = self.transaction.prepare_cached(sql)?.query_row([new.hash], |row| {
-                    Ok(StoredEmbedding { main: row.get(0)?, mean: row.get(1)? })
-                })?;
+                let embedding = self
+                    .transaction
+                    .prepare_cached(sql)?
+                    .query_row([new.hash], |row| Ok(StoredEmbedding { main: row.get(0)?, mean: row.get(1)? }))?;
                 self.add_vector(id, kind, &embedding)?;
             }
             Vector::Same(other) => {

@@ -83,9 +83,19 @@ fn answer(request: Request, output: &mut impl Write) -> Result<Vec<String>, Read
             batch.send()?;
             Ok(notes)
         }
-        Ok(Err(error)) => Err(error),
-        Err(panic) => Err(ReadError::Crashed(message(panic.as_ref()))),
+        Ok(Err(error)) => Err(as_limit(error, &limits)),
+        Err(panic) => Err(as_limit(ReadError::Crashed(message(panic.as_ref())), &limits)),
     }
+}
+
+/// Parsers report a refused allocation in words of their own.
+fn as_limit(error: ReadError, limits: &Limits) -> ReadError {
+    let (ReadError::Malformed(why) | ReadError::Crashed(why) | ReadError::Io(why)) = &error else { return error };
+    let why = why.to_ascii_lowercase();
+    if why.contains("out of memory") || why.contains("memory alloc") || why.contains("outofmemory") {
+        return ReadError::Memory(limits.memory_bytes);
+    }
+    error
 }
 
 /// Parses one file of any format.

@@ -125,7 +125,8 @@ impl Vectors {
     fn get(&self, number: u64) -> Vec<f32> {
         let mut rng = Rng::new(mix(2, number));
         let topic = &self.topics[rng.below(self.topics.len())];
-        let own = |((common, topic), weight)| (0.5 * common + topic + 0.8 * normal(&mut rng)) * weight;
+        let own =
+            |((common, topic), weight): ((&f32, &f32), &f32)| (0.5 * common + topic + 0.8 * normal(&mut rng)) * weight;
         let mut vector: Vec<f32> = self.common.iter().zip(topic).zip(&self.weights).map(own).collect();
         let length = dot(&vector, &vector).sqrt();
         vector.iter_mut().for_each(|x| *x /= length);
@@ -146,9 +147,7 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     let (a, rest_a) = a.as_chunks::<8>();
     let (b, rest_b) = b.as_chunks::<8>();
     for (a, b) in a.iter().zip(b) {
-        for i in 0..8 {
-            sums[i] += a[i] * b[i];
-        }
+        sums.iter_mut().zip(a.iter().zip(b)).for_each(|(sum, (a, b))| *sum += a * b);
     }
     sums.iter().sum::<f32>() + rest_a.iter().zip(rest_b).map(|(a, b)| a * b).sum::<f32>()
 }

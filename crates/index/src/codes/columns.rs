@@ -153,7 +153,7 @@ struct Column<'a> {
 
 impl Columns {
     pub(super) fn new(parts: Vec<ColumnParts>, rows: u64, check: &PartCheck) -> Result<Columns> {
-        let ranges = |parts: ColumnParts| {
+        let ranges = |parts: ColumnParts| -> Result<(String, ColumnRanges)> {
             let what = format!("the column `{}`", parts.key);
             let entries = parts.rows.map_or(rows, |rows| rows.bytes / 4);
             let ranges = ColumnRanges {

@@ -30,7 +30,7 @@ pub fn merge(dir: &Path, segments: &[Arc<Segment>], deleted: &[i64]) -> Result<O
     let deleted: HashSet<i64> = deleted.iter().copied().collect();
     let mut segments: Vec<&Segment> = segments.iter().map(Arc::as_ref).collect();
     segments.sort_by_key(|segment| segment.info().first);
-    let Some(first) = segments.first() else { return Ok(None) };
+    let Some(first) = segments.first().copied() else { return Ok(None) };
     let mut writer = SegmentWriter::create(dir, first.dimensions())?;
     for segment in segments {
         if segment.dimensions() != first.dimensions() {

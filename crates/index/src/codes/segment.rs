@@ -1,6 +1,7 @@
 //! A segment, mapped into memory.
 #![allow(unsafe_code, reason = "maps a file")]
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -42,7 +43,7 @@ impl Segment {
     pub fn open(dir: &Path, info: &SegmentInfo) -> Result<Segment> {
         let path = dir.join(&info.name);
         // The name comes from the database: it must not lead to another folder.
-        if Path::new(&info.name).file_name() != Some(info.name.as_ref()) {
+        if Path::new(&info.name).file_name() != Some(OsStr::new(&info.name)) {
             return Err(damaged(&path, "is not a name in the folder of the segments".into()));
         }
         let file = File::open(&path).map_err(Error::io(&path))?;
@@ -158,7 +159,7 @@ impl Segment {
     /// The int8 codes and the scale of a row, which must be one of the segment.
     pub(super) fn int8_row(&self, row: usize) -> (&[i8], f32) {
         let stride = stride(self.dimensions);
-        (&cast(&self.map[self.codes.clone()])[row * stride..][..stride], self.scales()[row])
+        (&cast::<i8>(&self.map[self.codes.clone()])[row * stride..][..stride], self.scales()[row])
     }
 
     fn scales(&self) -> &[f32] {

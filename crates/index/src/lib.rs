@@ -1,13 +1,17 @@
 //! An index over documents: chunks, embeddings, full text and hybrid search, in one SQLite file.
 
+pub mod chunk;
+pub mod codes;
 mod document;
 mod error;
 mod filter;
 mod index;
 mod indexer;
 mod models;
+pub mod read;
 mod search;
 mod store;
+pub mod walk;
 mod watch;
 
 pub use document::{Chunk, Document, Heading, Kind, Language, Layout, Metadata, Unit, Value};

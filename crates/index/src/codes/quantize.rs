@@ -12,6 +12,11 @@ pub(super) fn stride(dimensions: usize) -> usize {
     dimensions.next_multiple_of(STRIDE)
 }
 
+/// Whether all values are numbers so small that no product or sum of the scan overflows.
+pub(super) fn is_in_range(vector: &[f32]) -> bool {
+    vector.iter().all(|x| x.abs() <= 1e12)
+}
+
 /// Appends the int8 codes of a vector, and returns their scale.
 pub(super) fn quantize(vector: &[f32], codes: &mut Vec<i8>) -> f32 {
     let largest = vector.iter().fold(0.0, |m: f32, x| m.max(x.abs()));

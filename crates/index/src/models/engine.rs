@@ -217,7 +217,7 @@ fn revision(files: &engine::hub::Files) -> Result<String> {
             for (name, size) in names {
                 hash.update(format!("{name}\n{size}\n"));
             }
-            Ok(crate::store::hex(&hash.finalize()[..16]))
+            Ok(hash.finalize().as_slice()[..16].iter().map(|byte| format!("{byte:02x}")).collect())
         }
     }
 }

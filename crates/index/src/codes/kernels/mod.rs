@@ -179,14 +179,13 @@ pub(crate) fn dot(isa: Isa, row: &[i8], query: &Int8Query) -> i32 {
     }
 }
 
-/// Asks for a row of int8 codes that a later call of [`dot`] reads: rows are far from each other,
-/// so the processor cannot guess.
+/// Asks the memory for codes that a later call reads, where the processor cannot guess them.
 #[inline]
-pub(crate) fn prefetch(row: &[i8]) {
+pub(crate) fn prefetch(codes: &[i8]) {
     #[cfg(target_arch = "x86_64")]
-    x86::prefetch(row);
+    x86::prefetch(codes);
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = row;
+    let _ = codes;
 }
 
 #[cfg(test)]

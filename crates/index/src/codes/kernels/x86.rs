@@ -45,10 +45,10 @@ pub(super) fn dot_vnni(row: &[i8], query: &[i8]) -> i32 {
     unsafe { dot_vnni_inner(row, query) }
 }
 
-/// Asks for the cache lines of a row.
+/// Asks for the cache lines of codes.
 #[inline]
-pub(super) fn prefetch(row: &[i8]) {
-    for line in row.chunks(64) {
+pub(super) fn prefetch(codes: &[i8]) {
+    for line in codes.chunks(64) {
         // SAFETY: a hint, which reads nothing; SSE is part of x86-64.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr()) }
     }
@@ -56,10 +56,7 @@ pub(super) fn prefetch(row: &[i8]) {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn load128<T>(bytes: &[T; 16]) -> __m128i
-where
-    T: Byte,
-{
+fn load128<T: Byte>(bytes: &[T; 16]) -> __m128i {
     // SAFETY: reads 16 bytes of a reference to 16; the load needs no alignment.
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
 }

@@ -10,9 +10,10 @@ use crate::index::{
 use crate::report::Report;
 use clap::Args;
 use indicatif::{HumanCount, HumanDuration};
-use sconce_index::{
-    ChunkOptions, Control, Error, ModelIdentity, OpenOptions, Parser, Status, Tools, Update, WalkOptions, WatchOptions,
-};
+use sconce_index::chunk::ChunkOptions;
+use sconce_index::read::Parser;
+use sconce_index::walk::WalkOptions;
+use sconce_index::{Control, Error, ModelIdentity, OpenOptions, Status, Tools, Update, WatchOptions};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -134,7 +135,7 @@ impl Index {
     fn update(&self) -> Update {
         Update {
             walk: WalkOptions { hidden: self.hidden, ignore_files: !self.no_ignore },
-            chunk: ChunkOptions { tokens: self.chunk_tokens, ..ChunkOptions::default() },
+            chunk: self.chunk_tokens.map_or_else(ChunkOptions::default, |tokens| ChunkOptions { tokens, overlap: 0 }),
             rebuild: self.rebuild,
             ..Update::new(self.paths.clone())
         }
@@ -190,13 +191,13 @@ impl Session<'_> {
     /// Indexes changes until Ctrl-C.
     fn watch(&self, update: &Update) -> Result<(), Failure> {
         self.report.info("watching for changes; Ctrl-C ends it");
-        sconce_index::watch(&update.roots, &WatchOptions::default(), self.cancel, |changed| {
-            let roots = changed.to_vec();
-            match self.update(&Update { roots, ..update.clone() }) {
-                Ok(_) => {}
-                // Another process may write at the moment; the next change tries again.
-                Err(e) => self.report.warn(&e.to_string()),
+        self.index.watch(&update.roots, WatchOptions::default(), self.cancel, &mut |_| {
+            // Unchanged files are only looked at. Another process may write at the moment, or a file
+            // be half written: the next change tries again.
+            if let Err(e) = self.update(update) {
+                self.report.warn(&e.to_string());
             }
+            Ok(())
         })?;
         Ok(())
     }

@@ -6,9 +6,9 @@ use crate::program::program;
 use crate::report::Report;
 use sconce_engine::hub::{Reference, resolve};
 use sconce_engine::{Loaded, Reranker, Task, TaskModel};
+use sconce_index::read::ParserCommand;
 use sconce_index::{
-    DenseModel, EmbedPrompts, Embedder, EmbeddingKind, LateInteractionModel, ModelIdentity, ParserCommand, RerankModel,
-    SparseModel,
+    DenseModel, EmbedPrompts, Embedder, EmbeddingKind, LateInteractionModel, ModelIdentity, RerankModel, SparseModel,
 };
 use std::path::Path;
 

@@ -318,6 +318,14 @@ fn errors_say_what_to_do() {
     let docs = folder.join("docs");
     let o = sconce_in(&docs, &["search", "cat", "--filter", "nonsense"]);
     assert!(o.status.code() == Some(2) && String::from_utf8_lossy(&o.stderr).contains("key=value"), "{o:?}");
+    // The model's files have changed since.
+    let config = other.path().join("config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("{text} \n")).unwrap();
+    for args in [&["search", "cat"][..], &["ask", "cat", "-m", "./absent"], &["index", "."]] {
+        let e = failure(&docs, args);
+        assert!(e.contains("is not the one that the index was made with") && e.contains("--rebuild"), "{e}");
+    }
     // The model of the index is gone: BM25 needs none.
     drop(other);
     assert!(failure(&docs, &["search", "cat"]).contains("--mode bm25"));

@@ -123,6 +123,7 @@ impl Index {
             false => None,
         };
         match (&self.model, known) {
+            (None, Some(known)) if self.rebuild => IndexModel::load_newest(&known, &self.run_args, report),
             (None, Some(known)) => IndexModel::load_again(&known, &self.run_args, report),
             (Some(name), _) => IndexModel::load(name, &self.run_args, report),
             (None, None) => {

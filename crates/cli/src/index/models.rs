@@ -27,8 +27,26 @@ impl IndexModel {
         IndexModel::load_as(name, None, run_args, report)
     }
 
-    /// Loads the model that an index was made with.
+    /// Loads the model that an index was made with. Fails if it is another one by now.
     pub(crate) fn load_again(
+        known: &ModelIdentity,
+        run_args: &RunArgs,
+        report: &Report,
+    ) -> Result<IndexModel, Failure> {
+        let model = IndexModel::load_newest(known, run_args, report)?;
+        match known.difference(model.embedder().identity()) {
+            None => Ok(model),
+            Some(difference) => Err(format!(
+                "the model {} is not the one that the index was made with ({difference}); `sconce index PATH --rebuild` \
+                 makes the index anew",
+                known.name
+            )
+            .into()),
+        }
+    }
+
+    /// Loads the model of the name that an index knows. It may have changed since.
+    pub(crate) fn load_newest(
         known: &ModelIdentity,
         run_args: &RunArgs,
         report: &Report,

@@ -21,12 +21,10 @@ impl Bitmap {
         bitmap
     }
 
-    /// The rows for which `accepts` is true.
-    pub(super) fn from_fn(rows: usize, mut accepts: impl FnMut(usize) -> bool) -> Bitmap {
-        let word = |first: usize| {
-            (first..rows.min(first + 64)).fold(0, |word, row| word | u64::from(accepts(row)) << (row - first))
-        };
-        Bitmap { words: (0..rows).step_by(64).map(word).collect(), rows }
+    /// The rows whose value `accepts` accepts, of as many rows as there are values.
+    pub(super) fn of_values(values: &[u32], accepts: impl Fn(u32) -> bool) -> Bitmap {
+        let word = |values: &[u32]| values.iter().rev().fold(0, |word, value| word << 1 | u64::from(accepts(*value)));
+        Bitmap { words: values.chunks(64).map(word).collect(), rows: values.len() }
     }
 
     /// How many rows the segment has.
@@ -111,9 +109,10 @@ mod tests {
         for rows in [0, 1, 63, 64, 65, 200] {
             let all = Bitmap::all(rows);
             assert_eq!((all.count(), all.iter().count(), all.rows()), (rows, rows, rows));
-            let mut thirds = Bitmap::from_fn(rows, |row| row % 3 == 0);
+            let numbers: Vec<u32> = (0..rows as u32).collect();
+            let mut thirds = Bitmap::of_values(&numbers, |row| row % 3 == 0);
             assert_eq!(thirds.iter().collect::<Vec<_>>(), (0..rows).step_by(3).collect::<Vec<_>>());
-            let even = Bitmap::from_fn(rows, |row| row % 2 == 0);
+            let even = Bitmap::of_values(&numbers, |row| row % 2 == 0);
             let mut both = thirds.clone();
             both.intersect(&even);
             assert!((0..rows + 70).all(|row| both.contains(row) == (row < rows && row % 6 == 0)));

@@ -190,7 +190,7 @@ impl Columns {
         let passing = column.passing(test);
         let passes = |code: u32| passing.get(code as usize).copied().unwrap_or(false);
         match column.rows {
-            None => Bitmap::from_fn(rows, |row| column.codes.get(row).is_some_and(|code| passes(*code))),
+            None => Bitmap::of_values(column.codes, passes),
             Some(present) => {
                 let mut bitmap = if missing { Bitmap::all(rows) } else { Bitmap::none(rows) };
                 for (row, code) in present.iter().zip(column.codes) {

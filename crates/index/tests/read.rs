@@ -112,8 +112,18 @@ fn headings_of_markdown() {
 #[test]
 fn headings_are_in_the_text_whatever_it_is() {
     let line = prop_oneof![
-        Just("# H\n"), Just("##\n"), Just("```\n"), Just("~~~x\n"), Just("---\n"), Just("===\n"), Just("é é\n"),
-        Just("\r\n"), Just("   ## x ##\r\n"), Just("title: t\n"), Just("- a\n"), Just("#######\n"),
+        Just("# H\n"),
+        Just("##\n"),
+        Just("```\n"),
+        Just("~~~x\n"),
+        Just("---\n"),
+        Just("===\n"),
+        Just("é é\n"),
+        Just("\r\n"),
+        Just("   ## x ##\r\n"),
+        Just("title: t\n"),
+        Just("- a\n"),
+        Just("#######\n"),
     ];
     check(300, &prop::collection::vec(line, 0..40), |lines| {
         let text = lines.concat();

@@ -93,7 +93,9 @@ fn secrets_and_binary_files_are_reported() {
 
 #[test]
 fn secret_names() {
-    for name in [".env", ".env.local", "ID_RSA", "id_ed25519.bak", "a.KEY", "x.tfstate.backup", "credentials.json", ".netrc"] {
+    for name in
+        [".env", ".env.local", "ID_RSA", "id_ed25519.bak", "a.KEY", "x.tfstate.backup", "credentials.json", ".netrc"]
+    {
         assert!(is_secret_name(name), "{name}");
     }
     for name in ["id_rsa.pub", "credentials.md", "environment.txt", "keys.rs", "secrets.html", "key"] {

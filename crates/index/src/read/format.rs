@@ -42,12 +42,14 @@ impl Format {
         }
         let start = head.trim_ascii_start();
         let begins = |with: &[u8]| start.len() >= with.len() && start[..with.len()].eq_ignore_ascii_case(with);
-        match () {
-            () if head.starts_with(b"%PDF-") => Some(Self::Pdf),
-            () if head.starts_with(b"PAR1") => Some(Self::Parquet),
-            () if begins(b"<!doctype html") || begins(b"<html") => Some(Self::Html),
-            () if looks_like_text(head) => Some(Self::Text),
-            () => None,
+        if head.starts_with(b"%PDF-") {
+            Some(Self::Pdf)
+        } else if head.starts_with(b"PAR1") {
+            Some(Self::Parquet)
+        } else if begins(b"<!doctype html") || begins(b"<html") {
+            Some(Self::Html)
+        } else {
+            looks_like_text(head).then_some(Self::Text)
         }
     }
 

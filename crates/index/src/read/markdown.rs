@@ -32,7 +32,9 @@ pub(super) fn headings(text: &str) -> Vec<Heading> {
         if indent < 4
             && let Some((level, title)) = atx(content)
         {
-            headings.push(heading(start, level, title));
+            if !title.is_empty() {
+                headings.push(heading(start, level, title));
+            }
             previous = None;
             continue;
         }

@@ -43,8 +43,9 @@ pub(super) fn decode(content: Vec<u8>) -> Result<(String, usize), ReadError> {
         [0xfe, 0xff, rest @ ..] => decode_utf16(rest, u16::from_be_bytes),
         _ => decode_utf8(content),
     };
-    // Most of a text in another 8-bit encoding is ASCII. Where most is not, it is no text.
-    if replaced * 3 > text.len() {
+    // Most of a text in another 8-bit encoding is ASCII. Where most is not, it is no text. A
+    // replacement character has three bytes.
+    if replaced * 5 > text.len() {
         return Err(ReadError::Binary);
     }
     // NUL ends strings in C libraries behind us.

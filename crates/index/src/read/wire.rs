@@ -10,8 +10,9 @@ use super::error::ReadError;
 use super::{Format, Limits};
 use crate::document::Document;
 
-/// The longest message. A document's text is within its limit, but JSON escapes some of it.
-pub(super) const MAX_MESSAGE: usize = 256 << 20;
+/// The longest message. A document's text has 64 MiB at most, and JSON may double it: readers take
+/// out the control characters that need longer escapes.
+pub(super) const MAX_MESSAGE: usize = 160 << 20;
 
 /// A file to parse.
 #[derive(Debug, Serialize, Deserialize)]
@@ -88,7 +89,7 @@ pub(super) fn write_message(to: &mut impl Write, message: &impl Serialize) -> io
 /// Reads one message; `None` at the end of the stream.
 pub(super) fn read_message<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<T>> {
     let mut length = Vec::new();
-    from.take(4).read_to_end(&mut length)?;
+    from.by_ref().take(4).read_to_end(&mut length)?;
     let length = match <[u8; 4]>::try_from(&length[..]) {
         Ok(bytes) => u32::from_le_bytes(bytes) as usize,
         Err(_) if length.is_empty() => return Ok(None),
@@ -99,7 +100,7 @@ pub(super) fn read_message<T: DeserializeOwned>(from: &mut impl Read) -> io::Res
     }
     // Memory grows with what arrives, not with what is announced.
     let mut content = Vec::new();
-    from.take(length as u64).read_to_end(&mut content)?;
+    from.by_ref().take(length as u64).read_to_end(&mut content)?;
     if content.len() < length {
         return Err(ErrorKind::UnexpectedEof.into());
     }

@@ -7,6 +7,8 @@
 mod allocator;
 mod args;
 mod commands;
+#[cfg(feature = "index")]
+mod index;
 mod input;
 mod logs;
 mod output;
@@ -27,7 +29,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Run transformer models on CPU, CUDA and Metal: embeddings, reranking, classification, tagging,
-/// image–text embeddings, text generation and serving.
+/// image–text embeddings, text generation, search in documents, and serving.
 #[derive(Parser)]
 #[command(name = "sconce", version, max_term_width = 100, arg_required_else_help = true)]
 struct Cli {
@@ -48,6 +50,14 @@ enum Command {
     Clip(commands::clip::Clip),
     Generate(commands::generate::Generate),
     Chat(commands::chat::Chat),
+    #[cfg(feature = "index")]
+    Index(commands::index::Index),
+    #[cfg(feature = "index")]
+    Search(commands::search::Search),
+    #[cfg(feature = "index")]
+    Ask(commands::ask::Ask),
+    #[cfg(feature = "index")]
+    ParseFiles(commands::parse_files::ParseFiles),
     Serve(commands::serve::Serve),
     Worker(commands::worker::Worker),
     Pool(commands::pool::Pool),
@@ -90,6 +100,14 @@ pub fn run(arguments: Vec<std::ffi::OsString>) -> ExitCode {
         Command::Clip(c) => c.run(&report),
         Command::Generate(c) => c.run(&report),
         Command::Chat(c) => c.run(&report),
+        #[cfg(feature = "index")]
+        Command::Index(c) => c.run(&report),
+        #[cfg(feature = "index")]
+        Command::Search(c) => c.run(&report),
+        #[cfg(feature = "index")]
+        Command::Ask(c) => c.run(&report),
+        #[cfg(feature = "index")]
+        Command::ParseFiles(c) => c.run(),
         Command::Serve(c) => c.run(&report),
         Command::Worker(c) => c.run(&report),
         Command::Pool(c) => c.run(&report),

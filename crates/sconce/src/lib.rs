@@ -12,11 +12,15 @@
 //! ```
 //!
 //! The feature `cli`, which is on by default, adds the command `sconce`; a program that needs only
-//! the library turns default features off. `onnx`, also on by default, can run models through ONNX
-//! Runtime. `cuda` and `metal` add those devices.
+//! the library turns default features off. Also on by default: `index`, an index over documents that
+//! is searched by embeddings and by words, and `onnx`, which can run models through ONNX Runtime.
+//! `cuda` and `metal` add those devices.
 
 pub use sconce_engine::*;
 
+/// An index over documents: chunks, embeddings, full text and hybrid search, in one SQLite file.
+#[cfg(feature = "index")]
+pub use sconce_index as index;
 /// ONNX Runtime as a second engine.
 #[cfg(feature = "onnx")]
 pub use sconce_onnx as onnx;

@@ -39,14 +39,23 @@ fn allowed_dependencies() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("sconce-text", vec!["sconce-formats", "sconce-jinja", "sconce-ops"]),
         ("sconce-engine", vec!["sconce-formats", "sconce-hub", "sconce-models", "sconce-ops", "sconce-text"]),
         ("sconce-onnx", vec!["sconce-engine"]),
+        ("sconce-index", vec!["sconce-engine"]),
         ("sconce-api", vec![]),
         ("sconce-server", vec!["sconce-api", "sconce-engine"]),
         ("sconce-pool", vec!["sconce-api"]),
         (
             "sconce-cli",
-            vec!["sconce-api", "sconce-engine", "sconce-onnx", "sconce-ops", "sconce-pool", "sconce-server"],
+            vec![
+                "sconce-api",
+                "sconce-engine",
+                "sconce-index",
+                "sconce-onnx",
+                "sconce-ops",
+                "sconce-pool",
+                "sconce-server",
+            ],
         ),
-        ("sconce", vec!["sconce-cli", "sconce-engine", "sconce-onnx"]),
+        ("sconce", vec!["sconce-cli", "sconce-engine", "sconce-index", "sconce-onnx"]),
         ("sconce-python", vec!["sconce-cli", "sconce-engine", "sconce-onnx"]),
         ("sconce-testkit", vec![]),
         // `ops` for the arrays behind Ruby's tensors.
@@ -133,6 +142,26 @@ fn only_onnx_depends_on_ort_and_loads_it_at_run_time() {
     }
 }
 
+/// Programs that leave the index out do not compile SQLite and the readers of documents.
+#[test]
+fn index_is_a_feature() {
+    let packages = packages();
+    for (optional_in, features) in
+        [("sconce", &["dep:sconce-index", "sconce-cli?/index"][..]), ("sconce-cli", &["dep:sconce-index"][..])]
+    {
+        let package = packages.iter().find(|p| name(p) == optional_in).expect(optional_in);
+        let turns_on = package["features"]["index"].as_array().expect("a feature `index`");
+        for feature in features {
+            assert!(turns_on.iter().any(|f| f == feature), "{optional_in}: {turns_on:?}");
+        }
+    }
+    for package in &packages {
+        for used in dependencies(package).into_iter().filter(|d| ["rusqlite", "libsqlite3-sys"].contains(d)) {
+            assert_eq!(name(package), "sconce-index", "{} depends on {used}", name(package));
+        }
+    }
+}
+
 /// The workspace must build on machines without Ruby and libclang.
 #[test]
 fn ruby_is_needed_for_the_extension_only() {
@@ -171,10 +200,13 @@ fn device_features_enable_all_lower_crates() {
     let chain = [
         ("sconce", "sconce-engine/"),
         ("sconce", "sconce-cli?/"),
+        ("sconce", "sconce-index?/"),
         ("sconce-python", "sconce-engine/"),
         ("sconce-python", "sconce-cli/"),
         ("sconce-cli", "sconce-engine/"),
+        ("sconce-cli", "sconce-index?/"),
         ("sconce-cli", "sconce-server/"),
+        ("sconce-index", "sconce-engine/"),
         ("sconce-server", "sconce-engine/"),
         ("sconce-ruby", "sconce-engine/"),
         ("sconce-engine", "sconce-models/"),

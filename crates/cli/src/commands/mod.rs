@@ -1,5 +1,7 @@
 //! The commands, one file each.
 
+#[cfg(feature = "index")]
+pub(crate) mod ask;
 pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod classify;
@@ -8,13 +10,19 @@ pub(crate) mod devices;
 pub(crate) mod doctor;
 pub(crate) mod embed;
 pub(crate) mod generate;
+#[cfg(feature = "index")]
+pub(crate) mod index;
 pub(crate) mod list;
 pub(crate) mod manual;
+#[cfg(feature = "index")]
+pub(crate) mod parse_files;
 pub(crate) mod plan;
 pub(crate) mod pool;
 pub(crate) mod pull;
 pub(crate) mod rerank;
 pub(crate) mod rm;
+#[cfg(feature = "index")]
+pub(crate) mod search;
 pub(crate) mod serve;
 pub(crate) mod show;
 pub(crate) mod similarity;

@@ -1,0 +1,27 @@
+//! An index over documents: chunks, embeddings, full text and hybrid search, in one SQLite file.
+
+pub mod chunk;
+pub mod codes;
+mod document;
+mod error;
+mod filter;
+mod index;
+mod indexer;
+mod models;
+pub mod read;
+mod search;
+mod store;
+pub mod walk;
+mod watch;
+
+pub use document::{Chunk, Document, Heading, Kind, Language, Layout, Metadata, Unit, Value};
+pub use error::{Error, Result};
+pub use filter::{Compare, Filter, Test};
+pub use index::{Control, DocumentInfo, Failure, Index, NewDocument, OpenOptions, Page, Passage, Status};
+pub use indexer::{Phase, Progress, Report, Tools, Update};
+pub use models::{
+    DenseModel, EmbedPrompts, Embedder, Embedding, EmbeddingKind, LateInteractionModel, ModelIdentity, Rerank,
+    RerankModel, SparseModel,
+};
+pub use search::{Hit, Mode, Query, Rank, Ranks, Snippet};
+pub use watch::WatchOptions;

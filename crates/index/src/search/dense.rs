@@ -1,0 +1,46 @@
+//! Dense search: codes first, then the vectors themselves.
+
+use super::candidates::{Best, Passes};
+use super::segments::SegmentSet;
+use crate::codes::{Bitmap, ScanOptions, scan};
+use crate::error::Result;
+use crate::store::{Reader, dot_stored};
+
+/// The chunks whose vectors have the greatest product with `query`, a vector of length 1. Exact for
+/// chunks that no codes cover; for others the codes choose candidates, and the product is exact.
+pub(super) fn dense(
+    reader: &Reader<'_>,
+    set: &SegmentSet,
+    (query, passes): (&[f32], &Passes<'_>),
+    (count, threads): (usize, usize),
+) -> Result<Vec<(i64, f32)>> {
+    let mut best = Best::new(count);
+    if !set.segments.is_empty() {
+        let options = ScanOptions { k: count, threads, allowed: allowed(set, passes) };
+        for candidate in scan(&set.segments, query, &options)? {
+            if let Some(score) = reader.vector(candidate.chunk, |bytes| dot_stored(bytes, query))? {
+                best.push(candidate.chunk, score);
+            }
+        }
+    }
+    for gap in &set.gaps {
+        reader.each_vector(gap.clone(), |chunk, bytes| {
+            let score = dot_stored(bytes, query);
+            if best.takes(chunk, score) && passes.chunk(chunk)? {
+                best.push(chunk, score);
+            }
+            Ok(())
+        })?;
+    }
+    Ok(best.into_sorted())
+}
+
+/// For each segment the rows that may be found; `None`: all of them.
+fn allowed(set: &SegmentSet, passes: &Passes<'_>) -> Option<Vec<Bitmap>> {
+    let Some(filter) = passes.filter() else { return set.live.clone() };
+    let mut allowed: Vec<Bitmap> = set.segments.iter().map(|segment| segment.rows_matching(filter)).collect();
+    if let Some(live) = &set.live {
+        allowed.iter_mut().zip(live).for_each(|(allowed, live)| allowed.intersect(live));
+    }
+    Some(allowed)
+}

@@ -1,0 +1,79 @@
+//! The database: one SQLite file, the source of truth.
+
+mod embeddings;
+mod full_text;
+mod metadata;
+mod passages;
+mod read;
+mod schema;
+mod segments;
+mod write;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use rusqlite::Connection;
+
+use crate::error::{Error, Result};
+use crate::index::OpenOptions;
+
+pub(crate) use embeddings::{StoredEmbedding, dot_stored, f16_values, f32_values, mean, normalized};
+pub(crate) use full_text::{is_ideographic, match_expression, terms, words};
+pub(crate) use passages::{embedded_text, full_text_title};
+pub(crate) use read::{FileRecord, Reader};
+pub(crate) use schema::beside;
+pub(crate) use segments::{SegmentList, gaps};
+pub(crate) use write::{Batch, FileState, NewChunk, NewFile, Vector, Writer};
+
+/// Readers that wait for the next search. More of them work at the same time if they must.
+const MAX_IDLE: usize = 16;
+
+/// Connections for reading, one for each search that runs.
+pub(crate) struct Pool {
+    path: PathBuf,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Pool {
+    /// Opens the database, and creates it if the options say so.
+    pub(crate) fn open(path: &Path, options: OpenOptions) -> Result<Pool> {
+        let is_there = path.metadata().is_ok_and(|metadata| metadata.len() > 0 || metadata.is_dir());
+        if !is_there {
+            if !options.create || options.read_only {
+                let why = "there is no index; run `sconce index` first, or name another file".into();
+                return Err(Error::Database { path: path.to_owned(), why });
+            }
+            schema::create(path)?;
+        }
+        let connection = schema::reader(path)?;
+        Ok(Pool { path: path.to_owned(), idle: Mutex::new(vec![connection]) })
+    }
+
+    /// Calls `read` with a snapshot of the database: commits of a writer do not change it.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&Reader<'_>) -> Result<T>) -> Result<T> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let connection = match idle {
+            Some(connection) => connection,
+            None => schema::reader(&self.path)?,
+        };
+        let result = {
+            let transaction = connection.unchecked_transaction()?;
+            read(&Reader::new(&transaction))
+        };
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < MAX_IDLE {
+            idle.push(connection);
+        }
+        result
+    }
+
+    /// The folder of the files of codes.
+    pub(crate) fn codes(&self) -> PathBuf {
+        beside(&self.path, ".codes")
+    }
+
+    /// The database's file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}

@@ -1,0 +1,232 @@
+//! The tables, and opening the database's file.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+
+use crate::error::{Error, Result};
+
+/// "SCNC": marks the file as an index of Sconce.
+const APPLICATION_ID: i32 = 0x5343_4e43;
+/// The version of the tables.
+const VERSION: i32 = 1;
+
+/// Chunks have ids that are never used again (`AUTOINCREMENT`), so that the files of codes, which
+/// have ids in them, can never mean other chunks than those they were made of.
+///
+/// `documents.text` and `documents.layout` come last: a reader of the other columns does not touch
+/// the pages of a long text.
+const TABLES: &str = "
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE files (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    path TEXT NOT NULL UNIQUE,
+    relative TEXT NOT NULL,
+    root TEXT,
+    size INTEGER NOT NULL,
+    modified_ns INTEGER,
+    hash BLOB,
+    settings TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('done', 'failed', 'skipped')),
+    reason TEXT
+) STRICT;
+CREATE INDEX files_state ON files (state, path);
+CREATE TABLE documents (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    file INTEGER NOT NULL REFERENCES files (id),
+    row INTEGER,
+    title TEXT,
+    kind TEXT NOT NULL,
+    unit TEXT NOT NULL,
+    metadata TEXT NOT NULL,
+    bytes INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    layout TEXT NOT NULL
+) STRICT;
+CREATE INDEX documents_file ON documents (file);
+CREATE TABLE chunks (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    document INTEGER NOT NULL REFERENCES documents (id),
+    ordinal INTEGER NOT NULL,
+    start INTEGER NOT NULL,
+    stop INTEGER NOT NULL,
+    place INTEGER,
+    heading TEXT,
+    hash BLOB NOT NULL,
+    tokens INTEGER NOT NULL,
+    UNIQUE (document, ordinal)
+) STRICT;
+CREATE TABLE dense (chunk INTEGER PRIMARY KEY, vector BLOB NOT NULL) STRICT;
+CREATE TABLE sparse (chunk INTEGER PRIMARY KEY, vector BLOB NOT NULL) STRICT;
+CREATE TABLE sparse_terms (
+    term INTEGER NOT NULL,
+    chunk INTEGER NOT NULL,
+    weight REAL NOT NULL,
+    PRIMARY KEY (term, chunk)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE multi (chunk INTEGER PRIMARY KEY, vectors BLOB NOT NULL) STRICT;
+CREATE TABLE pending (
+    hash BLOB PRIMARY KEY,
+    path TEXT NOT NULL,
+    main BLOB NOT NULL,
+    mean BLOB
+) STRICT, WITHOUT ROWID;
+CREATE INDEX pending_path ON pending (path);
+CREATE TABLE deleted (chunk INTEGER PRIMARY KEY) STRICT;
+CREATE TABLE segments (
+    name TEXT PRIMARY KEY,
+    first INTEGER NOT NULL,
+    last INTEGER NOT NULL,
+    rows INTEGER NOT NULL,
+    info TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE VIRTUAL TABLE full_text USING fts5 (
+    title, heading, text,
+    content = '', contentless_delete = 1, tokenize = 'porter unicode61 remove_diacritics 2'
+);
+";
+
+/// Removes the content of all tables. The sequences of ids go on.
+pub(super) const CLEAR: &str = "
+DELETE FROM meta WHERE key <> 'generation';
+DELETE FROM sparse_terms; DELETE FROM sparse; DELETE FROM multi; DELETE FROM dense;
+DELETE FROM pending; DELETE FROM deleted; DELETE FROM segments;
+DELETE FROM chunks; DELETE FROM documents; DELETE FROM files;
+INSERT INTO full_text (full_text) VALUES ('delete-all');
+";
+
+fn database(path: &Path, why: impl Into<String>) -> Error {
+    Error::Database { path: path.to_owned(), why: why.into() }
+}
+
+/// The path of a file beside the database's: `FILE` with an ending.
+pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+/// Creates the tables, unless they are there. Two processes may do so at the same time.
+pub(super) fn create(path: &Path) -> Result<()> {
+    if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+        std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = connect(path, flags)?;
+    if !is_empty(path, &connection)? {
+        return check(path, &connection);
+    }
+    // Vectors of 384 dimensions waste a quarter of a page of 4 KiB, and a twentieth of 8 KiB.
+    connection.execute_batch("PRAGMA page_size = 8192; PRAGMA journal_mode = WAL;")?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    if is_empty(path, &transaction)? {
+        transaction.execute_batch(TABLES)?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", VERSION)?;
+    }
+    transaction.commit()?;
+    check(path, &connection)
+}
+
+/// A connection for reading.
+pub(super) fn reader(path: &Path) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = connect(path, flags)?;
+    connection.execute_batch("PRAGMA cache_size = -16384;")?;
+    check(path, &connection)?;
+    Ok(connection)
+}
+
+/// A connection for writing. The caller holds the lock.
+pub(super) fn writer(path: &Path) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = connect(path, flags)?;
+    check(path, &connection)?;
+    // NORMAL: a commit survives the end of the process at any moment. After a power failure the last
+    // commits may be missing, and the next run does them again.
+    connection.execute_batch(
+        "PRAGMA synchronous = NORMAL; PRAGMA cache_size = -65536; PRAGMA journal_size_limit = 67108864;
+         PRAGMA foreign_keys = OFF;",
+    )?;
+    Ok(connection)
+}
+
+fn connect(path: &Path, flags: OpenFlags) -> Result<Connection> {
+    if path.is_dir() {
+        return Err(database(path, "is a folder; name the index's file"));
+    }
+    let connection =
+        Connection::open_with_flags(path, flags).map_err(|e| database(path, format!("cannot be opened: {e}")))?;
+    connection.busy_timeout(Duration::from_secs(30))?;
+    connection.set_prepared_statement_cache_capacity(128);
+    Ok(connection)
+}
+
+/// Whether the file is new: it has no tables. A process may have been killed after it created the
+/// file.
+fn is_empty(path: &Path, connection: &Connection) -> Result<bool> {
+    let tables = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0));
+    Ok(tables.map_err(|e| unreadable(path, e))? == 0)
+}
+
+fn unreadable(path: &Path, error: rusqlite::Error) -> Error {
+    match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::NotADatabase) => {
+            database(path, "is not an index but a file of another kind; name another file")
+        }
+        Some(rusqlite::ErrorCode::DatabaseCorrupt) => {
+            database(path, "is damaged; remove it, and index the files again")
+        }
+        _ => database(path, format!("cannot be read: {error}")),
+    }
+}
+
+/// Refuses databases of other programs and of other versions.
+fn check(path: &Path, connection: &Connection) -> Result<()> {
+    let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+    let id = pragma("application_id").map_err(|e| unreadable(path, e))?;
+    if id != APPLICATION_ID {
+        return Err(match is_empty(path, connection)? {
+            true => database(path, "is empty; index something first"),
+            false => database(path, "is a database of another program; name another file"),
+        });
+    }
+    match pragma("user_version")? {
+        VERSION => Ok(()),
+        newer if newer > VERSION => {
+            Err(database(path, format!("was written by a newer version (format {newer}); update this program")))
+        }
+        older => Err(database(path, format!("has the old format {older}; remove it, and index the files again"))),
+    }
+}
+
+/// Takes the lock of the one writer. The system releases it when the process ends, however it ends.
+pub(super) fn lock(path: &Path) -> Result<File> {
+    let lock = beside(path, ".writer");
+    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock);
+    let mut file = open.map_err(Error::io(&lock))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut id = String::new();
+            // Not readable on Windows while it is locked.
+            let _ = (&mut file).take(20).read_to_string(&mut id);
+            let process = match id.trim() {
+                "" => "another process".to_owned(),
+                id => format!("process {id}"),
+            };
+            return Err(database(path, format!("{process} is writing to this index; wait until it ends, or stop it")));
+        }
+        Err(TryLockError::Error(error)) => return Err(Error::Io { path: lock, error }),
+    }
+    let write = |file: &mut File| {
+        file.set_len(0)?;
+        file.rewind()?;
+        file.write_all(format!("{}\n", std::process::id()).as_bytes())
+    };
+    write(&mut file).map_err(Error::io(&lock))?;
+    Ok(file)
+}

@@ -1,0 +1,392 @@
+//! The files below folders that are worth reading, in a fixed order, and what is skipped and why.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::UNIX_EPOCH;
+
+use ignore::{DirEntry, WalkBuilder};
+
+use crate::error::{Error, Result};
+use crate::read::{Format, head_of};
+
+/// The largest ignore file that is read: the `ignore` crate reads whole lines into memory.
+const MAX_IGNORE_FILE: u64 = 1 << 20;
+
+/// What a walk leaves out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WalkOptions {
+    /// Also walk hidden files and folders.
+    pub hidden: bool,
+    /// Respect `.gitignore`, `.ignore` and git's global ignore file.
+    pub ignore_files: bool,
+}
+
+impl Default for WalkOptions {
+    fn default() -> Self {
+        Self { hidden: false, ignore_files: true }
+    }
+}
+
+/// A file to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The absolute path.
+    pub path: PathBuf,
+    /// The root of the walk that contains the file.
+    pub root: PathBuf,
+    /// The path below the root; the file's name if the root is the file.
+    pub relative: PathBuf,
+    /// The size in bytes.
+    pub size: u64,
+    /// The time of the last change, in nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// How to read the file.
+    pub format: Format,
+}
+
+/// A file or folder that is not read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skipped {
+    /// The absolute path.
+    pub path: PathBuf,
+    /// Why.
+    pub reason: SkipReason,
+}
+
+/// Why a file or folder is not read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SkipReason {
+    /// The name is one that keys and passwords have.
+    Secret,
+    /// The content is not text, or no reader is known for it.
+    Binary,
+    /// A FIFO, socket or device.
+    Special,
+    /// A symbolic link to a place that no root contains.
+    LinkOutside,
+    /// A symbolic link to a file or folder that a root contains, where it is found itself.
+    LinkInside,
+    /// An ignore file in this folder cannot be used.
+    IgnoreFile(String),
+    /// The system refuses to read it.
+    Unreadable(String),
+}
+
+impl fmt::Display for SkipReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Secret => f.write_str("looks like a secret (a key, password or token)"),
+            Self::Binary => f.write_str("is not text, and there is no reader for it"),
+            Self::Special => f.write_str("is a FIFO, socket or device"),
+            Self::LinkOutside => f.write_str("is a symbolic link that leaves the indexed folders"),
+            Self::LinkInside => f.write_str("is a symbolic link to a file that is found without it"),
+            Self::IgnoreFile(why) => write!(f, "its ignore files cannot be used: {why}"),
+            Self::Unreadable(why) => write!(f, "cannot be read: {why}"),
+        }
+    }
+}
+
+/// What a walk comes upon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WalkEntry {
+    /// A file to read.
+    Found(Found),
+    /// A file or folder that is not read.
+    Skipped(Skipped),
+}
+
+/// A walk over roots. Roots come in the order given, the files of a folder by name.
+pub struct Walk {
+    options: WalkOptions,
+    waiting: std::vec::IntoIter<PathBuf>,
+    current: Option<(PathBuf, ignore::Walk)>,
+    /// The roots without symbolic links.
+    canonical: Vec<PathBuf>,
+    /// What was found so far, if a root lies in another.
+    seen: Option<HashSet<PathBuf>>,
+    /// Folders that the filter of the `ignore` crate's walk refused.
+    refused: Arc<Mutex<Vec<Skipped>>>,
+}
+
+impl Walk {
+    /// A walk over files and folders. A root that does not exist is an error.
+    pub fn new<P: AsRef<Path>>(roots: &[P], options: WalkOptions) -> Result<Self> {
+        let (mut absolute, mut canonical) = (Vec::new(), Vec::new());
+        for root in roots {
+            let root = root.as_ref();
+            let target = std::fs::canonicalize(root).map_err(Error::io(root))?;
+            // A user who names a link means its target. Below the root, links are not followed.
+            let is_link = std::fs::symlink_metadata(root).map_err(Error::io(root))?.is_symlink();
+            let path = std::path::absolute(root).map_err(Error::io(root))?;
+            absolute.push(if is_link { target.clone() } else { path });
+            canonical.push(target);
+        }
+        let overlaps = canonical
+            .iter()
+            .enumerate()
+            .any(|(i, a)| canonical.iter().enumerate().any(|(j, b)| i != j && b.starts_with(a)));
+        Ok(Self {
+            options,
+            waiting: absolute.into_iter(),
+            current: None,
+            canonical,
+            seen: overlaps.then(HashSet::new),
+            refused: Arc::default(),
+        })
+    }
+
+    /// Starts to walk one root.
+    fn enter(&self, root: &Path) -> std::result::Result<ignore::Walk, Skipped> {
+        let ignore_files = self.options.ignore_files;
+        if ignore_files && let Err(why) = check_ignore_files(root) {
+            return Err(Skipped { path: root.to_path_buf(), reason: SkipReason::IgnoreFile(why) });
+        }
+        let parents = ignore_files && root.ancestors().skip(1).all(|dir| check_ignore_files(dir).is_ok());
+        let refused = Arc::clone(&self.refused);
+        let filter = move |entry: &DirEntry| match refuse_folder(entry, ignore_files) {
+            Refusal::Take => true,
+            Refusal::Drop => false,
+            Refusal::Report(reason) => {
+                let skipped = Skipped { path: entry.path().to_path_buf(), reason };
+                refused.lock().unwrap_or_else(PoisonError::into_inner).push(skipped);
+                false
+            }
+        };
+        Ok(WalkBuilder::new(root)
+            .hidden(!self.options.hidden)
+            .ignore(ignore_files)
+            .git_ignore(ignore_files)
+            .git_global(ignore_files)
+            // `.git/info/exclude` lies behind files whose kind the `ignore` crate does not check.
+            .git_exclude(false)
+            .require_git(false)
+            .parents(parents)
+            .follow_links(false)
+            .sort_by_file_name(|a, b| a.cmp(b))
+            .filter_entry(filter)
+            .build())
+    }
+
+    /// What an entry of the `ignore` crate's walk is; `None` for a folder.
+    fn judge(&self, root: &Path, entry: &DirEntry) -> Option<WalkEntry> {
+        let path = entry.path();
+        let skipped = |reason| Some(WalkEntry::Skipped(Skipped { path: path.to_path_buf(), reason }));
+        let metadata = match std::fs::symlink_metadata(path) {
+            Ok(metadata) => metadata,
+            Err(error) => return skipped(SkipReason::Unreadable(error.to_string())),
+        };
+        if metadata.is_dir() {
+            return None;
+        }
+        if metadata.is_symlink() {
+            return skipped(self.link_reason(path));
+        }
+        if !metadata.is_file() {
+            return skipped(SkipReason::Special);
+        }
+        if is_secret_name(&entry.file_name().to_string_lossy()) {
+            return skipped(SkipReason::Secret);
+        }
+        let format = match Format::by_name(path) {
+            Some(format) => Some(format),
+            None if Format::is_binary_name(path) => None,
+            None => match head_of(path) {
+                Ok(head) => Format::of(path, &head),
+                Err(error) => return skipped(SkipReason::Unreadable(error.to_string())),
+            },
+        };
+        let Some(format) = format else { return skipped(SkipReason::Binary) };
+        let relative = match path.strip_prefix(root) {
+            Ok(below) if !below.as_os_str().is_empty() => below.to_path_buf(),
+            _ => PathBuf::from(entry.file_name()),
+        };
+        Some(WalkEntry::Found(Found {
+            path: path.to_path_buf(),
+            root: root.to_path_buf(),
+            relative,
+            size: metadata.len(),
+            modified_ns: modified_ns(&metadata),
+            format,
+        }))
+    }
+
+    fn link_reason(&self, path: &Path) -> SkipReason {
+        match std::fs::canonicalize(path) {
+            Ok(target) if self.canonical.iter().any(|root| target.starts_with(root)) => SkipReason::LinkInside,
+            Ok(_) => SkipReason::LinkOutside,
+            Err(error) => SkipReason::Unreadable(error.to_string()),
+        }
+    }
+
+    /// False if an overlapping root had this path before.
+    fn is_new(&mut self, path: &Path) -> bool {
+        match &mut self.seen {
+            Some(seen) => seen.insert(path.to_path_buf()),
+            None => true,
+        }
+    }
+}
+
+impl Iterator for Walk {
+    type Item = WalkEntry;
+
+    fn next(&mut self) -> Option<WalkEntry> {
+        loop {
+            let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            if let Some(skipped) = refused {
+                if self.is_new(&skipped.path) {
+                    return Some(WalkEntry::Skipped(skipped));
+                }
+                continue;
+            }
+            let Some((root, walk)) = &mut self.current else {
+                let root = self.waiting.next()?;
+                match self.enter(&root) {
+                    Ok(walk) => self.current = Some((root, walk)),
+                    Err(skipped) => return Some(WalkEntry::Skipped(skipped)),
+                }
+                continue;
+            };
+            let root = root.clone();
+            let Some(entry) = walk.next() else {
+                self.current = None;
+                continue;
+            };
+            let found = match entry {
+                Ok(entry) => self.judge(&root, &entry),
+                Err(error) => Some(WalkEntry::Skipped(unreadable(&root, &error))),
+            };
+            if let Some(found) = found
+                && self.is_new(found.path())
+            {
+                return Some(found);
+            }
+        }
+    }
+}
+
+impl WalkEntry {
+    /// The file's or folder's path.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Found(found) => &found.path,
+            Self::Skipped(skipped) => &skipped.path,
+        }
+    }
+}
+
+/// What the filter decides about an entry before the walk descends.
+enum Refusal {
+    Take,
+    Drop,
+    Report(SkipReason),
+}
+
+fn refuse_folder(entry: &DirEntry, ignore_files: bool) -> Refusal {
+    if !entry.file_type().is_some_and(|kind| kind.is_dir()) {
+        return Refusal::Take;
+    }
+    match entry.file_name().to_str() {
+        // The store of a version control system is no document, even where hidden files are.
+        Some(".git" | ".hg" | ".svn" | ".jj") => return Refusal::Drop,
+        Some(".ssh" | ".gnupg" | ".aws" | ".azure" | ".kube") => return Refusal::Report(SkipReason::Secret),
+        _ => {}
+    }
+    match check_ignore_files(entry.path()) {
+        Err(why) if ignore_files => Refusal::Report(SkipReason::IgnoreFile(why)),
+        _ => Refusal::Take,
+    }
+}
+
+/// The `ignore` crate opens these names whatever they are: a FIFO would block it for ever, and a
+/// line of a gigabyte would fill the memory.
+fn check_ignore_files(dir: &Path) -> std::result::Result<(), String> {
+    for name in [".gitignore", ".ignore"] {
+        let Ok(metadata) = std::fs::metadata(dir.join(name)) else { continue };
+        if metadata.is_dir() {
+            continue;
+        }
+        if !metadata.is_file() {
+            return Err(format!("{name} is not a regular file"));
+        }
+        if metadata.len() > MAX_IGNORE_FILE {
+            return Err(format!("{name} is larger than {MAX_IGNORE_FILE} bytes"));
+        }
+    }
+    Ok(())
+}
+
+fn unreadable(root: &Path, error: &ignore::Error) -> Skipped {
+    let path = path_of(error).unwrap_or(root).to_path_buf();
+    Skipped { path, reason: SkipReason::Unreadable(error.to_string()) }
+}
+
+fn path_of(error: &ignore::Error) -> Option<&Path> {
+    match error {
+        ignore::Error::WithPath { path, .. } => Some(path),
+        ignore::Error::WithDepth { err, .. } | ignore::Error::WithLineNumber { err, .. } => path_of(err),
+        _ => None,
+    }
+}
+
+fn modified_ns(metadata: &std::fs::Metadata) -> i64 {
+    let clamp = |ns: u128| i64::try_from(ns).unwrap_or(i64::MAX);
+    match metadata.modified().map(|time| time.duration_since(UNIX_EPOCH)) {
+        Ok(Ok(since)) => clamp(since.as_nanos()),
+        Ok(Err(before)) => -clamp(before.duration().as_nanos()),
+        Err(_) => 0,
+    }
+}
+
+/// Whether a file's name is one that private keys, passwords or tokens have.
+pub fn is_secret_name(name: &str) -> bool {
+    const NAMES: &[&str] = &[
+        ".netrc",
+        "_netrc",
+        ".pgpass",
+        ".my.cnf",
+        ".npmrc",
+        ".pypirc",
+        ".htpasswd",
+        ".git-credentials",
+        ".dockercfg",
+        ".vault-token",
+        ".s3cfg",
+        ".boto",
+        "credentials",
+        "secring.gpg",
+        "master.key",
+    ];
+    const ENDINGS: &[&str] = &[
+        ".pem",
+        ".key",
+        ".p12",
+        ".pfx",
+        ".kdb",
+        ".kdbx",
+        ".jks",
+        ".keystore",
+        ".ppk",
+        ".pkcs12",
+        ".tfstate",
+        ".tfstate.backup",
+        ".tfvars",
+        ".ovpn",
+    ];
+    const KEYS: &[&str] = &["id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk"];
+    // Data files of these names hold secrets; `credentials.md` is a text about them.
+    const STEMS: &[&str] = &["credentials", "secrets", "client_secret", "service-account"];
+    const DATA: &[&str] = &["json", "yaml", "yml", "toml", "ini", "csv", "xml", "properties", "db"];
+    let name = name.to_ascii_lowercase();
+    let (stem, ending) = name.split_once('.').unwrap_or((&name, ""));
+    name == ".env"
+        || name.starts_with(".env.")
+        || name.starts_with(".envrc")
+        || NAMES.contains(&name.as_str())
+        || ENDINGS.iter().any(|ending| name.ends_with(ending))
+        || (KEYS.contains(&stem) && ending != "pub")
+        || (STEMS.iter().any(|s| stem.starts_with(s)) && DATA.contains(&ending))
+}

@@ -36,7 +36,7 @@ pub(super) enum Slot {
 /// What the writer is to do.
 pub(super) enum Done {
     /// Everything but a file to write.
-    Other(Prepared),
+    Other(Box<Prepared>),
     /// A file with the embeddings of its chunks, in the order of its documents.
     File(Box<ReadFile>, Vec<Slot>),
     /// Embeddings of a file that is not complete yet.
@@ -132,7 +132,7 @@ impl Batcher<'_> {
                     }
                     Done::File(file.file, file.slots)
                 }
-                other => Done::Other(other),
+                other => Done::Other(Box::new(other)),
             };
             if self.done.send(done).is_err() {
                 return Ok(Err(Stopped));
@@ -226,7 +226,8 @@ impl Batcher<'_> {
         for mut file in open.drain(..) {
             file.advance();
             if let Some(failure) = file.failure {
-                self.send(Done::Other(Prepared::Failed(file.file.work, failure)))?;
+                let failed = Prepared::Failed(file.file.work, failure);
+                self.send(Done::Other(Box::new(failed)))?;
                 continue;
             }
             if file.is_complete() {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Update;
 use crate::error::{Error, Result};
-use crate::store::{FileRecord, Reader, beside};
+use crate::store::{FileRecord, Reader, own_files};
 use crate::walk::{Found, SkipReason, Walk, WalkEntry};
 
 /// A file to read.
@@ -89,13 +89,6 @@ pub(super) fn plan(
 
 fn is_unchanged(old: &FileRecord, found: &Found, settings: &str) -> bool {
     (old.size, old.modified_ns, old.settings.as_str()) == (found.size, found.modified_ns, settings)
-}
-
-/// The files of the index itself, by path with and without symbolic links.
-fn own_files(database: &Path) -> Vec<PathBuf> {
-    let forms = [std::path::absolute(database).ok(), std::fs::canonicalize(database).ok()];
-    let endings = ["", "-wal", "-shm", "-journal", ".writer", ".codes"];
-    forms.into_iter().flatten().flat_map(|path| endings.map(|ending| beside(&path, ending))).collect()
 }
 
 /// The files below the roots that are left over, in the order of their paths.

@@ -31,7 +31,7 @@ pub(super) struct FileWriter<'a> {
 impl FileWriter<'_> {
     /// Writes into a transaction. Returns the file, unless it is only a part of one.
     pub(super) fn write(&self, batch: &Batch<'_>, done: Done) -> Result<(Option<Work>, Outcome)> {
-        let (work, outcome) = match done {
+        let prepared = match done {
             Done::Pending(path, embeddings) => {
                 for (hash, embedding) in &embeddings {
                     batch.add_pending(&path, hash, embedding)?;
@@ -39,20 +39,23 @@ impl FileWriter<'_> {
                 return Ok((None, Outcome::Partial));
             }
             Done::File(file, slots) => return self.write_file(batch, *file, slots),
-            Done::Other(Prepared::Read(file)) => return self.write_file(batch, *file, Vec::new()),
-            Done::Other(Prepared::Touched(work)) => {
+            Done::Other(prepared) => *prepared,
+        };
+        let (work, outcome) = match prepared {
+            Prepared::Read(file) => return self.write_file(batch, *file, Vec::new()),
+            Prepared::Touched(work) => {
                 batch.touch_file(&work.path, work.found.size, work.found.modified_ns)?;
                 (work, Outcome::Unchanged)
             }
-            Done::Other(Prepared::Renamed(work, old)) => {
+            Prepared::Renamed(work, old) => {
                 batch.rename_file(old.id, &self.row(&work, None, FileState::Done))?;
                 (work, Outcome::Renamed)
             }
-            Done::Other(Prepared::Failed(work, reason)) => {
+            Prepared::Failed(work, reason) => {
                 self.write_none(batch, &work, FileState::Failed(&reason))?;
                 (work, Outcome::Failed(reason))
             }
-            Done::Other(Prepared::Skipped(work, reason)) => {
+            Prepared::Skipped(work, reason) => {
                 self.write_none(batch, &work, FileState::Skipped(&reason))?;
                 (work, Outcome::Skipped(reason))
             }

@@ -47,24 +47,33 @@ pub(super) fn run(
     let batcher = Batcher { embedder, pool, has_pending, queue: &queue, stop: &stop, embedded: &embedded, done };
     let work = Mutex::new(work.into_iter());
     thread::scope(|scope| {
+        // Also if this thread panics: nobody waits any longer.
+        let ending = Ending { stop: &stop, queue: &queue };
         for _ in 0..readers {
             let producer = queue.producer();
             let (work, stop) = (&work, &stop);
             spawn(scope, "read files", move || read(work, preparation, &producer, stop))?;
         }
-        let embedding = spawn(scope, "embed chunks", move || batcher.run());
-        let written = match &embedding {
-            Ok(_) => write(writer, &results, (files, run), &embedded),
-            Err(_) => Ok(()),
-        };
-        // Whatever the reason for the end: nobody waits any longer.
-        stop.store(true, Ordering::Relaxed);
-        queue.stop();
-        drop(results);
-        let embedding = embedding?.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let embedding = spawn(scope, "embed chunks", move || batcher.run())?;
+        let written = write(writer, &results, (files, &mut *run), &embedded);
+        drop((ending, results));
+        let embedding = embedding.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         run.set_embedded(embedded.load(Ordering::Relaxed));
         written.and(embedding)
     })
+}
+
+/// Ends all threads when dropped.
+struct Ending<'a> {
+    stop: &'a AtomicBool,
+    queue: &'a Queue<Prepared>,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.queue.stop();
+    }
 }
 
 fn spawn<'scope, T: Send + 'scope>(
@@ -87,7 +96,7 @@ fn read(
         let next = work.lock().unwrap_or_else(PoisonError::into_inner).next();
         let Some(next) = next else { return };
         let prepared = preparation.prepare(next);
-        let text = match &prepared {
+        let text: usize = match &prepared {
             Prepared::Read(file) => file.documents.iter().map(|document| document.document.text.len()).sum(),
             _ => 0,
         };
@@ -115,11 +124,11 @@ fn write(
         };
         let began = Instant::now();
         let batch = writer.begin()?;
-        uncoded += write_one(&batch, first, (files, run))?;
+        uncoded += write_one(&batch, first, (files, &mut *run))?;
         while let Some(left) = COMMIT_EVERY.checked_sub(began.elapsed())
             && let Ok(next) = results.recv_timeout(left)
         {
-            uncoded += write_one(&batch, next, (files, run))?;
+            uncoded += write_one(&batch, next, (files, &mut *run))?;
             run.set_embedded(embedded.load(Ordering::Relaxed));
             run.call(false);
         }

@@ -381,7 +381,7 @@ pub fn is_secret_name(name: &str) -> bool {
     const STEMS: &[&str] = &["credentials", "secrets", "client_secret", "service-account"];
     const DATA: &[&str] = &["json", "yaml", "yml", "toml", "ini", "csv", "xml", "properties", "db"];
     let name = name.to_ascii_lowercase();
-    let (stem, ending) = name.split_once('.').unwrap_or((&name, ""));
+    let (stem, ending) = name.split_once('.').unwrap_or((name.as_str(), ""));
     name == ".env"
         || name.starts_with(".env.")
         || name.starts_with(".envrc")

@@ -4,9 +4,11 @@ mod add;
 mod batch;
 mod classify;
 mod codes;
+mod files;
 mod pipeline;
 mod prepare;
 mod progress;
+mod queue;
 mod run;
 
 use std::path::PathBuf;
@@ -68,6 +70,8 @@ pub struct Report {
     /// Files that are left out on purpose (secrets, binary files, files that are too large), with
     /// the reasons.
     pub skipped: Vec<(PathBuf, String)>,
+    /// What was left out or replaced in files that were read, such as bytes that are not UTF-8.
+    pub notes: Vec<(PathBuf, String)>,
     /// Chunks written.
     pub chunks: u64,
     /// Chunks that were embedded; the others are as they were.

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// What a run of indexing does at the moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Phase {
     /// Looks for files.
+    #[default]
     Walking,
     /// Reads, embeds and writes.
     Embedding,
@@ -15,7 +16,7 @@ pub enum Phase {
 }
 
 /// How far a run of indexing is.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Progress {
     /// What the run does.
     pub phase: Phase,

@@ -21,6 +21,7 @@ pub use error::ReadError;
 pub use format::Format;
 pub use process::{Parser, ParserCommand};
 pub use source::head_of;
+pub(crate) use source::open_regular;
 
 use crate::document::Document;
 

@@ -21,24 +21,30 @@ pub(super) struct Source {
     pub(super) head: Vec<u8>,
 }
 
-/// Opens a regular file. The walk checked the kind too, but the file may have been replaced since.
+/// Opens a regular file, never blocks, and does not follow a link.
+pub(crate) fn open_regular(path: &Path) -> std::io::Result<File> {
+    let file = open_no_follow(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(std::io::Error::other("is not a regular file")),
+    }
+}
+
+/// Opens a file to be read. The walk checked the kind too, but the file may have been replaced since.
 pub(super) fn open(path: &Path) -> Result<Source, ReadError> {
-    let mut file = match open_no_follow(path) {
+    let mut file = match open_regular(path) {
         Ok(file) => file,
         Err(_) if std::fs::symlink_metadata(path).is_ok_and(|m| !m.is_file()) => return Err(ReadError::NotAFile),
         Err(error) => return Err(error.into()),
     };
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(ReadError::NotAFile);
-    }
+    let size = file.metadata()?.len();
     let mut head = Vec::new();
     (&mut file).take(HEAD_BYTES).read_to_end(&mut head)?;
     file.rewind()?;
     if is_private_key(&head) {
         return Err(ReadError::Secret);
     }
-    Ok(Source { file, size: metadata.len(), head })
+    Ok(Source { file, size, head })
 }
 
 impl Source {

@@ -57,13 +57,13 @@ pub fn run(input: impl Read + Send + 'static, output: impl Write + Send + 'stati
 }
 
 fn answer_all(requests: &mpsc::Receiver<Request>, mut output: impl Write) -> io::Result<()> {
-    let mut is_limited = false;
+    let mut memory = None;
     while let Ok(request) = requests.recv() {
-        if !is_limited {
-            limit_memory(request.limits.memory_bytes)?;
-            is_limited = true;
+        if memory.is_none() {
+            memory = Some(Memory::limit(request.limits.memory_bytes)?);
         }
-        let reply = match answer(request, &mut output) {
+        let Some(memory) = &memory else { continue };
+        let reply = match answer(request, memory, &mut output) {
             Ok(notes) => Reply::Done(notes),
             Err(error) => Reply::Failed(error),
         };
@@ -73,29 +73,23 @@ fn answer_all(requests: &mpsc::Receiver<Request>, mut output: impl Write) -> io:
 }
 
 /// Parses one file and sends its documents.
-fn answer(request: Request, output: &mut impl Write) -> Result<Vec<String>, ReadError> {
+fn answer(request: Request, memory: &Memory, output: &mut impl Write) -> Result<Vec<String>, ReadError> {
     let Request { path, format, limits } = request;
+    let peak = memory.peak();
     let path = path.into_path();
     let mut batch = Batch { output, documents: Vec::new(), bytes: 0 };
     let parsed = catch_unwind(AssertUnwindSafe(|| parse(&path, format, &limits, &mut |document| batch.push(document))));
     match parsed {
-        Ok(Ok(notes)) => {
+        Ok(Ok(mut notes)) => {
             batch.send()?;
+            if format == Format::Pdf && memory.was_short_since(peak) {
+                notes.push("the parser was short of memory, so that some of the text may be missing".to_string());
+            }
             Ok(notes)
         }
-        Ok(Err(error)) => Err(as_limit(error, &limits)),
-        Err(panic) => Err(as_limit(ReadError::Crashed(message(panic.as_ref())), &limits)),
+        Ok(Err(error)) => Err(memory.as_limit(error, peak)),
+        Err(panic) => Err(memory.as_limit(ReadError::Crashed(message(panic.as_ref())), peak)),
     }
-}
-
-/// Parsers report a refused allocation in words of their own.
-fn as_limit(error: ReadError, limits: &Limits) -> ReadError {
-    let (ReadError::Malformed(why) | ReadError::Crashed(why) | ReadError::Io(why)) = &error else { return error };
-    let why = why.to_ascii_lowercase();
-    if why.contains("out of memory") || why.contains("memory alloc") || why.contains("outofmemory") {
-        return ReadError::Memory(limits.memory_bytes);
-    }
-    error
 }
 
 /// Parses one file of any format.
@@ -148,24 +142,61 @@ fn message(panic: &(dyn std::any::Any + Send)) -> String {
     text.unwrap_or("panic").chars().take(200).collect()
 }
 
-/// Limits the address space to what the process has now and `bytes` more: what a program maps at
-/// its start (libraries of a GPU) differs much. Neither can memory dumps be written.
-#[cfg(target_os = "linux")]
-fn limit_memory(bytes: u64) -> io::Result<()> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    let now = kib.ok_or_else(|| io::Error::other("/proc/self/status has no VmSize"))?.saturating_mul(1024);
-    let hard = getrlimit(Resource::As).maximum;
-    let limit = now.saturating_add(bytes).min(hard.unwrap_or(u64::MAX));
-    setrlimit(Resource::As, Rlimit { current: Some(limit), maximum: Some(limit) })?;
-    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-    Ok(())
+/// The memory of this process.
+struct Memory {
+    /// The limit, without what the process had before.
+    bytes: u64,
+    /// The address space when the limit was set; 0 where there is no limit.
+    before: u64,
 }
 
-/// Other systems have no limit of the address space that holds.
-#[cfg(not(target_os = "linux"))]
-fn limit_memory(_: u64) -> io::Result<()> {
-    Ok(())
+impl Memory {
+    /// The most address space that the process has had.
+    fn peak(&self) -> u64 {
+        status("VmPeak:").unwrap_or(0)
+    }
+
+    /// Whether memory was likely refused since the peak was `peak`. Parsers of PDF ignore that a
+    /// stream could not be unpacked; vectors double, so they fail at half of the limit.
+    fn was_short_since(&self, peak: u64) -> bool {
+        let now = self.peak();
+        self.before > 0 && now > peak && now.saturating_sub(self.before) > self.bytes / 5 * 2
+    }
+
+    /// The memory limit in place of an error that follows from it. Parsers report a refused
+    /// allocation in words of their own, or as something else.
+    fn as_limit(&self, error: ReadError, peak: u64) -> ReadError {
+        let (ReadError::Malformed(why) | ReadError::Crashed(why) | ReadError::Io(why)) = &error else { return error };
+        let why = why.to_ascii_lowercase();
+        if self.was_short_since(peak) || why.contains("out of memory") || why.contains("memory alloc") {
+            return ReadError::Memory(self.bytes);
+        }
+        error
+    }
+
+    /// Limits the address space to what the process has now and `bytes` more: what a program maps
+    /// at its start (libraries of a GPU) differs much. Neither can memory dumps be written.
+    #[cfg(target_os = "linux")]
+    fn limit(bytes: u64) -> io::Result<Self> {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let before = status("VmSize:").ok_or_else(|| io::Error::other("/proc/self/status has no VmSize"))?;
+        let hard = getrlimit(Resource::As).maximum;
+        let limit = before.saturating_add(bytes).min(hard.unwrap_or(u64::MAX));
+        setrlimit(Resource::As, Rlimit { current: Some(limit), maximum: Some(limit) })?;
+        setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+        Ok(Self { bytes, before })
+    }
+
+    /// Other systems have no limit of the address space that holds.
+    #[cfg(not(target_os = "linux"))]
+    fn limit(bytes: u64) -> io::Result<Self> {
+        Ok(Self { bytes, before: 0 })
+    }
+}
+
+/// A line of `/proc/self/status`, in bytes; `None` where there is no such file.
+fn status(name: &str) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()?.saturating_mul(1024))
 }

@@ -82,8 +82,8 @@ fn common_prefix(text: &str, term: &str) -> usize {
 /// A word without its English ending. Coarser than the index's stemmer, and only for highlights.
 fn stem(word: &str) -> &str {
     const ENDINGS: [&str; 9] = ["ings", "ing", "ied", "ies", "ed", "es", "s", "e", "y"];
-    let cut = |ending: &&str| word.strip_suffix(**ending).filter(|rest| rest.len() >= 3);
-    ENDINGS.iter().find_map(|ending| cut(&ending)).unwrap_or(word)
+    let cut = |ending: &&str| word.strip_suffix(*ending).filter(|rest| rest.len() >= 3);
+    ENDINGS.iter().find_map(cut).unwrap_or(word)
 }
 
 /// The part of the passage with the most different terms, then the most matches; the first of equal

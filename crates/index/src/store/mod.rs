@@ -21,7 +21,7 @@ pub(crate) use embeddings::{StoredEmbedding, dot_stored, f16_values, f32_values,
 pub(crate) use full_text::{is_ideographic, match_expression, terms, words};
 pub(crate) use passages::{embedded_text, full_text_title};
 pub(crate) use read::{FileRecord, Reader};
-pub(crate) use schema::beside;
+pub(crate) use schema::{beside, own_files};
 pub(crate) use segments::{SegmentList, gaps};
 pub(crate) use write::{Batch, FileState, NewChunk, NewFile, Vector, Writer};
 
@@ -37,13 +37,13 @@ pub(crate) struct Pool {
 impl Pool {
     /// Opens the database, and creates it if the options say so.
     pub(crate) fn open(path: &Path, options: OpenOptions) -> Result<Pool> {
-        let is_there = path.metadata().is_ok_and(|metadata| metadata.len() > 0 || metadata.is_dir());
-        if !is_there {
-            if !options.create || options.read_only {
-                let why = "there is no index; run `sconce index` first, or name another file".into();
-                return Err(Error::Database { path: path.to_owned(), why });
-            }
+        let creates = options.create && !options.read_only;
+        if creates {
+            // Also completes what a killed process has begun.
             schema::create(path)?;
+        } else if !path.exists() {
+            let why = "there is no index; run `sconce index` first, or name another file".into();
+            return Err(Error::Database { path: path.to_owned(), why });
         }
         let connection = schema::reader(path)?;
         Ok(Pool { path: path.to_owned(), idle: Mutex::new(vec![connection]) })
@@ -65,15 +65,5 @@ impl Pool {
             idle.push(connection);
         }
         result
-    }
-
-    /// The folder of the files of codes.
-    pub(crate) fn codes(&self) -> PathBuf {
-        beside(&self.path, ".codes")
-    }
-
-    /// The database's file.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 }

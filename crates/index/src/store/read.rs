@@ -94,8 +94,8 @@ impl<'a> Reader<'a> {
 
     fn roots(&self) -> Result<Vec<PathBuf>> {
         let mut find = self.connection.prepare("SELECT DISTINCT root FROM files WHERE root NOT NULL ORDER BY root")?;
-        let roots = find.query_map([], |row| row.get::<_, String>(0))?;
-        roots.map(|root| Ok(root?.into())).collect()
+        let roots = find.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<Vec<String>>>()?;
+        Ok(roots.into_iter().map(PathBuf::from).collect())
     }
 
     /// Files that could not be read.
@@ -180,6 +180,11 @@ impl<'a> Reader<'a> {
         let mut find = self.connection.prepare_cached(sql)?;
         let hashes = find.query_map([path], |row| Ok((row.get(0)?, row.get(1)?)))?;
         Ok(hashes.collect::<rusqlite::Result<_>>()?)
+    }
+
+    /// Whether there are embeddings of files that are not complete.
+    pub(crate) fn has_pending(&self) -> Result<bool> {
+        Ok(self.connection.prepare_cached("SELECT 1 FROM pending LIMIT 1")?.exists([])?)
     }
 
     /// Whether the embedding of a chunk is among the pending ones.

@@ -109,6 +109,14 @@ pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
+/// The files of an index itself, and the folder of its codes; by their paths with and without
+/// symbolic links.
+pub(crate) fn own_files(database: &Path) -> Vec<PathBuf> {
+    let forms = [std::path::absolute(database).ok(), std::fs::canonicalize(database).ok()];
+    let endings = ["", "-wal", "-shm", "-journal", ".writer", ".codes"];
+    forms.into_iter().flatten().flat_map(|path| endings.map(|ending| beside(&path, ending))).collect()
+}
+
 /// Creates the tables, unless they are there. Two processes may do so at the same time.
 pub(super) fn create(path: &Path) -> Result<()> {
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {

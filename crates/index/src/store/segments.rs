@@ -102,6 +102,10 @@ impl Batch<'_> {
             let values = (&segment.name, segment.first, segment.last, rows, enum_json(segment));
             self.connection().prepare_cached(sql)?.execute(values)?;
         }
+        // Chunks that no file has need not be remembered.
+        let sql = "DELETE FROM deleted
+                   WHERE NOT EXISTS (SELECT 1 FROM segments s WHERE deleted.chunk BETWEEN s.first AND s.last)";
+        self.connection().prepare_cached(sql)?.execute([])?;
         self.new_generation();
         Ok(())
     }

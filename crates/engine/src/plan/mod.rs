@@ -127,6 +127,17 @@ impl Plan {
         Err(Error::file(&self.root, what))
     }
 
+    /// Where the model runs: the device, or the provider of another engine.
+    pub fn runs_on(&self) -> String {
+        self.graph.as_ref().map_or_else(|| self.device.to_string(), |graph| graph.provider.to_string())
+    }
+
+    /// Refuses a graph whose engine is not on this machine, or lacks the provider. Loads the
+    /// engine's library, but no graph.
+    pub fn check_engine(&self) -> Result<()> {
+        self.graph.as_ref().map_or(Ok(()), GraphPlan::check)
+    }
+
     /// Refuses a model that cannot run, has unknown weights, or does not fit into `free` bytes.
     pub fn check(&self, free: u64) -> Result<()> {
         let refusals = self.refusals();

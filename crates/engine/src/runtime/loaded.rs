@@ -4,7 +4,7 @@ use super::executor::Executor;
 use super::workload::Workload;
 use super::{QueueStats, RequestContext};
 use crate::error::Result;
-use crate::graph::{GraphPlan, Provider, ProviderNodes};
+use crate::graph::{GraphFile, Provider, ProviderNodes};
 use crate::plan::Plan;
 use sconce_hub::Files;
 use sconce_ops::{Counted, DType, Ladder};
@@ -77,7 +77,9 @@ pub trait Loaded {
             rung: counted.rung.to_string(),
             calls,
         });
-        ours.chain(self.plan().graph.iter().flat_map(OpCalls::of_graph)).collect()
+        let graph = self.plan().graph.iter();
+        ours.chain(graph.flat_map(|graph| graph.files.iter().flat_map(|file| OpCalls::of_graph(file, graph.provider))))
+            .collect()
     }
     /// The most bytes that tensors held at once since loading, weights included.
     fn peak_bytes(&self) -> u64 {
@@ -117,11 +119,11 @@ pub struct OpCalls {
 
 impl OpCalls {
     /// The nodes of a graph, as often as they ran.
-    fn of_graph(graph: &GraphPlan) -> impl Iterator<Item = OpCalls> {
-        let calls = graph.calls();
+    fn of_graph(file: &GraphFile, provider: Provider) -> impl Iterator<Item = OpCalls> {
+        let calls = file.calls();
         let row = move |node: &ProviderNodes| {
-            let is_host = graph.provider != Provider::Cpu && node.provider == "CPUExecutionProvider";
-            let device = if is_host { Provider::Cpu } else { graph.provider };
+            let is_host = provider != Provider::Cpu && node.provider == "CPUExecutionProvider";
+            let device = if is_host { Provider::Cpu } else { provider };
             OpCalls {
                 op: node.operator.clone(),
                 device: device.to_string(),
@@ -130,7 +132,7 @@ impl OpCalls {
                 calls: node.nodes * calls,
             }
         };
-        graph.nodes().iter().filter(move |_| calls > 0).map(row)
+        file.nodes().iter().filter(move |_| calls > 0).map(row)
     }
 }
 

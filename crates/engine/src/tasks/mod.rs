@@ -266,6 +266,7 @@ pub fn supports(device: Device, files: &Files, options: &LoadOptions) -> Result<
     let task = Task::detect(files.root())?;
     let plan = task.plan(files, device, options)?;
     let mut refusals = plan.refusals();
+    refusals.extend(plan.check_engine().err().map(|e| e.to_string()));
     match device.info() {
         Ok(info) if refusals.is_empty() => refusals.extend(plan.check(info.free_bytes).err().map(|e| e.to_string())),
         Ok(_) => {}

@@ -198,7 +198,7 @@ pub(crate) struct ClassifierPipeline {
 impl Pipeline for ClassifierPipeline {
     type Spec = ClassifierSpec;
     const IN_GGUF: bool = true;
-    const BY_GRAPH: bool = true;
+    const GRAPH: GraphUse = GraphUse::Texts;
 
     fn input_spec(spec: &ClassifierSpec) -> &InputSpec {
         &spec.input_spec

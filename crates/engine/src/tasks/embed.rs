@@ -307,7 +307,7 @@ enum Stage {
 impl Pipeline for SentencePipeline {
     type Spec = SentenceSpec;
     const IN_GGUF: bool = true;
-    const BY_GRAPH: bool = true;
+    const GRAPH: GraphUse = GraphUse::Texts;
 
     fn input_spec(spec: &SentenceSpec) -> &InputSpec {
         &spec.input_spec

@@ -267,6 +267,8 @@ pub fn supports(device: Device, files: &Files, options: &LoadOptions) -> Result<
     let plan = task.plan(files, device, options)?;
     let mut refusals = plan.refusals();
     refusals.extend(plan.check_engine().err().map(|e| e.to_string()));
+    // What a graph leaves to us runs on the CPU, whatever its provider is.
+    let device = if plan.graph.is_some() { plan.device } else { device };
     match device.info() {
         Ok(info) if refusals.is_empty() => refusals.extend(plan.check(info.free_bytes).err().map(|e| e.to_string())),
         Ok(_) => {}

@@ -259,7 +259,7 @@ pub(crate) struct Splade {
 
 impl Pipeline for Splade {
     type Spec = SpladeSpec;
-    const BY_GRAPH: bool = true;
+    const GRAPH: GraphUse = GraphUse::Texts;
 
     fn input_spec(spec: &SpladeSpec) -> &InputSpec {
         &spec.input_spec

@@ -226,7 +226,7 @@ pub(crate) struct TaggerPipeline {
 
 impl Pipeline for TaggerPipeline {
     type Spec = TagSpec;
-    const BY_GRAPH: bool = true;
+    const GRAPH: GraphUse = GraphUse::Texts;
 
     fn input_spec(spec: &TagSpec) -> &InputSpec {
         &spec.input_spec

@@ -3,7 +3,7 @@
 
 use crate::header::{self, External, Port};
 use memmap2::Mmap;
-use sconce_engine::{FileError, GraphPort, GraphSummary};
+use sconce_engine::{Element, FileError, GraphPort, GraphSummary};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Component, Path, PathBuf};
@@ -127,7 +127,7 @@ fn external_file(folder: &Path, location: &str) -> Result<u64, String> {
 
 fn port(port: &Port) -> GraphPort {
     let dims = port.dims.iter().map(|dim| dim.map(|n| usize::try_from(n).unwrap_or(usize::MAX))).collect();
-    GraphPort { name: port.name.clone(), dims }
+    GraphPort { name: port.name.clone(), element: Element::from_onnx(port.element), dims }
 }
 
 #[cfg(test)]

@@ -37,14 +37,14 @@ use std::sync::Arc;
 pub struct Clip {
     session: Session<Towers>,
     processor: Arc<Processor>,
-    settings: Settings,
+    settings: TowerSettings,
     /// Images per batch.
     images: usize,
 }
 
 /// What does not depend on the device.
 #[derive(Clone, Copy)]
-struct Settings {
+struct TowerSettings {
     /// How cosine similarities become scores; `None` if the files do not say.
     logits: Option<LogitScale>,
     /// The length that texts are padded to, if the model was trained so.
@@ -204,7 +204,7 @@ pub(crate) struct Towers {
     encoders: Encoders,
     dimension: usize,
     dtype: DType,
-    settings: Settings,
+    settings: TowerSettings,
 }
 
 /// What runs the towers.
@@ -217,7 +217,7 @@ impl Towers {
     fn of_graph(towers: GraphTowers, dtype: DType) -> Result<Towers> {
         let (sizes, logits) = (towers.sizes, towers.logits()?);
         let logits = logits.map(|(scale, bias)| LogitScale { scale, bias, scores: scores(sizes.kind) });
-        let settings = Settings { logits, padding: sizes.padding, image: sizes.image };
+        let settings = TowerSettings { logits, padding: sizes.padding, image: sizes.image };
         Ok(Towers { encoders: Encoders::Graph(towers), dimension: sizes.dimension, dtype, settings })
     }
 
@@ -263,7 +263,7 @@ impl Pipeline for Towers {
             return Err(Error::file(&parts.root, "has one tower only; comparing texts and images needs both"));
         };
         let logits = LogitScale { scale: logit_scale, bias: logit_bias, scores: scores(kind) };
-        let settings = Settings { logits: Some(logits), padding: text.padding(), image: vision.image() };
+        let settings = TowerSettings { logits: Some(logits), padding: text.padding(), image: vision.image() };
         Ok(Towers { encoders: Encoders::Native { text, vision }, dimension, dtype: parts.dtype, settings })
     }
 

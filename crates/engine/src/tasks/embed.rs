@@ -7,7 +7,9 @@ use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, EncodeItem, OutputKind, Outputs, Parts, PassKind, Pipeline, Session, Texts};
+use crate::workloads::encode::{
+    self, EncodeItem, GraphUse, OutputKind, Outputs, Parts, PassKind, Pipeline, Session, Texts,
+};
 use derive_setters::Setters;
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Backbone, Batch, Limits};

@@ -1,6 +1,6 @@
 //! The towers of CLIP and SigLIP as graphs: one file with both, or one for each.
 
-use super::super::pipeline::Parts;
+use super::super::pipeline::{LONGEST, Parts};
 use super::encoder::{GraphEncoder, Opened, check_output, missing, padding};
 use crate::error::{Error, Result};
 use crate::graph::{Element, GraphFile, GraphRuntime, GraphSummary, GraphText, ImageOutput, TextOutput};
@@ -13,12 +13,17 @@ use std::path::Path;
 /// words and `.onnx`.
 const FILES: [&str; 2] = ["text_model", "vision_model"];
 
+/// The largest width and height of an image, in pixels: memory is taken for it before any is seen.
+const LARGEST_SIDE: usize = 1 << 12;
+
 /// The heads of a model's graphs: that of both towers, or that of the texts and that of the images.
 pub(super) fn inspect(runtime: &dyn GraphRuntime, root: &Path, named: Option<&str>) -> Result<Vec<GraphSummary>> {
     let exists = |file: &str| [root.to_path_buf(), root.join("onnx")].iter().any(|folder| folder.join(file).is_file());
     let usual = || FILES.map(|name| format!("{name}.onnx"));
     let pair = match named {
-        Some(file) => FILES.iter().find(|name| file.contains(*name)).map(|name| FILES.map(|tower| file.replace(name, tower))),
+        Some(file) => {
+            FILES.iter().find(|name| file.contains(*name)).map(|name| FILES.map(|tower| file.replace(name, tower)))
+        }
         None if exists("model.onnx") => None,
         None => Some(usual()).filter(|pair| pair.iter().any(|file| exists(file))),
     };
@@ -29,7 +34,8 @@ pub(super) fn inspect(runtime: &dyn GraphRuntime, root: &Path, named: Option<&st
     };
     if let Some(absent) = [&text, &vision].into_iter().find(|file| !exists(file)) {
         let there = if *absent == text { &vision } else { &text };
-        let what = format!("has {there} but no {absent}; a model for texts and images needs both towers: export {absent} too");
+        let what =
+            format!("has {there} but no {absent}; a model for texts and images needs both towers: export {absent} too");
         return Err(Error::file(root, what));
     }
     let (text, vision) = (runtime.inspect(root, Some(&text))?, runtime.inspect(root, Some(&vision))?);
@@ -76,13 +82,22 @@ impl Parts {
     pub(crate) fn graph_towers(&self) -> Result<Option<GraphTowers>> {
         let Some(plan) = &self.graph else { return Ok(None) };
         let sizes = dual_sizes(&self.config)?;
+        check_sizes(&sizes).map_err(|what| Error::file(&self.root.join("config.json"), what))?;
         let (text, vision) = match &plan.files[..] {
             [both] => (both, None),
             [text, vision] => (text, Some(vision)),
             files => return Err(plan.error(format!("{} graphs were planned for two towers", files.len()))),
         };
+        let fixed = text.summary.fixed_length();
+        if let (Some(padding), Some(fixed)) = (sizes.padding, fixed)
+            && padding != fixed
+        {
+            let what = format!("was exported for texts of {fixed} tokens, but the model pads them to {padding}");
+            return Err(Error::file(&text.summary.path, what));
+        }
         let image_file = vision.unwrap_or(text);
-        let logits = text.summary.output(&["logits_per_image"]).filter(|port| vision.is_none() && port.element == Element::F32);
+        let logits =
+            text.summary.output(&["logits_per_image"]).filter(|port| vision.is_none() && port.element == Element::F32);
         let texts = self.text_output(&sizes, text)?;
         let images = ImageOutput { logits: logits.map(|port| port.name.clone()), ..image_output(&sizes, image_file)? };
         let has_logits = images.logits.is_some();
@@ -91,8 +106,7 @@ impl Parts {
             None => (open(text, (Some(texts), Some(images)))?, None),
             Some(vision) => (open(text, (Some(texts), None))?, Some(open(vision, (None, Some(images)))?)),
         };
-        let positions = sizes.limits.positions.min(plan.files[0].summary.fixed_length().unwrap_or(usize::MAX));
-        let limits = Limits { positions, ..sizes.limits };
+        let limits = Limits { positions: sizes.limits.positions.min(fixed.unwrap_or(LONGEST)), ..sizes.limits };
         let text = GraphEncoder::of_rows(text, sizes.dimension, limits, self.place.clone());
         Ok(Some(GraphTowers { text, vision, sizes, has_logits, place: self.place.clone() }))
     }
@@ -103,6 +117,20 @@ impl Parts {
         let name = embedding(sizes, &file.summary, "text_embeds")?;
         Ok(TextOutput { name, is_per_token: false, width: sizes.dimension, padding })
     }
+}
+
+/// Refuses sizes that no tower has. Nothing else checks them, because there are no weights whose
+/// shapes would contradict.
+fn check_sizes(sizes: &DualSizes) -> Result<(), String> {
+    let DualSizes { limits, image, .. } = sizes;
+    if limits.vocabulary == 0 || !(2..=LONGEST).contains(&limits.positions) {
+        let (vocabulary, positions) = (limits.vocabulary, limits.positions);
+        return Err(format!("text_config has a vocabulary of {vocabulary} and {positions} positions, out of range"));
+    }
+    if image.side > LARGEST_SIDE {
+        return Err(format!("vision_config has images of {} pixels; Sconce runs at most {LARGEST_SIDE}", image.side));
+    }
+    Ok(())
 }
 
 fn image_output(sizes: &DualSizes, file: &GraphFile) -> Result<ImageOutput> {
@@ -170,7 +198,8 @@ impl GraphTowers {
         // Ids and pixels from all over their ranges.
         let ids = [7, 31].map(|step: usize| (1..=length).map(|i| (i * step % vocabulary) as u32).collect::<Vec<u32>>());
         let side = self.sizes.image.side;
-        let pixels = [7, 31].map(|step| (0..3 * side * side).map(|i| (i * step % 97) as f32 / 48.0 - 1.0).collect::<Vec<_>>());
+        let pixels =
+            [7, 31].map(|step| (0..3 * side * side).map(|i| (i * step % 97) as f32 / 48.0 - 1.0).collect::<Vec<_>>());
         let (zeros, places): (Vec<u32>, Vec<u32>) = (vec![0; length], (0..length as u32).collect());
         let text = |ids| GraphText { ids, types: &zeros, positions: &places, keys: length };
         let (texts, images) = (ids.each_ref().map(|ids| text(ids)), pixels.each_ref().map(Vec::as_slice));

@@ -126,7 +126,7 @@ impl Model {
 fn info(model: &TaskModel) -> Result<String> {
     let (loaded, plan) = (model.loaded(), model.loaded().plan());
     let mut info = json!({
-        "device": plan.device.to_string(), "is_gpu": plan.device.is_gpu(), "dtype": plan.format(),
+        "device": plan.runs_on(), "is_gpu": plan.device.is_gpu(), "dtype": plan.format(),
         "dimension": plan.dimension, "max_tokens": plan.max_tokens, "vocabulary": plan.vocabulary,
         "root": loaded.files().root().display().to_string(), "origin": loaded.files().origin.to_string(),
         "peak_bytes": loaded.peak_bytes(),

@@ -118,7 +118,7 @@ impl ModelManager {
                 Ok(served) => {
                     let plan = served.model.loaded().plan();
                     let seconds = started_at.elapsed().as_secs_f64();
-                    tracing::info!(model = spec.id, task = %served.task, device = %plan.device, dtype = %plan.dtype,
+                    tracing::info!(model = spec.id, task = %served.task, device = %plan.runs_on(), dtype = %plan.dtype,
                         seconds, "ready");
                 }
                 Err(error) => tracing::error!(model = spec.id, "cannot load the model: {}", error.why()),

@@ -48,7 +48,7 @@ impl Plan {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         let options = self.run_args.options()?;
         let model = self.named_model.as_ref().unwrap_or(&self.model);
-        let files = resolve(&model.parse::<Reference>()?, &options.hub, report)?;
+        let files = resolve(&model.parse::<Reference>()?, &options.hub_options(), report)?;
         let task = self.task.map_or_else(|| Task::detect(files.root()), Ok)?;
         if task == Task::Seq2Seq && self.kv_cache.context.is_some() {
             return Err(
@@ -108,9 +108,11 @@ impl Plan {
             row.extend([refused.to_string(), bytes(plan.weights), bytes(plan.workspace), sentence.clone()]);
             rows.push(row);
             let [fused, composed, host] = counts;
-            all.push(json!({"device": row[0], "dtype": plan.format(), "fused": fused, "composed": composed, "host": host,
+            all.push(
+                json!({"device": row[0], "dtype": plan.format(), "fused": fused, "composed": composed, "host": host,
                 "refused": refused, "weights_bytes": plan.weights, "workspace_bytes": plan.workspace,
-                "runs": verdict.is_ok(), "verdict": sentence}));
+                "runs": verdict.is_ok(), "verdict": sentence}),
+            );
             if is_graph {
                 break;
             }
@@ -249,7 +251,9 @@ fn graph_file_text(GraphFile { summary, one_per_call, .. }: &GraphFile) -> Strin
     let more = if summary.operators.len() > operators.len() { ", …" } else { "" };
     let item = if summary.texts().is_some() { "text" } else { "image" };
     let calls = match (one_per_call, summary.is_batch_dependent) {
-        (true, true) => format!("\ncalls       one {item} each: dynamic quantization would mix {item}s (--batch-dependent)"),
+        (true, true) => {
+            format!("\ncalls       one {item} each: dynamic quantization would mix {item}s (--batch-dependent)")
+        }
         (true, false) => format!("\ncalls       one {item} each, as the graph was exported"),
         (false, _) => String::new(),
     };

@@ -5,7 +5,7 @@ use crate::Failure;
 use crate::args::OnnxArgs;
 use crate::report::Report;
 use clap::Args;
-use sconce_engine::hub::{Files, Options, resolve};
+use sconce_engine::hub::{Files, resolve};
 use sconce_engine::{Device, Family, GraphPlan, LoadOptions, ModelDescription, Task, family_tasks};
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -27,15 +27,15 @@ pub(crate) struct Show {
 
 impl Show {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
-        let mut options = Options::from_env()?;
-        options.offline |= self.offline;
-        let files = resolve(&self.model.parse()?, &options, report)?;
+        let mut options = LoadOptions::from_env()?;
+        options.hub.offline |= self.offline;
+        options.graph = self.onnx.options();
+        let files = resolve(&self.model.parse()?, &options.hub_options(), report)?;
         let about = ModelDescription::read(&files)?;
-        let mut load_options = LoadOptions::from_env()?;
-        load_options.graph = self.onnx.options();
-        let plan = about.task.plan(&files, Device::Cpu, &load_options)?;
+        let plan = about.task.plan(&files, Device::Cpu, &options)?;
         let graph = plan.graph.as_ref();
-        let size = graph.map_or_else(|| size_of(&files), |graph| graph.files.iter().map(|file| file.summary.bytes).sum());
+        let size =
+            graph.map_or_else(|| size_of(&files), |graph| graph.files.iter().map(|file| file.summary.bytes).sum());
         let format = graph.map_or_else(|| files.format().to_string(), |_| "ONNX".into());
         let stored = about.stored.as_deref().unwrap_or("unknown");
         if self.json {

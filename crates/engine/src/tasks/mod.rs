@@ -82,7 +82,7 @@ pub(crate) trait TaskType: Loaded + Sized {
 
 /// Finds the files of a model and loads them for a task.
 fn load<T: TaskType>(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<T> {
-    let files = hub::resolve(reference, &options.hub, progress)?;
+    let files = hub::resolve(reference, &options.hub_options(), progress)?;
     T::check_files(&files)?;
     T::load_files(&files, options, progress)
 }

@@ -162,7 +162,7 @@ impl ModelManager {
         let other = |e: &dyn std::fmt::Display| LoadError::Other(e.to_string());
         progress.stage("resolving files");
         let reference: Reference = spec.reference.parse().map_err(|e| other(&e))?;
-        let files = resolve(&reference, &spec.load.hub, progress).map_err(|e| other(&e))?;
+        let files = resolve(&reference, &spec.load.hub_options(), progress).map_err(|e| other(&e))?;
         progress.note(&format!("files: {}", files.origin));
         progress.stage("planning");
         let task = spec.task.map_or_else(|| Task::detect(files.root()), Ok).map_err(|e| other(&e))?;

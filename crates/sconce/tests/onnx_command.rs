@@ -48,11 +48,65 @@ fn the_command_reports_the_engine_the_provider_and_the_nodes() {
 fn a_plan_shows_the_graph_without_a_library() {
     let dir = materialize_onnx("task-rerank");
     let model = dir.path().to_str().expect("UTF-8");
-    let text = out(&["plan", model, "-d", "cpu"], b"");
+    let absent = Path::new("/nowhere/libonnxruntime.so");
+    let plan = |library: &Path, args: &[&str]| {
+        let ran = with_library(library, &[&["plan", model], args].concat());
+        (ran.status.code(), String::from_utf8(ran.stdout).expect("UTF-8"))
+    };
+    let (code, text) = plan(absent, &["-d", "cpu"]);
     assert!(text.contains("engine      ONNX Runtime: ") && text.contains("model.onnx on cpu"), "{text}");
     assert!(text.contains("nodes: ") && text.contains("16 MatMul"), "{text}");
-    let json = parse(&out(&["plan", model, "-d", "coreml", "--json"], b""));
+    // But it says that the model cannot run here.
+    assert!(code == Some(1) && text.contains("not here") && text.contains("pip install onnxruntime"), "{text}");
+    let (code, text) = plan(&onnxruntime(), &["-d", "cpu"]);
+    assert!(code == Some(0) && text.contains("it will run, and fits"), "{text}");
+    let (code, text) = plan(&onnxruntime(), &["-d", "coreml", "--json"]);
+    let json = parse(&text);
     assert_eq!((&json["engine"], &json["graph"]["provider"]), (&"ONNX Runtime".into(), &"coreml".into()));
+    let verdict = json["verdict"].as_str().expect("a verdict");
+    assert!(code == Some(1) && verdict.contains("no CoreMLExecutionProvider"), "{verdict}");
+    let (code, text) = plan(&onnxruntime(), &["-d", "coreml", "--fallback"]);
+    assert!(code == Some(0) && text.contains("device      cpu"), "{text}");
+    let (code, text) = plan(&onnxruntime(), &["--all-devices", "--json"]);
+    let devices = parse(&text)["devices"].as_array().expect("devices").clone();
+    assert!(code == Some(0) && devices.len() == 1 && devices[0]["device"] == "cpu", "{text}");
+    let show = parse(&out(&["show", model, "--json"], b""));
+    assert_eq!((&show["format"], &show["engine"]), (&"ONNX".into(), &"ONNX Runtime".into()), "{show}");
+    assert!(show["weights_bytes"].as_u64() > Some(10_000), "{show}");
+}
+
+#[test]
+fn clip_runs_on_one_graph_or_two() {
+    let image = sconce_testkit::golden("task-images").join("odd.png");
+    let image = image.to_str().expect("UTF-8");
+    let clip = |dir: &Path, args: &[&str]| {
+        let model = dir.to_str().expect("UTF-8");
+        let ran = with_library(&onnxruntime(), &[&["clip", "-m", model, "-d", "cpu", "--json", image], args].concat());
+        (ran.status.success(), String::from_utf8([ran.stdout, ran.stderr].concat()).expect("UTF-8"))
+    };
+    let texts = ["--text", "a photo of a cat", "--text", "A Photo of a DOG!"];
+    let both = materialize_onnx("task-clip");
+    let (succeeded, text) = clip(both.path(), &texts);
+    assert!(succeeded && text.contains("\"score\""), "{text}");
+    // Their own weights give the same scores.
+    let native = sconce_testkit::materialize("task-clip");
+    let scores = |text: &str| -> Vec<f64> {
+        let all = parse(text.lines().next().expect("a line"));
+        let labels = all["results"][0].as_array().expect("labels").clone();
+        labels.iter().map(|label| label["score"].as_f64().expect("a score")).collect()
+    };
+    let (_, wanted) = clip(native.path(), &texts);
+    let (got, wanted) = (scores(&text), scores(&wanted));
+    assert!(got.iter().zip(&wanted).all(|(a, b)| (a - b).abs() < 1e-4) && got.len() == 2, "{got:?} {wanted:?}");
+
+    let pair = sconce_testkit::materialize_towers("task-clip");
+    let (succeeded, text) = clip(pair.path(), &texts);
+    assert!(!succeeded && text.contains("--cosine") && !text.contains("panicked"), "{text}");
+    let (succeeded, text) = clip(pair.path(), &[&texts[..], &["--cosine"]].concat());
+    assert!(succeeded && text.contains("ONNX Runtime"), "{text}");
+    std::fs::remove_file(pair.path().join("onnx/vision_model.onnx")).expect("a file");
+    let (succeeded, text) = clip(pair.path(), &["--cosine", "--text", "a cat"]);
+    assert!(!succeeded && text.contains("no vision_model.onnx"), "{text}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 """`BaseModel`: what the classes with the API of sentence-transformers share."""
 
-from typing import Any, TypedDict, type_check_only
+from typing import Any, Literal, TypedDict, type_check_only
 
 from typing_extensions import Unpack
 

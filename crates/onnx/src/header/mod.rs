@@ -133,7 +133,12 @@ impl Header {
         }
         for (operator, name) in shaped {
             let Some(shape) = shapes.get(&name) else { continue };
-            let created = shape.iter().try_fold(1u64, |n, dim| n.checked_mul(u64::try_from(*dim).ok()?));
+            let size = |dim: i64| match operator.as_str() {
+                // Keeps the size that the input has.
+                "Expand" if dim == -1 => Some(1),
+                _ => u64::try_from(dim).ok(),
+            };
+            let created = shape.iter().try_fold(1u64, |n, dim| n.checked_mul(size(*dim)?));
             if created.is_none_or(|n| n > MOST_CREATED) {
                 return Err(format!("{operator} creates a tensor of shape {shape:?}, which is absurd"));
             }

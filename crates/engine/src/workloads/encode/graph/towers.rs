@@ -19,14 +19,15 @@ const LARGEST_SIDE: usize = 1 << 12;
 /// The heads of a model's graphs: that of both towers, or that of the texts and that of the images.
 pub(super) fn inspect(runtime: &dyn GraphRuntime, root: &Path, named: Option<&str>) -> Result<Vec<GraphSummary>> {
     let exists = |file: &str| [root.to_path_buf(), root.join("onnx")].iter().any(|folder| folder.join(file).is_file());
-    let usual = || FILES.map(|name| format!("{name}.onnx"));
     let pair = match named {
         Some(file) => {
-            FILES.iter().find(|name| file.contains(*name)).map(|name| FILES.map(|tower| file.replace(name, tower)))
+            let tower = FILES.iter().find(|name| file.contains(*name));
+            tower.map(|name| FILES.map(|tower| file.replace(name, tower)))
         }
         None if exists("model.onnx") => None,
-        None => Some(usual()).filter(|pair| pair.iter().any(|file| exists(file))),
+        None => Some(FILES.map(|name| format!("{name}.onnx"))),
     };
+    let pair = pair.filter(|pair| pair.iter().any(|file| exists(file)));
     let Some([text, vision]) = pair else {
         let both = runtime.inspect(root, named)?;
         check_towers(&both, true, true)?;

@@ -109,8 +109,7 @@ pub struct Tuning {
     #[cfg_attr(feature = "clap", arg(long, value_name = "ENGINE", env = "SCONCE_ENGINE"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<String>,
-    /// The .onnx file in the model's folder or its folder onnx. Default: model.onnx, else the only
-    /// one.
+    /// The .onnx file in the model's folder or in onnx/. Default: model.onnx, else the only one.
     #[cfg_attr(feature = "clap", arg(long, value_name = "FILE"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub onnx_file: Option<String>,

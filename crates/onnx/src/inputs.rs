@@ -67,7 +67,7 @@ pub(crate) fn fill<'a>(
     texts: &mut Padded,
     pixels: &mut Pixels,
 ) -> ort::Result<Vec<(Cow<'a, str>, SessionInputValue<'static>)>> {
-    let value = |input: &'a Input| {
+    let value = |input: &'a Input| -> ort::Result<_> {
         let numbers = match input.kind {
             Kind::Ids => &mut texts.ids,
             Kind::Mask => &mut texts.mask,

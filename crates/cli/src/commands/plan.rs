@@ -103,13 +103,14 @@ impl Plan {
             let refused = plan.steps.len() - counts.iter().sum::<usize>();
             is_full &= refused == 0;
             let sentence = verdict.as_ref().map_or_else(Clone::clone, Clone::clone);
-            let mut row = vec![if is_graph { plan.runs_on() } else { device.to_string() }, plan.format()];
+            let name = if is_graph { plan.runs_on() } else { device.to_string() };
+            let mut row = vec![name.clone(), plan.format()];
             row.extend(counts.map(|n| n.to_string()));
             row.extend([refused.to_string(), bytes(plan.weights), bytes(plan.workspace), sentence.clone()]);
             rows.push(row);
             let [fused, composed, host] = counts;
             all.push(
-                json!({"device": row[0], "dtype": plan.format(), "fused": fused, "composed": composed, "host": host,
+                json!({"device": name, "dtype": plan.format(), "fused": fused, "composed": composed, "host": host,
                 "refused": refused, "weights_bytes": plan.weights, "workspace_bytes": plan.workspace,
                 "runs": verdict.is_ok(), "verdict": sentence}),
             );

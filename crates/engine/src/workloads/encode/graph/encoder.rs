@@ -3,7 +3,8 @@
 use super::super::pipeline::{LONGEST, Parts};
 use crate::error::{Error, Result};
 use crate::graph::{
-    Graph, GraphCounts, GraphFile, GraphPlan, GraphPort, GraphSettings, GraphSummary, GraphText, ImageOutput, TextOutput,
+    Graph, GraphCounts, GraphFile, GraphPlan, GraphPort, GraphSettings, GraphSummary, GraphText, ImageOutput,
+    TextOutput,
 };
 use sconce_models::{self as models, Backbone, Batch, LayerHook, Limits, Positions};
 use sconce_ops::{DType, Place, Splade, Tensor, threads};

@@ -3,7 +3,6 @@
 mod encoder;
 mod towers;
 
-pub(super) use encoder::GraphEncoder;
 pub(crate) use encoder::Rows;
 pub(crate) use towers::GraphTowers;
 
@@ -98,7 +97,8 @@ pub(super) fn fallback(options: &LoadOptions, error: &Error) -> Option<LoadOptio
 /// Whether the files have weights that we read.
 fn has_weights(root: &Path) -> bool {
     let names = ["model.safetensors", "pytorch_model.bin"];
-    is_gguf(root) || names.iter().any(|name| root.join(name).exists() || root.join(format!("{name}.index.json")).exists())
+    is_gguf(root)
+        || names.iter().any(|name| root.join(name).exists() || root.join(format!("{name}.index.json")).exists())
 }
 
 /// Whether we have the architecture. Without a configuration it is a static table, which we run.
@@ -201,8 +201,11 @@ mod tests {
         assert!(texts(port("attention_mask", Element::Other(9), &any)).contains("(bool [?, ?]) has a type"));
         assert!(texts(port("attention_mask", Element::I64, &[None; 4])).contains("2 dimensions"));
         assert!(texts(port("attention_mask", Element::I64, &[None, Some(8)])).contains("differ in their lengths"));
-        assert!(refused(vec![port("attention_mask", Element::I64, &any)], GraphUse::Texts).contains("no input input_ids"));
-        let image = |element, dims: &[Option<usize>]| refused(vec![port("pixel_values", element, dims)], GraphUse::Towers);
+        assert!(
+            refused(vec![port("attention_mask", Element::I64, &any)], GraphUse::Texts).contains("no input input_ids")
+        );
+        let image =
+            |element, dims: &[Option<usize>]| refused(vec![port("pixel_values", element, dims)], GraphUse::Towers);
         assert!(image(Element::I64, &[None; 4]).contains("float32 or float16"));
         assert!(image(Element::F32, &[None; 3]).contains("4 dimensions"));
     }

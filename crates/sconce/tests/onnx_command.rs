@@ -4,21 +4,99 @@
 mod common;
 
 use common::{out, parse};
-use sconce_testkit::{materialize_onnx, onnxruntime};
+use sconce_testkit::{materialize, materialize_onnx, onnxruntime, wait_for};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// The command with this library of ONNX Runtime.
+fn command(home: &TempDir, library: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sconce"));
+    command.args(args).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.env("HOME", home.path()).env("ORT_DYLIB_PATH", library);
+    command
+}
 
 /// Runs the command with this library of ONNX Runtime.
 fn with_library(library: &Path, args: &[&str]) -> Output {
-    let cache = tempfile::tempdir().expect("a folder");
-    Command::new(env!("CARGO_BIN_EXE_sconce"))
-        .args(args)
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-        .env("HOME", cache.path())
-        .env("ORT_DYLIB_PATH", library)
-        .output()
-        .expect("the command")
+    let home = tempfile::tempdir().expect("a folder");
+    command(&home, library, args).output().expect("the command")
+}
+
+/// A running server or worker.
+struct Server {
+    child: Child,
+    port: u16,
+    _home: TempDir,
+}
+
+impl Server {
+    fn start(args: &[&str]) -> Server {
+        let home = tempfile::tempdir().expect("a folder");
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
+        let text = port.to_string();
+        let mut command = command(&home, &onnxruntime(), &[args, &["--port", &text]].concat());
+        let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("the command");
+        let mut server = Server { child, port, _home: home };
+        wait_for("the server is ready", || {
+            assert!(server.child.try_wait().expect("a child").is_none(), "the server exited");
+            match server.try_send("GET", "/health", &Value::Null) {
+                Ok(answer) if answer.starts_with("HTTP/1.1 200") => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        });
+        server
+    }
+
+    fn try_send(&self, method: &str, path: &str, body: &Value) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let head = "host: localhost\r\nconnection: close\r\ncontent-type: application/json";
+        write!(stream, "{method} {path} HTTP/1.1\r\n{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+
+    /// The body of an answer.
+    fn send(&self, method: &str, path: &str, body: &Value) -> String {
+        let answer = self.try_send(method, path, body).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        answer.split_once("\r\n\r\n").expect("a body").1.into()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn servers_and_workers_report_the_engine_and_its_nodes() {
+    // The folder has weights too, so that only the flags choose the graph.
+    let dir = materialize_onnx("task-classify");
+    let weights = materialize("task-classify");
+    std::fs::copy(weights.path().join("model.safetensors"), dir.path().join("model.safetensors")).expect("a copy");
+    let model = dir.path().to_str().expect("UTF-8");
+    let onnx = ["-m", model, "-d", "cpu", "--engine", "onnx", "--onnx-file", "model.onnx"];
+    let worker = ["worker", "--worker-id", "w", "--callback-url", "http://localhost:9999/"];
+    for command in [&["serve"][..], &worker] {
+        let server = Server::start(&[command, &onnx].concat());
+        server.send("POST", "/predict", &json!({"inputs": "hello world"}));
+        let info = parse(&server.send("GET", "/info", &Value::Null));
+        let model = &info["models"][0];
+        assert!(model["engine"].as_str().is_some_and(|engine| engine.starts_with("ONNX Runtime 1.")), "{model}");
+        assert_eq!(model["device"], "cpu", "{model}");
+        let ran = model["ran"].as_array().expect("ops");
+        assert!(ran.iter().any(|op| op["rung"] == "onnx" && op["op"] == "MatMul"), "{ran:?}");
+        let metrics = server.send("GET", "/metrics", &Value::Null);
+        assert!(metrics.contains("rung=\"onnx\""), "{metrics}");
+    }
 }
 
 #[test]

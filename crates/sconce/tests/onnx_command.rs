@@ -40,15 +40,7 @@ impl Server {
         let text = port.to_string();
         let mut command = command(&home, &onnxruntime(), &[args, &["--port", &text]].concat());
         let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("the command");
-        let mut server = Server { child, port, _home: home };
-        wait_for("the server is ready", || {
-            assert!(server.child.try_wait().expect("a child").is_none(), "the server exited");
-            match server.try_send("GET", "/health", &Value::Null) {
-                Ok(answer) if answer.starts_with("HTTP/1.1 200") => Ok(()),
-                other => Err(format!("{other:?}")),
-            }
-        });
-        server
+        Server { child, port, _home: home }
     }
 
     fn try_send(&self, method: &str, path: &str, body: &Value) -> std::io::Result<String> {
@@ -59,6 +51,17 @@ impl Server {
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok(answer)
+    }
+
+    /// Waits until the model is loaded and answers.
+    fn wait_for_answer(&mut self, path: &str, body: &Value) {
+        wait_for("the model answers", || {
+            assert!(self.child.try_wait().expect("a child").is_none(), "the server exited");
+            match self.try_send("POST", path, body) {
+                Ok(answer) if answer.starts_with("HTTP/1.1 200") => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        });
     }
 
     /// The body of an answer.
@@ -86,8 +89,8 @@ fn servers_and_workers_report_the_engine_and_its_nodes() {
     let onnx = ["-m", model, "-d", "cpu", "--engine", "onnx", "--onnx-file", "model.onnx"];
     let worker = ["worker", "--worker-id", "w", "--callback-url", "http://localhost:9999/"];
     for command in [&["serve"][..], &worker] {
-        let server = Server::start(&[command, &onnx].concat());
-        server.send("POST", "/predict", &json!({"inputs": "hello world"}));
+        let mut server = Server::start(&[command, &onnx].concat());
+        server.wait_for_answer("/predict", &json!({"inputs": "hello world"}));
         let info = parse(&server.send("GET", "/info", &Value::Null));
         let model = &info["models"][0];
         assert!(model["engine"].as_str().is_some_and(|engine| engine.starts_with("ONNX Runtime 1.")), "{model}");

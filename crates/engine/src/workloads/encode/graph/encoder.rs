@@ -163,8 +163,10 @@ fn single_file(plan: &GraphPlan) -> Result<&GraphFile> {
 }
 
 pub(super) fn missing(summary: &GraphSummary, wanted: &str) -> Error {
-    let names: Vec<_> = summary.outputs.iter().map(|port| port.name.as_str()).collect();
-    let what = format!("has no output {wanted}, only {}; was it exported for another task?", names.join(", "));
+    // A hostile file may have very many.
+    let names: Vec<_> = summary.outputs.iter().take(8).map(|port| port.name.as_str()).collect();
+    let more = if names.len() < summary.outputs.len() { ", …" } else { "" };
+    let what = format!("has no output {wanted}, only {}{more}; was it exported for another task?", names.join(", "));
     Error::file(&summary.path, what)
 }
 

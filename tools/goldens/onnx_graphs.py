@@ -16,6 +16,7 @@ from pathlib import Path
 import onnx
 import torch
 from transformers import (
+    AutoModel,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -35,6 +36,9 @@ GRAPHS = [
     ("task-sparse", AutoModelForMaskedLM, True),
 ]
 
+# Two-tower models: the golden, and the side of an image.
+TOWERS = [("task-clip", 32), ("task-siglip", 32)]
+
 
 class Logits(torch.nn.Module):
     """A model with positional inputs and one output, as the exporter wants it."""
@@ -47,11 +51,88 @@ class Logits(torch.nn.Module):
         return self.model(**dict(zip(self.names, inputs))).logits
 
 
-def export(golden: Path, kind: type, per_token: bool, target: Path) -> None:
+class Towers(torch.nn.Module):
+    """Both towers of CLIP or SigLIP, or one of them, with the outputs of Optimum's exports."""
+
+    def __init__(self, model: torch.nn.Module, inputs: list[str], outputs: list[str]):
+        super().__init__()
+        self.model, self.inputs, self.outputs = model, inputs, outputs
+
+    def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        inputs = dict(zip(self.inputs, values))
+        if len(self.outputs) > 1:
+            result = self.model(**inputs)
+            return tuple(getattr(result, name) for name in self.outputs)
+        if "pixel_values" in inputs:
+            return pooled(self.model.get_image_features(**inputs))
+        return pooled(self.model.get_text_features(**inputs))
+
+
+def pooled(features) -> tuple[torch.Tensor]:
+    """Some versions of transformers wrap the embeddings in an output."""
+    return (getattr(features, "pooler_output", features),)
+
+
+def load(golden: Path, kind: type) -> torch.nn.Module:
     with formula.materialised(golden) as directory:
-        model = kind.from_pretrained(
+        return kind.from_pretrained(
             directory, attn_implementation="eager", dtype=torch.float32
         ).eval()
+
+
+def export_towers(golden: Path, side: int, folder: Path) -> list[Path]:
+    """A file with both towers and one for each, with the dynamic axes of Optimum's exports."""
+    model = load(golden, AutoModel)
+    siglip = model.config.model_type == "siglip"
+    texts = {
+        "input_ids": torch.tensor([[2, 5, 6, 9, 3, 7], [2, 7, 3, 0, 0, 4]]),
+        "attention_mask": torch.tensor([[1] * 6, [1, 1, 1, 0, 0, 0]]),
+    }
+    if siglip:  # Trained on padding, which its texts attend to.
+        del texts["attention_mask"]
+    images = {"pixel_values": torch.linspace(-1, 1, 9 * side**2).view(3, 3, side, side)}
+    axes = {name: {0: "text_batch_size", 1: "sequence_length"} for name in texts}
+    axes["pixel_values"] = {
+        0: "image_batch_size",
+        1: "num_channels",
+        2: "height",
+        3: "width",
+    }
+    axes |= {
+        "logits_per_image": {0: "image_batch_size", 1: "text_batch_size"},
+        "logits_per_text": {0: "text_batch_size", 1: "image_batch_size"},
+        "text_embeds": {0: "text_batch_size"},
+        "image_embeds": {0: "image_batch_size"},
+        "pooler_output": {0: "batch_size"},
+    }
+    both = ["logits_per_image", "logits_per_text", "text_embeds", "image_embeds"]
+    # A tower of SigLIP has no projection after its pooling.
+    graphs = {
+        "": (images | texts, both),
+        "-text": (texts, ["pooler_output" if siglip else "text_embeds"]),
+        "-vision": (images, ["pooler_output" if siglip else "image_embeds"]),
+    }
+    files = []
+    for suffix, (inputs, outputs) in graphs.items():
+        files.append(folder / f"{golden.name}{suffix}.onnx")
+        names = list(inputs)
+        torch.onnx.export(
+            Towers(model, names, outputs),
+            tuple(inputs.values()),
+            str(files[-1]),
+            input_names=names,
+            output_names=outputs,
+            dynamic_axes={name: axes[name] for name in (*names, *outputs)},
+            opset_version=17,
+            dynamo=False,
+            do_constant_folding=False,
+        )
+        strip(files[-1], golden)
+    return files
+
+
+def export(golden: Path, kind: type, per_token: bool, target: Path) -> None:
+    model = load(golden, kind)
     ids = torch.tensor([[2, 5, 6, 9, 3], [2, 7, 3, 0, 0]])
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     names, inputs = ["input_ids", "attention_mask"], [ids, mask]
@@ -135,6 +216,10 @@ def main() -> None:
             target = Path(temporary) / "model.onnx"
             export(GOLDENS / name, kind, per_token, target)
             (out / f"{name}.onnx").write_bytes(target.read_bytes())
+    for name, side in TOWERS:
+        with tempfile.TemporaryDirectory() as temporary:
+            for path in export_towers(GOLDENS / name, side, Path(temporary)):
+                (out / path.name).write_bytes(path.read_bytes())
 
 
 if __name__ == "__main__":

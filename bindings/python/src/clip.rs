@@ -67,6 +67,6 @@ pub(crate) fn clip_scores(
         let of = |values| Embeddings { values, dimension, ..Embeddings::default() };
         let texts = of(texts);
         let columns = texts.rows().count();
-        Ok(Array::rows(clip(&model, context)?.score(&of(images), &texts).concat(), columns))
+        Ok(Array::rows(clip(&model, context)?.score(&of(images), &texts)?.concat(), columns))
     })
 }

@@ -47,7 +47,7 @@ pub(crate) fn plan(
     let (reference, options) = (options.reference(&name).or_raise(py)?, options.load_options().or_raise(py)?);
     fork::check(py, options.device)?;
     call_with_progress(py, on_progress, move |caller| {
-        let files = hub::resolve(&reference, &options.hub, caller)?;
+        let files = hub::resolve(&reference, &options.hub_options(), caller)?;
         let task: Task = task.map_or_else(|| Task::detect(files.root()), |task| task.parse())?;
         let device = options.device.candidates(false).0[0];
         fork::tried(options.device);

@@ -63,7 +63,7 @@ pub(crate) fn load(
     let (reference, options) = (options.reference(&name).or_raise(py)?, options.load_options().or_raise(py)?);
     fork::check(py, options.device)?;
     let model = call_with_progress(py, on_progress, move |caller| {
-        let files = hub::resolve(&reference, &options.hub, caller)?;
+        let files = hub::resolve(&reference, &options.hub_options(), caller)?;
         let task = match task.as_str() {
             "cross_encoder" if Task::detect(files.root())? == Task::Classify => Task::Classify,
             "cross_encoder" => Task::Rerank,
@@ -126,7 +126,7 @@ impl Model {
 fn info(model: &TaskModel) -> Result<String> {
     let (loaded, plan) = (model.loaded(), model.loaded().plan());
     let mut info = json!({
-        "device": plan.device.to_string(), "is_gpu": plan.device.is_gpu(), "dtype": plan.format(),
+        "device": plan.runs_on(), "is_gpu": plan.is_on_gpu(), "dtype": plan.format(),
         "dimension": plan.dimension, "max_tokens": plan.max_tokens, "vocabulary": plan.vocabulary,
         "root": loaded.files().root().display().to_string(), "origin": loaded.files().origin.to_string(),
         "peak_bytes": loaded.peak_bytes(),

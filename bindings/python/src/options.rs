@@ -2,8 +2,10 @@
 
 use sconce_engine::hub::{Reference, Token};
 use sconce_engine::{Error, KvCacheFormat, LoadOptions, Result};
+use sconce_onnx::OnnxRuntime;
 use serde::Deserialize;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// The options of `sconce.models.LoadOptions`, a JSON object.
 #[derive(Default, Deserialize)]
@@ -24,6 +26,10 @@ pub(crate) struct Options {
     sequences: Option<usize>,
     max_input_tokens: Option<usize>,
     max_output_tokens: Option<usize>,
+    engine: Option<String>,
+    onnx_file: Option<String>,
+    batch_dependent: bool,
+    onnx_library: Option<PathBuf>,
 }
 
 impl Options {
@@ -72,8 +78,11 @@ impl Options {
         if let Some(output) = self.max_output_tokens {
             options.seq2seq.output = output;
         }
-        // A model that has only an ONNX graph.
-        options.graph = sconce_onnx::options();
+        let runtime = OnnxRuntime { library: self.onnx_library.clone() };
+        options.graph = sconce_onnx::options().with_runtime(Some(Arc::new(runtime)));
+        options.graph.engine = self.engine.as_ref().map_or(Ok(Default::default()), |engine| engine.parse())?;
+        options.graph.file.clone_from(&self.onnx_file);
+        options.graph.batch_dependent = self.batch_dependent;
         Ok(options)
     }
 }

@@ -89,7 +89,16 @@ def test_arguments_of_the_constructor(golden):
     with pytest.raises(TypeError, match="unknown"):
         SentenceTransformer(folder, unknown=1)
     with pytest.raises(InputError, match="backend"):
+        SentenceTransformer(folder, backend="openvino")
+    with pytest.raises(InputError, match="contradict"):
+        SentenceTransformer(folder, backend="onnx", engine="native")
+    with pytest.raises(InputError, match="unknown engine"):
+        SentenceTransformer(folder, engine="torch")
+    # The folder has weights and no graph, which is known before ONNX Runtime is looked for.
+    with pytest.raises(sconce.FilesError, match="no ONNX model"):
         SentenceTransformer(folder, backend="onnx")
+    with pytest.raises(InputError, match="--engine onnx"):
+        SentenceTransformer(folder, engine="native", onnx_file="model.onnx")
     with pytest.raises(InputError, match="maxsim"):
         SentenceTransformer(folder, similarity_fn_name="maxsim")
     with pytest.raises(InputError, match="absent"):

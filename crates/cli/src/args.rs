@@ -107,7 +107,7 @@ pub(crate) struct OnnxArgs {
     /// native where the architecture is supported and the model has weights for it, else onnx.
     #[arg(long, value_name = "ENGINE", default_value_t, env = "SCONCE_ENGINE")]
     pub(crate) engine: EngineChoice,
-    /// The .onnx file in the model's folder. Default: model.onnx or onnx/model.onnx.
+    /// The .onnx file in the model's folder or in onnx/. Default: model.onnx, else the only one.
     #[arg(long, value_name = "FILE")]
     pub(crate) onnx_file: Option<String>,
     /// Let texts of a dynamically quantized ONNX model share a call, which is faster; the result of
@@ -117,7 +117,7 @@ pub(crate) struct OnnxArgs {
 }
 
 impl OnnxArgs {
-    fn options(&self) -> GraphOptions {
+    pub(crate) fn options(&self) -> GraphOptions {
         graph_options()
             .with_engine(self.engine)
             .with_file(self.onnx_file.clone())

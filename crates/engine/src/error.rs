@@ -1,5 +1,6 @@
 //! Errors of the engine.
 
+use crate::graph::Provider;
 use sconce_formats::FileError;
 use sconce_ops::{DType, Device};
 use std::path::Path;
@@ -27,6 +28,14 @@ pub enum Error {
         device: Device,
         /// The reason for each refused op.
         refusals: Vec<String>,
+    },
+    /// Another engine, ONNX Runtime, cannot run the model.
+    #[error("{why}")]
+    Engine {
+        /// Where it should run.
+        provider: Provider,
+        /// The reason, and what to do.
+        why: String,
     },
     /// The model does not fit into memory.
     #[error("model needs {} in {dtype} ({} weights{}, {} for batches of {tokens} tokens), {device} has {} free; {advice}",
@@ -144,6 +153,7 @@ impl Error {
             Error::Hub(_) | Error::File(_) | Error::Model(_) => ErrorClass::Files,
             Error::Unsound(_) => ErrorClass::Unsound,
             Error::Op(_) | Error::Plan { .. } | Error::Memory { .. } | Error::Stopped { .. } => ErrorClass::Device,
+            Error::Engine { .. } => ErrorClass::Device,
             Error::Cancelled | Error::DeadlineExceeded { .. } => ErrorClass::Ended,
             Error::Panicked { .. } => ErrorClass::Bug,
         }
@@ -166,7 +176,8 @@ impl Error {
 
     /// Whether another device might succeed where this one failed.
     pub(crate) fn is_device_error(&self) -> bool {
-        matches!(self, Error::Plan { .. } | Error::Memory { .. } | Error::Op(sconce_ops::Error::Device { .. }))
+        let by_device = matches!(self, Error::Plan { .. } | Error::Memory { .. } | Error::Engine { .. });
+        by_device || matches!(self, Error::Op(sconce_ops::Error::Device { .. }))
     }
 
     /// Adds the folder `root` to errors about the model's files that name no file.

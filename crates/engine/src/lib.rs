@@ -33,8 +33,8 @@ pub use dtype::DTypeChoice;
 pub use error::{Error, ErrorClass, Result};
 pub use generation::{Answer, Event, Finish, Generation, NextEvent, Request, SampledToken, Start, Started, Stream};
 pub use graph::{
-    EngineChoice, Graph, GraphOptions, GraphPlan, GraphPort, GraphRuntime, GraphSettings, GraphSummary, GraphText,
-    Provider, ProviderNodes,
+    Element, EngineChoice, Graph, GraphFile, GraphOptions, GraphPlan, GraphPort, GraphRuntime, GraphSettings,
+    GraphSummary, GraphText, ImageOutput, Provider, ProviderNodes, TextOutput,
 };
 pub use image::Image;
 pub use options::{DeviceChoice, LlmOptions, LoadOptions, Seq2SeqLimits};

@@ -2,7 +2,7 @@
 
 use crate::dtype::DTypeChoice;
 use crate::error::{Error, Result};
-use crate::graph::{GraphOptions, Provider};
+use crate::graph::{EngineChoice, GraphOptions, Provider};
 use crate::plan::{Verdict, verdict_path};
 use derive_setters::Setters;
 use sconce_hub::{self as hub, Progress};
@@ -162,6 +162,22 @@ impl LoadOptions {
             seq2seq: Seq2SeqLimits::default(),
             graph: GraphOptions::default(),
         }
+    }
+
+    /// Options for finding the model's files: if a graph is to run it, that is fetched instead of
+    /// weights.
+    pub fn hub_options(&self) -> hub::Options {
+        let names_graph = self.graph.file.is_some() || matches!(self.device, DeviceChoice::Provider(_));
+        let onnx = match self.graph.engine {
+            EngineChoice::Onnx => true,
+            EngineChoice::Auto => names_graph,
+            EngineChoice::Native => false,
+        };
+        let mut options = self.hub.clone();
+        if onnx {
+            options.onnx = hub::OnnxFiles::InPlaceOfWeights(self.graph.file.clone());
+        }
+        options
     }
 
     /// Calls `on` with the requested device. If that device cannot run the model and `fallback` is

@@ -199,7 +199,7 @@ impl EmbeddingProvider for AsyncEmbedder {
             model: self.embedder.files().origin.to_string(),
             dimension: plan.dimension,
             max_tokens: plan.max_tokens,
-            device: plan.device.to_string(),
+            device: plan.runs_on(),
             dtype: plan.dtype.to_string(),
         }
     }

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use super::error::disk;
 use super::hub::folder_name;
-use super::{Choice, Files, HubError, Options, Reference, gguf, resolve, wheel};
+use super::{Choice, Files, HubError, Options, Reference, gguf, model_files, resolve, wheel};
 
 /// A repository or wheel in a cache.
 #[derive(Clone, Debug)]
@@ -233,12 +233,14 @@ fn file_name(path: &Path) -> String {
 }
 
 impl Files {
-    /// How the weights are stored: `GGUF`, `safetensors` or `torch`.
+    /// How the weights are stored: `GGUF`, `safetensors`, `torch` or, if there are no others, `ONNX`.
     pub fn format(&self) -> &'static str {
         let has = |name: &str| self.dir.join(name).exists() || self.dir.join(format!("{name}.index.json")).exists();
         match &self.gguf {
             Some(_) => "GGUF",
-            None if !has("model.safetensors") && has("pytorch_model.bin") => "torch",
+            None if has("model.safetensors") => "safetensors",
+            None if has("pytorch_model.bin") => "torch",
+            None if model_files::has_onnx(&self.dir) => "ONNX",
             None => "safetensors",
         }
     }

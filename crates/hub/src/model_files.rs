@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::HubError;
+use super::OnnxFiles;
 use super::error::disk;
 use super::modules::{Module, ROUTER, Role, in_dir, modules, read_json};
 
@@ -20,6 +21,9 @@ const WEIGHTS: [(&str, &str); 2] = [("model", ".safetensors"), ("pytorch_model",
 
 /// ONNX models, which have weights and graph in one file: the places where the `onnx` crate looks.
 const GRAPHS: [&str; 2] = ["model.onnx", "onnx/model.onnx"];
+
+/// The towers of a model for texts and images, where they are in files of their own.
+const TOWERS: [&str; 2] = ["text_model", "vision_model"];
 
 /// Suffix of the index of sharded weights.
 const INDEX: &str = ".index.json";
@@ -35,12 +39,18 @@ const TEMPLATES: &str = "additional_chat_templates";
 
 /// The files to fetch among `names`, all files of a repository. The shards that an index lists come
 /// on top, see [`shards`].
-pub(super) fn select<'a>(names: &'a [String], modules: &[Module]) -> Vec<&'a str> {
+pub(super) fn select<'a>(names: &'a [String], modules: &[Module], onnx: &OnnxFiles) -> Vec<&'a str> {
     let mut selected = beside_weights(names, "");
     for module in modules {
-        selected.extend(weights(names, &module.path));
-        if module.role() == Role::Encoder && weights(names, &module.path).is_none() {
-            selected.extend(graph(names, &module.path));
+        let weights = weights(names, &module.path);
+        match onnx {
+            OnnxFiles::InPlaceOfWeights(file) if module.role() == Role::Encoder => {
+                selected.extend(graph(names, &module.path, file.as_deref()));
+            }
+            OnnxFiles::WithoutWeights if module.role() == Role::Encoder && weights.is_none() => {
+                selected.extend(graph(names, &module.path, None));
+            }
+            _ => selected.extend(weights),
         }
         if module.is_model() {
             selected.extend(beside_weights(names, &module.path));
@@ -134,18 +144,79 @@ fn weights<'a>(names: &'a [String], folder: &str) -> Option<&'a str> {
     WEIGHTS.into_iter().find_map(of)
 }
 
-/// The ONNX model in `folder`, and the files beside it that hold its weights: the usual one, else
-/// the first of those that a user can name.
-fn graph<'a>(names: &'a [String], folder: &str) -> Vec<&'a str> {
-    let usual = GRAPHS.iter().map(|base| in_dir(folder, base)).find(|path| names.contains(path));
+/// The ONNX model in `folder`, and the files beside it that hold its weights: the one that the user
+/// names; else the usual one, two towers, or the first of those that a user can name.
+fn graph<'a>(names: &'a [String], folder: &str, named: Option<&str>) -> Vec<&'a str> {
+    let find = |base: &str| {
+        let places = [in_dir(folder, base), in_dir(folder, &format!("onnx/{base}"))];
+        places.into_iter().find(|path| names.contains(path))
+    };
+    let towers = |file: &str, tower: &str| -> Option<Vec<String>> {
+        TOWERS.iter().map(|other| find(&file.replace(tower, other))).collect()
+    };
     let first = || {
         let all = [folder.to_owned(), in_dir(folder, "onnx")].into_iter().flat_map(|folder| in_folder(names, &folder));
         all.map(|(path, _)| path.to_owned()).find(|path| path.ends_with(".onnx"))
     };
-    let Some(graph) = usual.or_else(first) else { return Vec::new() };
+    let graphs = match named {
+        Some(file) => match TOWERS.iter().find(|tower| file.contains(*tower)).and_then(|tower| towers(file, tower)) {
+            Some(both) => both,
+            None => find(file).into_iter().collect(),
+        },
+        None => {
+            let usual = GRAPHS.iter().map(|base| in_dir(folder, base)).find(|path| names.contains(path));
+            match usual.map(|usual| vec![usual]).or_else(|| towers("text_model.onnx", TOWERS[0])) {
+                Some(graphs) => graphs,
+                None => first().into_iter().collect(),
+            }
+        }
+    };
     // `model.onnx_data`, `model.onnx.data` and `model.onnx_data_1`, as exporters name them.
-    let is_part = |name: &str| name.strip_prefix(&graph).is_some_and(|rest| rest.is_empty() || rest.contains("data"));
-    names.iter().map(String::as_str).filter(|name| is_part(name)).collect()
+    let is_part = |name: &&str| {
+        let rest = graphs.iter().find_map(|graph| name.strip_prefix(graph.as_str()));
+        rest.is_some_and(|rest| rest.is_empty() || rest.contains("data"))
+    };
+    names.iter().map(String::as_str).filter(is_part).collect()
+}
+
+/// Checks that the ONNX model that is wanted in place of weights is among the files.
+pub(super) fn check_onnx(place: &str, names: &[String], modules: &[Module], onnx: &OnnxFiles) -> Result<(), HubError> {
+    let OnnxFiles::InPlaceOfWeights(file) = onnx else { return Ok(()) };
+    let is_absent = |module: &Module| graph(names, &module.path, file.as_deref()).is_empty();
+    let mut encoders = modules.iter().filter(|module| module.role() == Role::Encoder);
+    match encoders.find(|module| is_absent(module)) {
+        Some(module) => {
+            let (file, why) = match file {
+                Some(file) => (file.as_str(), "--onnx-file names it"),
+                None => ("model.onnx", "--engine onnx or an ONNX device needs it"),
+            };
+            Err(missing_file(place, &module.file(file), why))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether a folder has an ONNX model.
+pub(super) fn has_onnx(dir: &Path) -> bool {
+    let listed = |folder: &str| list_folder(dir, folder).unwrap_or_default();
+    let names = [listed(""), listed("onnx")].concat();
+    !graph(&names, "", None).is_empty()
+}
+
+/// Whether weights among `listed`, the files of a repository, were left out of `dir` for a model in
+/// ONNX.
+pub(super) fn lacks_weights(dir: &Path, listed: &[String]) -> Result<bool, HubError> {
+    let modules = modules(dir)?;
+    let there = list(dir, &modules)?;
+    let is_lacking =
+        |module: &Module| weights(listed, &module.path).is_some() && weights(&there, &module.path).is_none();
+    Ok(modules.iter().any(is_lacking))
+}
+
+/// [`check_onnx`] for a folder.
+pub(super) fn inspect_onnx(dir: &Path, onnx: &OnnxFiles) -> Result<(), HubError> {
+    let modules = modules(dir)?;
+    check_onnx(&dir.display().to_string(), &list(dir, &modules)?, &modules, onnx)
 }
 
 /// Whether the file, in any folder, is unsharded weights or the index of sharded ones.
@@ -199,7 +270,7 @@ pub(super) fn check(place: &str, names: &[String], modules: &[Module]) -> Result
             Role::Encoder | Role::Normalize => {}
         }
         let needs_weights = matches!(module.role(), Role::Encoder | Role::Table | Role::Dense);
-        let has_graph = module.role() == Role::Encoder && !graph(names, &module.path).is_empty();
+        let has_graph = module.role() == Role::Encoder && !graph(names, &module.path, None).is_empty();
         if needs_weights && weights(names, &module.path).is_none() && !has_graph {
             return Err(match pickle(names, &module.path) {
                 Some(file) => HubError::Pickle { place: folder(), file: file.to_owned() },
@@ -278,7 +349,7 @@ pub(super) fn completeness(dir: &Path, modules: &[Module]) -> Result<Completenes
         module.role() == Role::Table || has(module, "config.json") || has(module, "gliner_config.json")
     };
     let has_weights =
-        |module: &Module| weights(&names, &module.path).is_some() || !graph(&names, &module.path).is_empty();
+        |module: &Module| weights(&names, &module.path).is_some() || !graph(&names, &module.path, None).is_empty();
     let is_complete = |module: &Module| has_config(module) && has_weights(module);
     Ok(if modules.iter().filter(|module| module.is_model()).all(is_complete) {
         Completeness::Complete

@@ -28,6 +28,19 @@ pub struct Options {
     pub timeouts: Timeouts,
     /// Commands that may be pip, tried in this order.
     pub pip: Vec<Vec<String>>,
+    /// Which models in ONNX are fetched.
+    pub onnx: OnnxFiles,
+}
+
+/// Which models in ONNX are fetched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum OnnxFiles {
+    /// Those of repositories without other weights.
+    #[default]
+    WithoutWeights,
+    /// That of every repository, in place of other weights: the file that the user names, in the
+    /// repository's folder or its folder `onnx`, or the usual one.
+    InPlaceOfWeights(Option<String>),
 }
 
 /// Time-outs of requests to the hub.
@@ -73,6 +86,7 @@ impl Options {
             token: None,
             timeouts: Timeouts { connect: Duration::from_secs(5), idle: Duration::from_secs(20) },
             pip: pip.iter().map(|command| command.iter().map(|word| (*word).to_owned()).collect()).collect(),
+            onnx: OnnxFiles::default(),
         }
     }
 

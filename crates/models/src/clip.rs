@@ -4,9 +4,9 @@
 
 use crate::config::parse;
 use crate::decoder::Heads;
-use crate::dual::{Kind, scalar};
+use crate::dual::{DualSizes, Kind, scalar};
 use crate::head::root;
-use crate::tower::{TextEmbeddings, TowerConfig, Transformer, with_defaults};
+use crate::tower::{TextEmbeddings, TowerConfig, Transformer, text_limits, with_defaults};
 use crate::{Batch, Dual, Error, Image, Images, LayerHook, Limits, Result, TextTower, VisionTower};
 use sconce_ops::{Attention, DType, LayerNorm, Linear, Mask, Pooling, Tensor, Weights, embed, pool};
 use serde::Deserialize;
@@ -28,25 +28,49 @@ fn vision_defaults() -> Value {
     })
 }
 
+/// The configuration of both towers, and the size of an embedding.
+struct Sections {
+    text: Value,
+    vision: Value,
+    dimension: usize,
+}
+
+impl Sections {
+    fn of(config: &Value) -> Result<Sections> {
+        let part = |name: &str, old: &str| {
+            // The oldest files repeat a tower's configuration as `*_config_dict`, and transformers
+            // gives that one precedence.
+            let section = config.get(old).filter(|v| v.is_object()).or_else(|| config.get(name));
+            section.filter(|v| !v.is_null()).cloned().unwrap_or_else(|| json!({}))
+        };
+        let dimension = match config.get("projection_dim") {
+            None => 512,
+            Some(n) => n.as_u64().ok_or_else(|| Error::Config("projection_dim is not an integer".into()))? as usize,
+        };
+        Ok(Sections {
+            text: with_defaults(&part("text_config", "text_config_dict"), text_defaults())?,
+            vision: with_defaults(&part("vision_config", "vision_config_dict"), vision_defaults())?,
+            dimension,
+        })
+    }
+}
+
 /// Both towers and the scale of the cosine similarity.
 pub(crate) fn both(config: &Value, w: &Weights) -> Result<Dual> {
-    let part = |name: &str, old: &str| {
-        // The oldest files repeat a tower's configuration as `*_config_dict`, and transformers
-        // gives that one precedence.
-        let section = config.get(old).filter(|v| v.is_object()).or_else(|| config.get(name));
-        section.filter(|v| !v.is_null()).cloned().unwrap_or_else(|| json!({}))
-    };
-    let dimension = match config.get("projection_dim") {
-        None => 512,
-        Some(n) => n.as_u64().ok_or_else(|| Error::Config("projection_dim is not an integer".into()))? as usize,
-    };
-    let (text, vision) = (part("text_config", "text_config_dict"), part("vision_config", "vision_config_dict"));
+    let Sections { text, vision, dimension } = Sections::of(config)?;
     Ok(Dual {
-        text: Some(Box::new(Text::load(&with_defaults(&text, text_defaults())?, w, Some(dimension))?)),
-        vision: Some(Box::new(Vision::load(&with_defaults(&vision, vision_defaults())?, w, Some(dimension))?)),
+        text: Some(Box::new(Text::load(&text, w, Some(dimension))?)),
+        vision: Some(Box::new(Vision::load(&vision, w, Some(dimension))?)),
         logit_scale: scalar(w, "logit_scale")?.exp(),
         ..no_towers(dimension)
     })
+}
+
+/// The sizes of both towers.
+pub(crate) fn sizes(config: &Value) -> Result<DualSizes> {
+    let Sections { text, vision, dimension } = Sections::of(config)?;
+    let image = Image::of(&vision, true)?;
+    Ok(DualSizes { limits: text_limits(&text)?, padding: None, image, dimension, kind: Kind::Softmax })
 }
 
 /// The text tower alone.

@@ -54,6 +54,21 @@ pub enum Kind {
     Sigmoid,
 }
 
+/// The sizes of a text tower and a vision tower, from the configuration alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DualSizes {
+    /// The number of token ids and positions of the text tower.
+    pub limits: Limits,
+    /// See [`TextTower::padding`].
+    pub padding: Option<usize>,
+    /// The image size that the vision tower takes.
+    pub image: Image,
+    /// The size of an embedding.
+    pub dimension: usize,
+    /// How logits become probabilities.
+    pub kind: Kind,
+}
+
 /// The functions that build towers, by `model_type`.
 const TOWERS: &[(&str, LoadDual)] = &[
     ("clip", clip::both),
@@ -64,6 +79,15 @@ const TOWERS: &[(&str, LoadDual)] = &[
     ("siglip_vision_model", siglip::vision),
 ];
 type LoadDual = fn(&Value, &Weights) -> Result<Dual>;
+
+/// The sizes that `config` describes, for towers whose weights another engine has.
+pub fn dual_sizes(config: &Value) -> Result<DualSizes> {
+    match config.get("model_type").and_then(Value::as_str).unwrap_or_default() {
+        "clip" => clip::sizes(config),
+        "siglip" => siglip::sizes(config),
+        kind => Err(Error::Config(format!("model_type `{kind}` does not have two towers; supported: clip, siglip"))),
+    }
+}
 
 /// Builds the towers that `config` describes.
 pub fn dual(config: &Value, weights: &Weights) -> Result<Dual> {

@@ -45,7 +45,7 @@ mod xlm_roberta_flash;
 
 pub use batch::{Batch, KvView, Limits, Marks, Positions, Sequence, TokenChunk};
 pub use config::CONTEXT;
-pub use dual::{Dual, Image, Images, Kind as DualKind, TextTower, VisionTower, dual};
+pub use dual::{Dual, DualSizes, Image, Images, Kind as DualKind, TextTower, VisionTower, dual, dual_sizes};
 pub use families::{FAMILIES, Family, GLINER, model_types};
 pub use gliner::{Gliner, GlinerHook, GlinerStage, spans};
 pub use head::{Head, LmHead, Task};

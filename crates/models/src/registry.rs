@@ -3,7 +3,7 @@
 use crate::config::{is_bidirectional, refuse};
 use crate::{Backbone, Error, Head, LmHead, Result, Seq2Seq, Task};
 use crate::{
-    bert, deberta, deberta_v2, distilbert, electra, eurobert, falcon, gemma, gpt_neox, gpt2, gte, jina_bert, llama,
+    bert, deberta, deberta_v2, distilbert, dual, electra, eurobert, falcon, gemma, gpt_neox, gpt2, gte, jina_bert, llama,
     modernbert, mpnet, nomic_bert, qwen, roberta, stablelm, static_model, t5, t5_decoder, xlm_roberta_flash,
 };
 use sconce_ops::Weights;
@@ -100,9 +100,10 @@ pub fn sequence_backbone(config: &Value, weights: &Weights) -> Result<Box<dyn Ba
     }
 }
 
-/// Whether [`backbone`] knows the architecture.
+/// Whether [`backbone`] or [`crate::dual`] knows the architecture.
 pub fn is_supported(config: &Value) -> bool {
-    architecture(config).is_ok()
+    let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    dual::is_dual(kind) || architecture(config).is_ok()
 }
 
 /// Builds the head for `task` from the files of the model.

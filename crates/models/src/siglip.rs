@@ -4,10 +4,10 @@
 
 use crate::config::parse;
 use crate::decoder::Heads;
-use crate::dual::{Kind, scalar};
+use crate::dual::{DualSizes, Kind, scalar};
 use crate::head::root;
 use crate::mlp::Mlp;
-use crate::tower::{TextEmbeddings, TowerConfig, Transformer, mlp, with_defaults};
+use crate::tower::{TextEmbeddings, TowerConfig, Transformer, mlp, text_limits, with_defaults};
 use crate::{Batch, Dual, Error, Image, Images, LayerHook, Limits, Result, TextTower, VisionTower};
 use sconce_ops::{Attention, DType, LayerNorm, Linear, Pooling, Segments, Tensor, Weights, attention, embed, pool};
 use serde::Deserialize;
@@ -27,17 +27,40 @@ fn vision_defaults() -> Value {
     })
 }
 
+/// The configuration of a tower, as the file has it.
+fn section(config: &Value, name: &str) -> Value {
+    config.get(name).filter(|v| !v.is_null()).cloned().unwrap_or_else(|| json!({}))
+}
+
+/// Refuses towers whose embeddings cannot be compared.
+fn check_dimensions(text: usize, vision: usize) -> Result<()> {
+    match text == vision {
+        true => Ok(()),
+        false => Err(Error::Config(format!(
+            "text embeddings have {text} dimensions (projection_size), image embeddings {vision} (hidden_size)"
+        ))),
+    }
+}
+
+/// The sizes of both towers.
+pub(crate) fn sizes(config: &Value) -> Result<DualSizes> {
+    let text = with_defaults(&section(config, "text_config"), text_defaults())?;
+    let vision = with_defaults(&section(config, "vision_config"), vision_defaults())?;
+    let hidden = |config: &Value| parse::<TowerConfig>(config).map(|c| c.hidden_size);
+    let Projection { projection_size } = parse(&text)?;
+    let dimension = projection_size.map_or_else(|| hidden(&text), Ok)?;
+    check_dimensions(dimension, hidden(&vision)?)?;
+    let limits = text_limits(&text)?;
+    let image = Image::of(&vision, false)?;
+    Ok(DualSizes { limits, padding: Some(limits.positions), image, dimension, kind: Kind::Sigmoid })
+}
+
 /// Both towers, and the scale and bias of the logits.
 pub(crate) fn both(config: &Value, w: &Weights) -> Result<Dual> {
-    let part = |name: &str| config.get(name).filter(|v| !v.is_null()).cloned().unwrap_or_else(|| json!({}));
-    let text = Text::load(&part("text_config"), w)?;
-    let vision = Vision::load(&part("vision_config"), w)?;
-    let (dimension, other) = (text.dimension, vision.dimension);
-    if dimension != other {
-        return Err(Error::Config(format!(
-            "text embeddings have {dimension} dimensions (projection_size), image embeddings {other} (hidden_size)"
-        )));
-    }
+    let text = Text::load(&section(config, "text_config"), w)?;
+    let vision = Vision::load(&section(config, "vision_config"), w)?;
+    let dimension = text.dimension;
+    check_dimensions(dimension, vision.dimension)?;
     Ok(Dual {
         text: Some(Box::new(text)),
         vision: Some(Box::new(vision)),

@@ -53,13 +53,19 @@ struct TextEmbeddingsConfig {
     max_position_embeddings: usize,
 }
 
+/// The number of token ids and positions that a text tower's configuration declares.
+pub(crate) fn text_limits(config: &Value) -> Result<Limits> {
+    let c: TextEmbeddingsConfig = parse(config)?;
+    Ok(Limits::new(c.vocab_size, c.max_position_embeddings))
+}
+
 impl TextEmbeddings {
     pub(crate) fn load(w: &Weights, config: &Value, hidden: usize) -> Result<TextEmbeddings> {
         let c: TextEmbeddingsConfig = parse(config)?;
         Ok(TextEmbeddings {
             tokens: w.sub("token_embedding").tensor("weight", &[c.vocab_size, hidden])?,
             positions: w.sub("position_embedding").tensor("weight", &[c.max_position_embeddings, hidden])?,
-            limits: Limits::new(c.vocab_size, c.max_position_embeddings),
+            limits: text_limits(config)?,
         })
     }
 

@@ -16,6 +16,10 @@ pub(crate) struct Bucketing {
     pub(crate) one_per_call: bool,
     /// The graph has no mask, so that only texts of one length can share a call.
     pub(crate) is_unmasked: bool,
+    /// The most tokens in a call of several texts, padding included.
+    pub(crate) batch_tokens: usize,
+    /// The length that every text is padded to, if the graph has a fixed one.
+    pub(crate) fixed_length: Option<usize>,
 }
 
 impl Bucketing {
@@ -38,14 +42,16 @@ impl Bucketing {
     /// Whether a call whose longest text has `longest` tokens takes one of `length` as its last of
     /// `texts`.
     fn takes(&self, longest: usize, length: usize, texts: usize) -> bool {
-        let rows = if self.is_per_token { longest * texts } else { texts };
+        let tokens = self.fixed_length.unwrap_or(longest).saturating_mul(texts);
+        let rows = if self.is_per_token { tokens } else { texts };
         let is_similar = match self.is_unmasked {
             true => length == longest,
             // At most a quarter of a long text is padding. Short texts cost little more padded, and
             // a call of their own costs more.
             false => longest - length <= (longest / 4).max(8),
         };
-        !self.one_per_call && is_similar && rows.saturating_mul(self.width) <= MOST_OUTPUTS
+        let fits = tokens <= self.batch_tokens && rows.saturating_mul(self.width) <= MOST_OUTPUTS;
+        !self.one_per_call && is_similar && fits
     }
 }
 
@@ -72,7 +78,9 @@ pub(crate) fn pad(texts: &[GraphText<'_>], length: Option<usize>, padding: u32) 
         padded.mask.extend((0..length).map(|i| i64::from(i < text.keys)));
         padded.types.extend(text.types.iter().map(|kind| i64::from(*kind)));
         padded.types.extend(std::iter::repeat_n(0, missing));
-        padded.positions.extend(0..length as i64);
+        padded.positions.extend(text.positions.iter().map(|place| i64::from(*place)));
+        // The first position is a row of every table, and nothing sees the padding.
+        padded.positions.extend(std::iter::repeat_n(0, missing));
     }
     padded
 }
@@ -82,7 +90,14 @@ mod tests {
     use super::*;
     use proptest::collection::vec;
 
-    const PLAIN: Bucketing = Bucketing { width: 384, is_per_token: true, one_per_call: false, is_unmasked: false };
+    const PLAIN: Bucketing = Bucketing {
+        width: 384,
+        is_per_token: true,
+        one_per_call: false,
+        is_unmasked: false,
+        batch_tokens: 4096,
+        fixed_length: None,
+    };
 
     #[test]
     fn calls_hold_every_text_once_and_texts_of_similar_length() {
@@ -94,7 +109,8 @@ mod tests {
             for call in calls {
                 let longest = lengths[call[0]];
                 assert!(call.iter().all(|i| lengths[*i] <= longest && longest - lengths[*i] <= (longest / 4).max(8)));
-                assert!(call.len() == 1 || call.len() * longest * width <= MOST_OUTPUTS);
+                let tokens = call.len() * longest;
+                assert!(call.len() == 1 || tokens <= 4096 && tokens * width <= MOST_OUTPUTS);
             }
         });
     }
@@ -108,14 +124,27 @@ mod tests {
     }
 
     #[test]
+    fn padding_counts_towards_the_tokens_of_a_call() {
+        let few = Bucketing { batch_tokens: 20, ..PLAIN };
+        assert_eq!(few.calls(&[9, 1, 1, 1]), [vec![0, 1], vec![2, 3]]);
+        assert_eq!(few.calls(&[30, 5]), [[0], [1]]);
+        assert_eq!(Bucketing { fixed_length: Some(10), ..few }.calls(&[3, 3, 3]), [vec![0, 1], vec![2]]);
+    }
+
+    #[test]
     fn padding_is_masked_and_keys_are_kept() {
-        let text = |ids: &'static [u32], types: &'static [u32], keys| GraphText { ids, types, keys };
-        let padded = pad(&[text(&[7, 8, 9], &[0, 0, 1], 2), text(&[5], &[1], 1)], None, 4);
+        let text = |ids: &'static [u32], types: &'static [u32], positions: &'static [u32], keys| GraphText {
+            ids,
+            types,
+            positions,
+            keys,
+        };
+        let padded = pad(&[text(&[7, 8, 9], &[0, 0, 1], &[2, 3, 4], 2), text(&[5], &[1], &[2], 1)], None, 4);
         assert_eq!((padded.texts, padded.length), (2, 3));
         assert_eq!(padded.ids, [7, 8, 9, 5, 4, 4]);
         assert_eq!(padded.mask, [1, 1, 0, 1, 0, 0]);
         assert_eq!(padded.types, [0, 0, 1, 1, 0, 0]);
-        assert_eq!(padded.positions, [0, 1, 2, 0, 1, 2]);
-        assert_eq!(pad(&[text(&[5], &[1], 1)], Some(4), 0).mask, [1, 0, 0, 0]);
+        assert_eq!(padded.positions, [2, 3, 4, 2, 0, 0]);
+        assert_eq!(pad(&[text(&[5], &[1], &[0], 1)], Some(4), 0).mask, [1, 0, 0, 0]);
     }
 }

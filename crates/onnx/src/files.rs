@@ -3,7 +3,7 @@
 
 use crate::header::{self, External, Port};
 use memmap2::Mmap;
-use sconce_engine::{FileError, GraphPort, GraphSummary};
+use sconce_engine::{Element, FileError, GraphPort, GraphSummary};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Component, Path, PathBuf};
@@ -13,9 +13,12 @@ const USUAL: [&str; 2] = ["model.onnx", "onnx/model.onnx"];
 /// Protobuf cannot represent more; larger models have their weights in other files.
 const LARGEST: u64 = 2 << 30;
 
+/// Marks a location that ONNX Runtime takes for an address in memory instead of a file.
+const ADDRESS: &str = "_ORT_MEM_ADDR_";
+
 /// Whether the folder has an ONNX model, under any name.
 pub(crate) fn finds(root: &Path) -> bool {
-    !listing(root).is_empty()
+    !names(root).is_empty()
 }
 
 /// Reads the head of the model in a folder: the usual file, or the one that the user names.
@@ -41,20 +44,26 @@ fn choose(root: &Path, file: Option<&str>) -> Result<PathBuf, FileError> {
             return Err(FileError::new(root, format!("`{file}` leads out of the model's folder")));
         }
         let found = [root.join(file), root.join("onnx").join(file)].into_iter().find(|path| path.is_file());
-        return found.ok_or_else(|| FileError::new(root, format!("no {file}; it has {}", listing(root))));
+        let there = || match &names(root)[..] {
+            [] => "it has no ONNX file".into(),
+            names => format!("it has {}", names.join(", ")),
+        };
+        return found.ok_or_else(|| FileError::new(root, format!("no {file}; {}", there())));
     }
     let usual = USUAL.map(|name| root.join(name)).into_iter().find(|path| path.is_file());
-    usual.ok_or_else(|| {
-        let what = match listing(root) {
-            found if found.is_empty() => "no ONNX model: no model.onnx and no onnx/model.onnx".into(),
-            found => format!("no model.onnx; choose one of its files with --onnx-file: {found}"),
-        };
-        FileError::new(root, what)
-    })
+    if let Some(usual) = usual {
+        return Ok(usual);
+    }
+    let what = match &names(root)[..] {
+        [only] => return Ok(root.join(only)),
+        [] => "no ONNX model: no model.onnx and no onnx/model.onnx".into(),
+        several => format!("no model.onnx; choose one of its files with --onnx-file: {}", several.join(", ")),
+    };
+    Err(FileError::new(root, what))
 }
 
-/// The ONNX files of a folder, for messages.
-fn listing(root: &Path) -> String {
+/// The ONNX files of a folder.
+fn names(root: &Path) -> Vec<String> {
     let mut names = Vec::new();
     for (folder, prefix) in [(root.to_path_buf(), ""), (root.join("onnx"), "onnx/")] {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -62,7 +71,7 @@ fn listing(root: &Path) -> String {
         names.extend(all.filter(|name| name.ends_with(".onnx")).map(|name| format!("{prefix}{name}")));
     }
     names.sort();
-    names.join(", ")
+    names
 }
 
 fn is_inside(path: &Path) -> bool {
@@ -84,13 +93,15 @@ fn map(path: &Path) -> Result<Mmap, FileError> {
 /// bytes of these files.
 fn external_bytes(path: &Path, external: &[External]) -> Result<u64, FileError> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    let mut sizes: BTreeMap<&str, u64> = BTreeMap::new();
+    // Several names may lead to one file.
+    let (mut files, mut sizes) = (BTreeMap::<&str, u64>::new(), BTreeMap::<PathBuf, u64>::new());
     for External { location, offset, length } in external {
-        let size = match sizes.get(location.as_str()) {
+        let size = match files.get(location.as_str()) {
             Some(size) => *size,
             None => {
-                let size = external_file(folder, location).map_err(|what| FileError::new(path, what))?;
-                sizes.insert(location, size);
+                let (file, size) = external_file(folder, location).map_err(|what| FileError::new(path, what))?;
+                files.insert(location, size);
+                sizes.insert(file, size);
                 size
             }
         };
@@ -103,10 +114,11 @@ fn external_bytes(path: &Path, external: &[External]) -> Result<u64, FileError> 
     Ok(sizes.values().fold(0, |sum, size| sum.saturating_add(*size)))
 }
 
-/// The size of a file beside the graph, which must not leave the folder, also not by a link.
-fn external_file(folder: &Path, location: &str) -> Result<u64, String> {
+/// A file beside the graph, without links, and its size. It must not leave the folder, also not by a
+/// link.
+fn external_file(folder: &Path, location: &str) -> Result<(PathBuf, u64), String> {
     let outside = || format!("its weights are in `{location}`, outside of its folder, which is not read");
-    if !is_inside(Path::new(location)) {
+    if !is_inside(Path::new(location)) || location.contains(ADDRESS) {
         return Err(outside());
     }
     let file = folder.join(location);
@@ -122,12 +134,13 @@ fn external_file(folder: &Path, location: &str) -> Result<u64, String> {
     if !real.starts_with(&inside) && !is_blob(folder) {
         return Err(outside());
     }
-    Ok(real.metadata().map_err(missing)?.len())
+    let size = real.metadata().map_err(missing)?.len();
+    Ok((real, size))
 }
 
 fn port(port: &Port) -> GraphPort {
     let dims = port.dims.iter().map(|dim| dim.map(|n| usize::try_from(n).unwrap_or(usize::MAX))).collect();
-    GraphPort { name: port.name.clone(), dims }
+    GraphPort { name: port.name.clone(), element: Element::from_onnx(port.element), dims }
 }
 
 #[cfg(test)]
@@ -147,14 +160,15 @@ mod tests {
         fs::write(dir.path().join("secret"), [0; 100]).unwrap();
         let graph = folder.join("model.onnx");
         let sum = |external: &[External]| external_bytes(&graph, external);
-        assert_eq!(sum(&[external("data", 0, 60), external("./data", 60, 40)]).unwrap(), 200);
+        assert_eq!(sum(&[external("data", 0, 60), external("./data", 60, 40)]).unwrap(), 100);
         let refused = |location: &str, offset: u64, length: u64| {
             sum(&[external(location, offset, length)]).unwrap_err().to_string()
         };
         assert!(refused("data", 60, 41).contains("truncated"));
         assert!(refused("data", u64::MAX, 2).contains("truncated"));
         assert!(refused("nothing", 0, 1).contains("cannot be read"));
-        for outside in ["../secret", "/etc/passwd", "a/../../secret"] {
+        // The library takes the last name for an address in memory.
+        for outside in ["../secret", "/etc/passwd", "a/../../secret", "*/_ORT_MEM_ADDR_/*"] {
             assert!(refused(outside, 0, 1).contains("outside"), "{outside}");
         }
     }
@@ -181,6 +195,9 @@ mod tests {
         fs::create_dir(dir.path().join("onnx")).unwrap();
         fs::write(dir.path().join("onnx/model_quantized.onnx"), "").unwrap();
         assert!(finds(dir.path()) && !finds(&dir.path().join("onnx/onnx")));
+        // The only file needs no name.
+        assert!(choose(dir.path(), None).unwrap().ends_with("onnx/model_quantized.onnx"));
+        fs::write(dir.path().join("onnx/model_fp16.onnx"), "").unwrap();
         let unnamed = choose(dir.path(), None).unwrap_err().to_string();
         assert!(unnamed.contains("onnx/model_quantized.onnx") && unnamed.contains("--onnx-file"), "{unnamed}");
         for name in ["onnx/model_quantized.onnx", "model_quantized.onnx"] {

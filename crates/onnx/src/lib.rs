@@ -16,12 +16,15 @@
 mod batch;
 mod files;
 mod header;
+mod inputs;
 mod library;
+mod nodes;
+mod provider;
 mod session;
 
 pub use header::{External, Header, Port, parse};
 
-use sconce_engine::{FileError, Graph, GraphOptions, GraphRuntime, GraphSettings, GraphSummary};
+use sconce_engine::{FileError, Graph, GraphOptions, GraphRuntime, GraphSettings, GraphSummary, Provider};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -50,6 +53,10 @@ impl GraphRuntime for OnnxRuntime {
 
     fn inspect(&self, root: &Path, file: Option<&str>) -> Result<GraphSummary, FileError> {
         files::inspect(root, file)
+    }
+
+    fn check(&self, provider: Provider) -> Result<(), String> {
+        provider::check(provider, library::library(self.library.as_deref())?)
     }
 
     fn open(&self, summary: &GraphSummary, settings: &GraphSettings) -> Result<Box<dyn Graph>, String> {

@@ -106,7 +106,7 @@ fn folders(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
     all
 }
 
-/// The library in a folder; of several versions the one whose name is the last.
+/// The library in a folder; of several versions the newest.
 fn newest(folder: &Path) -> Option<PathBuf> {
     let (prefix, suffix) = (env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX);
     let is_library = |name: &str| {
@@ -117,7 +117,12 @@ fn newest(folder: &Path) -> Option<PathBuf> {
     };
     let entries = std::fs::read_dir(folder).ok()?.flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    names.filter(|name| is_library(name)).max().map(|name| folder.join(name))
+    names.filter(|name| is_library(name)).max_by_key(|name| numbers(name)).map(|name| folder.join(name))
+}
+
+/// The numbers in a name, to order versions: 1.9.0 is older than 1.31.0.
+fn numbers(name: &str) -> Vec<u64> {
+    name.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
 }
 
 #[cfg(test)]
@@ -138,6 +143,7 @@ mod tests {
         assert_eq!(newest(&all[0]).unwrap(), capi.join("libonnxruntime.so.1.31.0"));
         assert_eq!(version_of(&capi.join("libonnxruntime.so.1.31.0")).unwrap(), "1.31.0");
         fs::write(capi.join("libonnxruntime.so"), "").unwrap();
+        fs::write(capi.join("libonnxruntime.so.1.9.2"), "").unwrap();
         assert_eq!(newest(&capi).unwrap(), capi.join("libonnxruntime.so.1.31.0"));
         assert!(folders(|_| None).contains(&PathBuf::from("/usr/lib")));
     }

@@ -3,11 +3,11 @@
 
 use sconce_engine::hub::Options;
 use sconce_engine::{
-    Classifier, Device, DeviceChoice, EmbedOptions, Embedder, EngineChoice, LoadOptions, Loaded, Prompt, RankPooling,
-    Reranker, SparseEncoder, Tagger, Task, TextOrPair, supports,
+    Classifier, Clip, Device, DeviceChoice, EmbedOptions, Embedder, EngineChoice, Image, LoadOptions, Loaded, Prompt,
+    ProviderNodes, RankPooling, Reranker, SparseEncoder, Tagger, Task, TextOrPair, supports,
 };
 use sconce_onnx::OnnxRuntime;
-use sconce_testkit::{Arrays, json, materialize, materialize_onnx, onnxruntime, worst};
+use sconce_testkit::{Arrays, golden, json, materialize, materialize_onnx, materialize_towers, onnxruntime, worst};
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,12 +35,19 @@ fn strings(value: &Value) -> Vec<String> {
 fn assert_ran(model: &impl Loaded) {
     let graph = model.plan().graph.as_ref().expect("a graph");
     assert!(graph.calls() > 0 && graph.engine().starts_with("ONNX Runtime 1."), "{}", graph.engine());
-    let nodes = graph.nodes();
-    assert!(nodes.iter().any(|node| node.operator.contains("MatMul")), "{nodes:?}");
-    assert!(nodes.iter().all(|node| node.provider == "CPUExecutionProvider"), "{nodes:?}");
+    for file in &graph.files {
+        let nodes = file.nodes();
+        assert!(file.calls() > 0 && nodes.iter().any(|node| node.operator.contains("MatMul")), "{nodes:?}");
+        assert!(nodes.iter().all(|node| node.provider == "CPUExecutionProvider"), "{nodes:?}");
+    }
+    let products = |nodes: &[ProviderNodes]| {
+        let products = nodes.iter().filter(|node| node.operator == "MatMul");
+        products.map(|node| node.nodes).sum::<u64>()
+    };
+    let wanted: u64 = graph.files.iter().map(|file| products(file.nodes()) * file.calls()).sum();
     let ran = model.op_calls();
-    let product = ran.iter().find(|ran| ran.rung == "onnx" && ran.op.contains("MatMul")).expect("a product");
-    assert_eq!((product.calls % graph.calls(), product.device.as_str()), (0, "cpu"));
+    let product = ran.iter().filter(|ran| ran.rung == "onnx" && ran.op == "MatMul").collect::<Vec<_>>();
+    assert_eq!(product.iter().map(|ran| (ran.calls, ran.device.as_str())).collect::<Vec<_>>(), [(wanted, "cpu")]);
 }
 
 #[test]
@@ -113,6 +120,93 @@ fn taggers_and_sparse_encoders_match_the_native_engine_on_the_same_weights() {
     assert_ran(&sparse);
 }
 
+/// The images of the goldens.
+fn images() -> Vec<Image> {
+    let names = ["exact.png", "wide.png", "odd.png", "gray.png"];
+    let read = |name: &str| std::fs::read(golden("task-images").join(name)).expect(name);
+    names.map(|name| Image::decode(&read(name)).expect(name)).into()
+}
+
+#[test]
+fn towers_in_one_file_or_two_match_the_native_engine_and_the_reference() {
+    let images = images();
+    for name in ["task-clip", "task-siglip"] {
+        let weights = materialize(name);
+        let native = Clip::load(&reference(weights.path()), &options(), &()).expect("weights");
+        assert!(native.plan().graph.is_none());
+        let answers = json(&weights.path().join("golden.json"));
+        let texts: Vec<String> = answers["texts"]
+            .as_array()
+            .expect("texts")
+            .iter()
+            .map(|t| t["text"].as_str().expect("a text").into())
+            .collect();
+        let reference_texts = Arrays::open(&weights.path().join("golden.safetensors")).f32("text_embeds").values;
+        for dir in [materialize_onnx(name), materialize_towers(name)] {
+            let clip = Clip::load(&reference(dir.path()), &options(), &()).expect(name);
+            let is_pair = dir.path().join("onnx").is_dir();
+            assert_eq!(clip.plan().graph.as_ref().expect("graphs").files.len(), if is_pair { 2 } else { 1 });
+            let got = clip.texts(&texts).expect("vectors");
+            let want = native.texts(&texts).expect("vectors");
+            assert!(worst(&got.values, &want.values) < TOLERANCE, "{name}: {}", worst(&got.values, &want.values));
+            assert!(worst(&got.values, &reference_texts) < TOLERANCE, "{name}");
+            assert_eq!((&got.tokens, &got.truncated), (&want.tokens, &want.truncated));
+            // A text alone, and an image alone.
+            let alone = clip.texts(&texts[1..2]).expect("a vector");
+            assert!(worst(&alone.values, got.rows().nth(1).expect("a row")) < TOLERANCE, "{name}");
+            let (seen, wanted) = (clip.images(&images).expect("vectors"), native.images(&images).expect("vectors"));
+            assert!(worst(&seen.values, &wanted.values) < TOLERANCE, "{name}: {}", worst(&seen.values, &wanted.values));
+            let alone = clip.images(&images[2..3]).expect("a vector");
+            assert!(worst(&alone.values, seen.rows().nth(2).expect("a row")) < TOLERANCE, "{name}");
+            assert_ran(&clip);
+            // Scores need the trained scale, which only a graph of both towers shows.
+            match (clip.score(&seen, &got), is_pair) {
+                (Err(why), true) => assert!(why.to_string().contains("--cosine"), "{why}"),
+                (Ok(scores), false) => {
+                    let want = native.score(&wanted, &want).expect("scores");
+                    assert!(worst(&scores.concat(), &want.concat()) < 1e-4, "{name}: {scores:?} and {want:?}");
+                }
+                (scores, _) => panic!("{name}: {scores:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn towers_that_are_incomplete_are_refused_with_a_sentence() {
+    let refused = |dir: &Path, file: Option<&str>| {
+        let mut options = options();
+        options.graph.file = file.map(String::from);
+        options.graph.engine = EngineChoice::Onnx;
+        Clip::load(&reference(dir), &options, &()).err().expect("an error").to_string()
+    };
+    let dir = materialize_towers("task-clip");
+    let onnx = dir.path().join("onnx");
+    // A pair is named by either of its files.
+    let why = refused(dir.path(), Some("text_model_fp16.onnx"));
+    assert!(why.contains("text_model_fp16.onnx"), "{why}");
+    let why = refused(&materialize_onnx("task-classify").path().to_path_buf(), None);
+    assert!(why.contains("classify"), "{why}");
+    std::fs::rename(onnx.join("vision_model.onnx"), dir.path().join("elsewhere")).expect("a rename");
+    let why = refused(dir.path(), None);
+    assert!(why.contains("has text_model.onnx but no vision_model.onnx") && why.contains("export"), "{why}");
+    // A text tower under the name of a whole model.
+    std::fs::rename(onnx.join("text_model.onnx"), onnx.join("model.onnx")).expect("a rename");
+    let why = refused(dir.path(), None);
+    assert!(why.contains("reads texts instead of texts and images"), "{why}");
+    // Images of another size than the configuration's.
+    let dir = materialize_onnx("task-clip");
+    let path = dir.path().join("config.json");
+    let mut config = json(&path);
+    config["vision_config"]["image_size"] = 1_000_000_000.into();
+    std::fs::write(&path, config.to_string()).expect("a configuration");
+    assert!(refused(dir.path(), None).contains("images of 1000000000 pixels"));
+    config["vision_config"]["image_size"] = 32.into();
+    config["projection_dim"] = 25.into();
+    std::fs::write(&path, config.to_string()).expect("a configuration");
+    assert!(refused(dir.path(), None).contains("25 numbers in a row"));
+}
+
 #[test]
 fn weights_that_the_engine_runs_itself_take_precedence_until_the_caller_chooses() {
     let dir = materialize_onnx("task-classify");
@@ -144,7 +238,13 @@ fn what_onnx_runtime_cannot_do_is_refused_with_a_sentence() {
         let why = refused(&|options| options.device = device.parse().expect("a device"));
         assert!(why.contains(name) && why.contains(advice), "{why}");
     }
+    // With a fallback, the CPU runs what the provider cannot.
+    let fall_back = options().with_device("coreml".parse().expect("a device")).with_fallback(true);
+    let fallen = Classifier::load(&reference(dir.path()), &fall_back, &()).expect("the CPU");
+    assert_eq!(fallen.plan().runs_on(), "cpu");
     assert!(refused(&|options| options.device = "metal".parse().expect("a device")).contains("coreml"));
+    assert!(refused(&|options| options.policy.isa = Some("scalar".parse().expect("a set"))).contains("--isa"));
+    assert!(refused(&|options| options.policy.force = Some("host".parse().expect("a rung"))).contains("--rung"));
     assert!(refused(&|options| options.graph.runtime = None).contains("model.safetensors"));
     assert!(refused(&|options| options.graph.file = Some("other.onnx".into())).contains("no other.onnx"));
     assert!(refused(&|options| options.dtype = "bf16".parse().expect("a format")).contains("--onnx-file"));
@@ -171,8 +271,9 @@ fn a_plan_needs_no_library() {
     options.graph.runtime = Some(Arc::new(OnnxRuntime { library: Some("/nowhere/libonnxruntime.so".into()) }));
     let files = sconce_engine::hub::Files::local(dir.path());
     let support = supports(Device::Cpu, &files, &options).expect("a plan");
-    let graph = support.plan.graph.expect("a graph");
-    assert!(graph.nodes().is_empty() && graph.summary.operators["MatMul"] > 8, "{:?}", graph.summary.operators);
+    let graph = support.plan.graph.as_ref().expect("a graph");
+    let operators = &graph.files[0].summary.operators;
+    assert!(graph.nodes().next().is_none() && operators["MatMul"] > 8, "{operators:?}");
     // The graph's weights are part of the memory.
     let bytes = std::fs::metadata(dir.path().join("weights.bin")).expect("weights").len();
     assert!(support.plan.weights >= bytes, "{} < {bytes}", support.plan.weights);
@@ -186,7 +287,7 @@ fn dynamically_quantized_graphs_run_one_text_per_call_unless_the_caller_allows_m
         options.graph.batch_dependent = batch_dependent;
         let files = sconce_engine::hub::Files::local(dir.path());
         let plan = Task::Classify.plan(&files, Device::Cpu, &options).expect("a plan");
-        plan.graph.expect("a graph").one_per_call
+        plan.graph.expect("a graph").files[0].one_per_call
     };
     assert!(!one_per_call(false));
     // A function (field 25) with a node (7) whose operator (4) quantizes by the range of its input.

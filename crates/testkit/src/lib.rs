@@ -13,7 +13,7 @@ mod wait;
 
 pub use gguf::{GgufTensor, GgufWriter};
 pub use half::{Half, relative_distance};
-pub use onnx::{materialize_onnx, onnxruntime};
+pub use onnx::{materialize_onnx, materialize_towers, onnxruntime};
 pub use property::{DamagedFile, Mutation, cases, check, mutations, mutations_in_place};
 pub use rng::{Rng, mix};
 pub use suite::Suite;

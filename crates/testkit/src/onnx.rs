@@ -11,6 +11,17 @@ const VERSION: &str = "1.31.0";
 
 /// A golden whose weights are in an ONNX graph alone: `tools/goldens/onnx_graphs.py` exported it.
 pub fn materialize_onnx(name: &str) -> TempDir {
+    with_graphs(name, "", &[("", "model")])
+}
+
+/// A golden of a two-tower model whose weights are in a graph for each tower, in the folder `onnx`.
+pub fn materialize_towers(name: &str) -> TempDir {
+    with_graphs(name, "onnx", &[("-text", "text_model"), ("-vision", "vision_model")])
+}
+
+/// A golden with graphs of it in place of its weights: the ends of the graphs' names among the
+/// goldens, and the names that they get in `folder`.
+fn with_graphs(name: &str, folder: &str, graphs: &[(&str, &str)]) -> TempDir {
     let dir = materialize(name);
     let spec = json(&golden(name).join("tensors.json"));
     let seed = spec["seed"].as_u64().expect("a seed");
@@ -23,10 +34,15 @@ pub fn materialize_onnx(name: &str) -> TempDir {
         let number = |key: &str| tensor[key].as_f64().expect("a number") as f32;
         bytes.extend(values(seed, name, count, number("scale"), number("shift")).iter().flat_map(|v| v.to_le_bytes()));
     }
-    let write = |file: &str, bytes: &[u8]| std::fs::write(dir.path().join(file), bytes).expect(file);
+    let target = dir.path().join(folder);
+    std::fs::create_dir_all(&target).expect(folder);
+    let write = |file: &str, bytes: &[u8]| std::fs::write(target.join(file), bytes).expect(file);
     write("weights.bin", &bytes);
-    let graph = golden("onnx").join(format!("{name}.onnx"));
-    write("model.onnx", &std::fs::read(&graph).unwrap_or_else(|e| panic!("{}: {e}", graph.display())));
+    for (end, file) in graphs {
+        let graph = golden("onnx").join(format!("{name}{end}.onnx"));
+        let bytes = std::fs::read(&graph).unwrap_or_else(|e| panic!("{}: {e}", graph.display()));
+        write(&format!("{file}.onnx"), &bytes);
+    }
     std::fs::remove_file(dir.path().join("model.safetensors")).expect("model.safetensors");
     dir
 }

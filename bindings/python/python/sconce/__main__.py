@@ -23,6 +23,7 @@ def program():
 
 def main():
     from . import _sconce
+    from .onnx_library import onnx_library
 
     # The command has its own handlers.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -30,6 +31,9 @@ def main():
         os.environ.setdefault("SCONCE_PROGRAM", program())
     except FileNotFoundError:
         pass
+    library = onnx_library()
+    if library:
+        os.environ["ORT_DYLIB_PATH"] = library
     # The first argument decides which command runs: a link may have the name of a worker.
     name = sys.argv[0] if Path(sys.argv[0]).name != "__main__.py" else "sconce"
     sys.exit(_sconce.run_command([name, *sys.argv[1:]]))

@@ -77,10 +77,19 @@ class BaseModel(Model):
         dtype=None,
         fallback=False,
         batch_tokens=None,
+        engine=None,
+        onnx_file=None,
+        batch_dependent=False,
     ):
         # `trust_remote_code` changes nothing: no code of a model is ever run.
-        if backend not in ("torch", "sconce"):
-            raise InputError(f"backend `{backend}` is not supported; leave it out")
+        if backend not in ("torch", "sconce", "onnx"):
+            raise InputError(f"backend `{backend}` is not supported; leave it out, or take `onnx`")
+        if backend == "onnx":
+            if engine not in (None, "onnx"):
+                raise InputError(f"backend `onnx` and engine `{engine}` contradict each other; leave one of them out")
+            # As sentence-transformers takes the file.
+            model_kwargs = dict(model_kwargs or {})
+            engine, onnx_file = "onnx", model_kwargs.pop("file_name", None) or onnx_file
         _refuse_kwargs("processor_kwargs", processor_kwargs)
         _refuse_kwargs("config_kwargs", config_kwargs)
         self._load(
@@ -93,6 +102,9 @@ class BaseModel(Model):
             dtype=dtype or _dtype(model_kwargs),
             fallback=fallback,
             batch_tokens=batch_tokens,
+            engine=engine,
+            onnx_file=onnx_file,
+            batch_dependent=batch_dependent,
         )
         self._max_seq_length = None
         self._config = self._read_json("config_sentence_transformers.json")

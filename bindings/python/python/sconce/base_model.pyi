@@ -1,6 +1,6 @@
 """`BaseModel`: what the classes with the API of sentence-transformers share."""
 
-from typing import Any, TypedDict, type_check_only
+from typing import Any, Literal, TypedDict, type_check_only
 
 from typing_extensions import Unpack
 
@@ -24,6 +24,9 @@ class ModelOptions(TypedDict, total=False):
     dtype: str | None
     fallback: bool
     batch_tokens: int | None
+    engine: Literal["auto", "native", "onnx"] | None
+    onnx_file: Path | None
+    batch_dependent: bool
     tokenizer_kwargs: dict[str, Any] | None
     use_auth_token: str | bool | None
 

@@ -8,6 +8,7 @@ import weakref
 from . import _sconce
 from .errors import ClosedError, DeviceError
 from .json_options import to_json
+from .onnx_library import onnx_library
 from .progress import LoadProgress
 
 # Every open model, for `counts()`.
@@ -22,6 +23,8 @@ def device_name(device):
 
 def load_options(**options):
     """Options for loading as the engine takes them; `None` is left out."""
+    if options.get("onnx_file") is not None:
+        options["onnx_file"] = os.fspath(options["onnx_file"])
     if options.get("device") is not None:
         options["device"] = device_name(options["device"])
     if options.get("cache_folder") is not None:
@@ -55,6 +58,9 @@ class Model:
         token=None,
         fallback=False,
         batch_tokens=None,
+        engine=None,
+        onnx_file=None,
+        batch_dependent=False,
     ):
         self._load(
             model,
@@ -66,6 +72,9 @@ class Model:
             token=token,
             fallback=fallback,
             batch_tokens=batch_tokens,
+            engine=engine,
+            onnx_file=onnx_file,
+            batch_dependent=batch_dependent,
         )
 
     def _load(self, name, **options):
@@ -75,7 +84,10 @@ class Model:
         self._open_model()
 
     def _open_model(self):
-        options = to_json(self._options)
+        options = self._options
+        if options.get("engine") != "native" and (library := onnx_library()):
+            options = options | {"onnx_library": library}
+        options = to_json(options)
         self._native = _sconce.load(self._task, self._name, options, LoadProgress())
         self._forks = _sconce.fork_count()
         self._info = json.loads(self._native.info())

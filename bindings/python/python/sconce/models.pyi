@@ -28,6 +28,9 @@ class Model:
         token: str | bool | None = None,
         fallback: bool = False,
         batch_tokens: int | None = None,
+        engine: Literal["auto", "native", "onnx"] | None = None,
+        onnx_file: Path | None = None,
+        batch_dependent: bool = False,
     ) -> None: ...
     @property
     def device(self) -> str: ...

@@ -50,6 +50,8 @@ pub struct ModelInfo {
     pub task: Option<String>,
     /// Device that the model runs on.
     pub device: Option<String>,
+    /// Engine that runs the model: `native`, or another with its version.
+    pub engine: Option<String>,
     /// Format of weights and activations.
     pub dtype: Option<String>,
     /// Why the model runs in this format.
@@ -77,7 +79,7 @@ pub struct OpCount {
     pub device: String,
     /// Data type.
     pub dtype: String,
-    /// `fused`, `composed` or `host`.
+    /// `fused`, `composed` or `host`; `onnx` for nodes of ONNX Runtime.
     pub rung: String,
     /// Number of calls.
     pub calls: u64,

@@ -27,7 +27,8 @@ pub struct Launch {
     /// nothing is sent.
     #[cfg_attr(feature = "clap", arg(long, value_name = "URL"))]
     pub callback_url: String,
-    /// auto, cpu, cuda[:N] or metal[:N].
+    /// auto, cpu, cuda[:N] or metal[:N]; for ONNX Runtime cpu (also for auto), cuda[:N], coreml or
+    /// directml.
     #[allow(rustdoc::broken_intra_doc_links, reason = "clap prints it: the brackets are no link")]
     #[cfg_attr(feature = "clap", arg(short, long, value_name = "DEVICE", env = "SCONCE_DEVICE"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -103,6 +104,20 @@ pub struct Tuning {
     #[cfg_attr(feature = "clap", arg(long))]
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub offline: bool,
+    /// native, onnx (ONNX Runtime), or auto: native where the architecture is supported and the
+    /// model has weights for it, else onnx. Default: auto.
+    #[cfg_attr(feature = "clap", arg(long, value_name = "ENGINE", env = "SCONCE_ENGINE"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<String>,
+    /// The .onnx file in the model's folder or in onnx/. Default: model.onnx, else the only one.
+    #[cfg_attr(feature = "clap", arg(long, value_name = "FILE"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub onnx_file: Option<String>,
+    /// Let texts of a dynamically quantized ONNX model share a call; the result of a text then
+    /// depends on the others.
+    #[cfg_attr(feature = "clap", arg(long))]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub batch_dependent: bool,
 }
 
 impl Launch {
@@ -180,6 +195,9 @@ impl Tuning {
             request_timeout: _,
             allow_host,
             offline,
+            engine,
+            onnx_file,
+            batch_dependent,
         } = self;
         let mut all = Vec::new();
         let mut add_flag = |flag: &str, value: Option<String>| all.extend(value.map(|v| format!("--{flag}={v}")));
@@ -189,6 +207,9 @@ impl Tuning {
         add_flag("kv-dtype", kv_dtype.clone());
         add_flag("kv-cache-tokens", kv_cache_tokens.map(|n| n.to_string()));
         add_flag("batch-tokens", batch_tokens.map(|n| n.to_string()));
+        add_flag("engine", engine.clone());
+        add_flag("onnx-file", onnx_file.clone());
+        all.extend(batch_dependent.then(|| "--batch-dependent".to_string()));
         all.extend(allow_host.then(|| "--allow-host".to_string()));
         all.extend(offline.then(|| "--offline".to_string()));
         all
@@ -242,6 +263,9 @@ mod tests {
             request_timeout: Some("1.5".parse().unwrap()),
             allow_host: true,
             offline: true,
+            engine: Some("onnx".into()),
+            onnx_file: Some("onnx/model_quantized.onnx".into()),
+            batch_dependent: true,
         };
         let names = vec!["chat".into(), "--odd name".into()];
         assert_round_trip(&Launch { model: "-looks-like-a-flag".into(), names, tuning, ..plain() });

@@ -84,7 +84,7 @@ impl Clip {
             let (names, images): (Vec<Text>, Vec<Image>) = window.into_iter().unzip();
             if is_scored {
                 let vectors = clip.images(&images).map_err(|e| with_image_name(e, &names))?;
-                for (name, labels) in names.iter().zip(self.score(&clip, &vectors, &texts)) {
+                for (name, labels) in names.iter().zip(self.score(&clip, &vectors, &texts)?) {
                     writer.write(name, &Labels(labels), None)?;
                 }
             } else {
@@ -110,11 +110,11 @@ impl Clip {
     }
 
     /// The texts of each image, the best first.
-    fn score(&self, clip: &Model, vectors: &Embeddings, texts: &Embeddings) -> Vec<Vec<Label>> {
+    fn score(&self, clip: &Model, vectors: &Embeddings, texts: &Embeddings) -> Result<Vec<Vec<Label>>, Failure> {
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
         let scores = match self.cosine {
             true => vectors.rows().map(|image| texts.rows().map(|text| dot(image, text)).collect()).collect(),
-            false => clip.score(vectors, texts),
+            false => clip.score(vectors, texts)?,
         };
         let named = |scores: Vec<f32>| {
             let label = |(text, score): (&String, f32)| Label { label: text.clone(), score };
@@ -122,7 +122,7 @@ impl Clip {
             labels.sort_by(|a, b| b.score.total_cmp(&a.score));
             labels
         };
-        scores.into_iter().map(named).collect()
+        Ok(scores.into_iter().map(named).collect())
     }
 
     fn with_text(&self, e: Error) -> Failure {

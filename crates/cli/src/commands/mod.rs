@@ -60,7 +60,7 @@ fn run_info(model: &dyn Loaded) -> Value {
         |c: OpCalls| json!({"op": c.op, "device": c.device, "dtype": c.dtype, "rung": c.rung, "calls": c.calls});
     let graph = model.plan().graph.as_ref();
     json!({
-        "device": graph.map_or_else(|| model.plan().device.to_string(), |graph| graph.provider.to_string()),
+        "device": model.plan().runs_on(),
         "engine": graph.map_or_else(|| "native".into(), |graph| graph.engine()),
         "dtype": model.plan().format(),
         "source": model.files().origin.to_string(),
@@ -82,8 +82,8 @@ pub(crate) fn run_line(model: &dyn Loaded) -> String {
     let plan = model.plan();
     let ours = format!("{}, {} ({}): {total} op calls, {rungs}", plan.device, plan.format(), plan.dtype_reason);
     let Some(graph) = &plan.graph else { return ours };
-    let on = |provider: &str| graph.nodes().iter().filter(|n| n.provider == provider).map(|n| n.nodes).sum::<u64>();
-    let providers: BTreeSet<&str> = graph.nodes().iter().map(|node| node.provider.as_str()).collect();
+    let on = |provider: &str| graph.nodes().filter(|n| n.provider == provider).map(|n| n.nodes).sum::<u64>();
+    let providers: BTreeSet<&str> = graph.nodes().map(|node| node.provider.as_str()).collect();
     let nodes: Vec<_> = providers.iter().map(|provider| format!("{} nodes on {provider}", on(provider))).collect();
     format!("{}: {} calls of {}; after it {ours}", graph.engine(), graph.calls(), nodes.join(", "))
 }

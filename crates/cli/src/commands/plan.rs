@@ -6,7 +6,7 @@ use crate::args::{KvCacheArgs, RunArgs};
 use crate::report::Report;
 use clap::Args;
 use sconce_engine::hub::{Files, Reference, resolve};
-use sconce_engine::{GraphPlan, LlmOptions, LoadOptions, Plan as Planned, Provider, Task};
+use sconce_engine::{DeviceChoice, GraphFile, GraphPlan, LlmOptions, LoadOptions, Plan as Planned, Provider, Task};
 use sconce_ops::{Device, Rung, Step};
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -48,7 +48,7 @@ impl Plan {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         let options = self.run_args.options()?;
         let model = self.named_model.as_ref().unwrap_or(&self.model);
-        let files = resolve(&model.parse::<Reference>()?, &options.hub, report)?;
+        let files = resolve(&model.parse::<Reference>()?, &options.hub_options(), report)?;
         let task = self.task.map_or_else(|| Task::detect(files.root()), Ok)?;
         if task == Task::Seq2Seq && self.kv_cache.context.is_some() {
             return Err(
@@ -70,6 +70,12 @@ impl Plan {
             report.info(&format!("{why}; falling back to {next} (--fallback)"));
             (chosen, verdict) = model.planned(*next)?;
         }
+        let provider = chosen.graph.as_ref().map_or(Provider::Cpu, |graph| graph.provider);
+        if let (Err(why), true) = (&verdict, options.fallback && provider != Provider::Cpu) {
+            report.info(&format!("{why}; falling back to cpu (--fallback)"));
+            let options = &options.clone().with_device(DeviceChoice::Provider(Provider::Cpu));
+            (chosen, verdict) = Model { options, ..model }.planned(Device::Cpu)?;
+        }
         print(&if self.json {
             as_json(task, &chosen, &verdict).to_string()
         } else {
@@ -90,19 +96,27 @@ impl Plan {
         let (mut all, mut is_full) = (Vec::new(), true);
         for device in [Device::Cpu, Device::Cuda(0), Device::Metal(0)] {
             let (plan, verdict) = model.planned(device)?;
+            // What is left of a graph's model runs on the CPU, whatever the device.
+            let is_graph = plan.graph.is_some();
             let on = |rung: Rung| plan.steps.iter().filter(|s| s.rung == Ok(rung)).count();
             let counts = Rung::ALL.map(on);
             let refused = plan.steps.len() - counts.iter().sum::<usize>();
             is_full &= refused == 0;
             let sentence = verdict.as_ref().map_or_else(Clone::clone, Clone::clone);
-            let mut row = vec![device.to_string(), plan.format()];
+            let name = if is_graph { plan.runs_on() } else { device.to_string() };
+            let mut row = vec![name.clone(), plan.format()];
             row.extend(counts.map(|n| n.to_string()));
             row.extend([refused.to_string(), bytes(plan.weights), bytes(plan.workspace), sentence.clone()]);
             rows.push(row);
             let [fused, composed, host] = counts;
-            all.push(json!({"device": device.to_string(), "dtype": plan.format(), "fused": fused, "composed": composed, "host": host,
+            all.push(
+                json!({"device": name, "dtype": plan.format(), "fused": fused, "composed": composed, "host": host,
                 "refused": refused, "weights_bytes": plan.weights, "workspace_bytes": plan.workspace,
-                "runs": verdict.is_ok(), "verdict": sentence}));
+                "runs": verdict.is_ok(), "verdict": sentence}),
+            );
+            if is_graph {
+                break;
+            }
         }
         print(&if self.json {
             json!({"task": task.to_string(), "devices": all}).to_string()
@@ -139,7 +153,14 @@ fn judge(plan: &Planned, device: Device) -> Result<String, String> {
         Err(e) => return Err(e.to_string()),
     };
     plan.check(info.free_bytes).map_err(|e| e.to_string())?;
-    Ok(format!("it will run, and fits: {} of {} free", bytes(plan.bytes()), bytes(info.free_bytes)))
+    plan.check_engine().map_err(|e| format!("it would run, but not here: {e}"))?;
+    let fits = format!("{} of {} free", bytes(plan.bytes()), bytes(info.free_bytes));
+    Ok(match plan.graph.as_ref().map(|graph| (graph.provider, graph.allow_host)) {
+        None | Some((Provider::Cpu, _) | (_, true)) => format!("it will run, and fits: {fits}"),
+        Some((provider, false)) => {
+            format!("it fits: {fits}; whether {provider} takes every node is known when it opens the graph")
+        }
+    })
 }
 
 /// Equal calls with their number.
@@ -200,7 +221,7 @@ fn as_text(task: Task, plan: &Planned, verdict: &Result<String, String>) -> Stri
         "{}\n\ntask        {task}\n{}device      {}\nformat      {format}\nweights     {}{copies}{cache}\nworkspace   {} (batches of {} tokens)\n{reach}{unread}\n\n{}",
         table(&rows),
         plan.graph.as_ref().map_or_else(String::new, graph_text),
-        plan.device,
+        plan.runs_on(),
         bytes(plan.weights),
         bytes(plan.workspace),
         plan.batch_tokens,
@@ -214,28 +235,31 @@ fn as_text(task: Task, plan: &Planned, verdict: &Result<String, String>) -> Stri
 /// What another engine will run. Which provider gets which node is known only when its library has
 /// read the graph.
 fn graph_text(graph: &GraphPlan) -> String {
-    let nodes: u64 = graph.summary.operators.values().sum();
-    let mut operators: Vec<_> = graph.summary.operators.iter().collect();
-    operators.sort_by_key(|(name, n)| (std::cmp::Reverse(**n), (*name).clone()));
-    let operators: Vec<_> = operators.iter().take(8).map(|(name, n)| format!("{n} {name}")).collect();
-    let more = if graph.summary.operators.len() > operators.len() { ", …" } else { "" };
     let host = match (graph.provider, graph.allow_host) {
         (Provider::Cpu, _) => "",
         (_, true) => "; nodes that it lacks run on the CPU (--allow-host)",
         (_, false) => "; refused if it lacks a node",
     };
-    let texts = match (graph.one_per_call, graph.summary.is_batch_dependent) {
-        (true, true) => "\ncalls       one text each, because dynamic quantization would mix texts (--batch-dependent)",
-        (true, false) => "\ncalls       one text each, as the graph was exported",
-        (false, _) => "",
+    let files: String = graph.files.iter().map(graph_file_text).collect();
+    format!("engine      {}: {} on {}{host}\n{files}", graph.engine(), graph.paths(), graph.provider)
+}
+
+/// The nodes of a file, and how it is called.
+fn graph_file_text(GraphFile { summary, one_per_call, .. }: &GraphFile) -> String {
+    let nodes: u64 = summary.operators.values().sum();
+    let mut operators: Vec<_> = summary.operators.iter().collect();
+    operators.sort_by_key(|(name, n)| (std::cmp::Reverse(**n), (*name).clone()));
+    let operators: Vec<_> = operators.iter().take(8).map(|(name, n)| format!("{n} {name}")).collect();
+    let more = if summary.operators.len() > operators.len() { ", …" } else { "" };
+    let item = if summary.texts().is_some() { "text" } else { "image" };
+    let calls = match (one_per_call, summary.is_batch_dependent) {
+        (true, true) => {
+            format!("\ncalls       one {item} each: dynamic quantization would mix {item}s (--batch-dependent)")
+        }
+        (true, false) => format!("\ncalls       one {item} each, as the graph was exported"),
+        (false, _) => String::new(),
     };
-    format!(
-        "engine      {}: {} on {}{host}\ngraph       {nodes} nodes: {}{more}{texts}\n",
-        graph.engine(),
-        graph.summary.path.display(),
-        graph.provider,
-        operators.join(", ")
-    )
+    format!("graph       {nodes} nodes: {}{more}{calls}\n", operators.join(", "))
 }
 
 /// Format of an encoder, why, and the known bound on its error.
@@ -256,7 +280,7 @@ fn as_json(task: Task, plan: &Planned, verdict: &Result<String, String>) -> Valu
     };
     json!({
         "task": task.to_string(),
-        "device": plan.device.to_string(),
+        "device": plan.runs_on(),
         "dtype": plan.format(),
         "dtype_reason": plan.dtype_reason,
         "least_cosine": if matches!(task, Task::Generate | Task::Seq2Seq) { None } else { plan.bound() },
@@ -273,14 +297,16 @@ fn as_json(task: Task, plan: &Planned, verdict: &Result<String, String>) -> Valu
         "root": plan.root,
         "engine": plan.graph.as_ref().map_or_else(|| "native".into(), GraphPlan::engine),
         "graph": plan.graph.as_ref().map(|graph| json!({
-            "file": graph.summary.path,
             "provider": graph.provider.to_string(),
-            "operators": graph.summary.operators,
-            "one_per_call": graph.one_per_call,
+            "files": graph.files.iter().map(graph_file_json).collect::<Vec<_>>(),
         })),
         "unread": plan.unread,
         "runs": verdict.is_ok(),
         "verdict": verdict.as_ref().map_or_else(Clone::clone, Clone::clone),
         "steps": plan.steps.iter().map(step).collect::<Vec<_>>(),
     })
+}
+
+fn graph_file_json(file: &GraphFile) -> Value {
+    json!({"file": file.summary.path, "operators": file.summary.operators, "one_per_call": file.one_per_call})
 }

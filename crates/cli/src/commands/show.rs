@@ -2,10 +2,11 @@
 
 use super::{bytes, print};
 use crate::Failure;
+use crate::args::OnnxArgs;
 use crate::report::Report;
 use clap::Args;
-use sconce_engine::hub::{Files, Options, resolve};
-use sconce_engine::{Device, Family, LoadOptions, ModelDescription, Task, family_tasks};
+use sconce_engine::hub::{Files, resolve};
+use sconce_engine::{Device, Family, GraphPlan, LoadOptions, ModelDescription, Task, family_tasks};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -17,6 +18,8 @@ pub(crate) struct Show {
     /// Use only files that are on this machine; download nothing.
     #[arg(long)]
     offline: bool,
+    #[command(flatten)]
+    onnx: OnnxArgs,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -24,16 +27,21 @@ pub(crate) struct Show {
 
 impl Show {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
-        let mut options = Options::from_env()?;
-        options.offline |= self.offline;
-        let files = resolve(&self.model.parse()?, &options, report)?;
+        let mut options = LoadOptions::from_env()?;
+        options.hub.offline |= self.offline;
+        options.graph = self.onnx.options();
+        let files = resolve(&self.model.parse()?, &options.hub_options(), report)?;
         let about = ModelDescription::read(&files)?;
-        let plan = about.task.plan(&files, Device::Cpu, &LoadOptions::from_env()?)?;
-        let size = size_of(&files);
+        let plan = about.task.plan(&files, Device::Cpu, &options)?;
+        let graph = plan.graph.as_ref();
+        let size =
+            graph.map_or_else(|| size_of(&files), |graph| graph.files.iter().map(|file| file.summary.bytes).sum());
+        let format = graph.map_or_else(|| files.format().to_string(), |_| "ONNX".into());
         let stored = about.stored.as_deref().unwrap_or("unknown");
         if self.json {
             let value = json!({"model": self.model, "source": files.origin.to_string(), "path": files.root(),
-                "task": about.task.to_string(), "architecture": about.architecture, "format": files.format(),
+                "task": about.task.to_string(), "architecture": about.architecture, "format": format,
+                "engine": graph.map_or_else(|| "native".into(), GraphPlan::engine),
                 "dtype": about.stored, "weights_bytes": size, "dimension": plan.dimension,
                 "max_tokens": plan.max_tokens, "vocabulary": plan.vocabulary, "family": about.family.map(json_of)});
             print(&value.to_string())?;
@@ -55,7 +63,7 @@ impl Show {
             about.command,
             self.model,
             about.architecture,
-            files.format(),
+            format,
             bytes(size),
             about.family.map(lines_of).unwrap_or_default(),
         ))?;

@@ -124,7 +124,11 @@ impl Worker {
             rung: None,
             isa: None,
             offline: tuning.offline,
-            onnx: OnnxArgs::default(),
+            onnx: OnnxArgs {
+                engine: tuning.engine.as_deref().map(str::parse).transpose()?.unwrap_or_default(),
+                onnx_file: tuning.onnx_file.clone(),
+                batch_dependent: tuning.batch_dependent,
+            },
             threads: self.threads.clone(),
         };
         let kv_cache = KvCacheArgs {

@@ -10,7 +10,7 @@ pub(crate) use trace::{PlanDetails, Trace};
 pub use verdict::{Verdict, verdict_path};
 
 use crate::error::{Error, Result};
-use crate::graph::GraphPlan;
+use crate::graph::{GraphPlan, Provider};
 use sconce_ops::{DType, Device, KvCacheFormat, Step, WeightFormat};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -125,6 +125,22 @@ impl Plan {
              or to another version of it?"
         );
         Err(Error::file(&self.root, what))
+    }
+
+    /// Where the model runs: the device, or the provider of another engine.
+    pub fn runs_on(&self) -> String {
+        self.graph.as_ref().map_or_else(|| self.device.to_string(), |graph| graph.provider.to_string())
+    }
+
+    /// Whether the model runs on a GPU, or on a provider other than the CPU's.
+    pub fn is_on_gpu(&self) -> bool {
+        self.graph.as_ref().map_or(self.device.is_gpu(), |graph| graph.provider != Provider::Cpu)
+    }
+
+    /// Refuses a graph whose engine is not on this machine, or lacks the provider. Loads the
+    /// engine's library, but no graph.
+    pub fn check_engine(&self) -> Result<()> {
+        self.graph.as_ref().map_or(Ok(()), GraphPlan::check)
     }
 
     /// Refuses a model that cannot run, has unknown weights, or does not fit into `free` bytes.

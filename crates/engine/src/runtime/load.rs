@@ -38,6 +38,7 @@ pub(crate) fn load<W: Workload, T: Codec + 'static>(
         let options = options.for_device(&info);
         let planned = W::plan(spec, device, &options)?;
         planned.plan.check(info.free_bytes)?;
+        planned.plan.check_engine()?;
         let ladder = Ladder::new(options.policy.clone());
         let (inputs, entered) = ((spec.clone(), planned.clone()), ladder.clone());
         let (reports, layer_counts) = channel();

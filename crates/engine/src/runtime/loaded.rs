@@ -4,11 +4,12 @@ use super::executor::Executor;
 use super::workload::Workload;
 use super::{QueueStats, RequestContext};
 use crate::error::Result;
-use crate::graph::{GraphPlan, Provider, ProviderNodes};
+use crate::graph::{GraphPlan, Provider};
 use crate::plan::Plan;
 use sconce_hub::Files;
 use sconce_ops::{Counted, DType, Ladder};
 use sconce_text::{TextToken, Truncate};
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -116,21 +117,23 @@ pub struct OpCalls {
 }
 
 impl OpCalls {
-    /// The nodes of a graph, as often as they ran.
-    fn of_graph(graph: &GraphPlan) -> impl Iterator<Item = OpCalls> {
-        let calls = graph.calls();
-        let row = move |node: &ProviderNodes| {
-            let is_host = graph.provider != Provider::Cpu && node.provider == "CPUExecutionProvider";
-            let device = if is_host { Provider::Cpu } else { graph.provider };
-            OpCalls {
-                op: node.operator.clone(),
-                device: device.to_string(),
-                dtype: DType::F32.to_string(),
-                rung: if is_host { "host" } else { "onnx" }.into(),
-                calls: node.nodes * calls,
+    /// The nodes of all files of a graph, as often as they ran; equal ones once, with their sum.
+    fn of_graph(graph: &GraphPlan) -> Vec<OpCalls> {
+        let mut sums: BTreeMap<(&str, bool), u64> = BTreeMap::new();
+        for file in &graph.files {
+            for node in file.nodes() {
+                let is_host = graph.provider != Provider::Cpu && node.provider == "CPUExecutionProvider";
+                *sums.entry((&node.operator, is_host)).or_default() += node.nodes * file.calls();
             }
+        }
+        let row = |((operator, is_host), calls): ((&str, bool), u64)| OpCalls {
+            op: operator.into(),
+            device: if is_host { Provider::Cpu } else { graph.provider }.to_string(),
+            dtype: DType::F32.to_string(),
+            rung: if is_host { "host" } else { "onnx" }.into(),
+            calls,
         };
-        graph.nodes().iter().filter(move |_| calls > 0).map(row)
+        sums.into_iter().filter(|(_, calls)| *calls > 0).map(row).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, OutputKind, Outputs, Parts, Pipeline, Rows, Session, Texts};
+use crate::workloads::encode::{self, GraphUse, OutputKind, Outputs, Parts, Pipeline, Rows, Session, Texts};
 use sconce_formats::{Model, is_gguf, json};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Backbone, Batch, Head, Limits, Task as HeadTask, answer_head, head};
@@ -198,7 +198,7 @@ pub(crate) struct ClassifierPipeline {
 impl Pipeline for ClassifierPipeline {
     type Spec = ClassifierSpec;
     const IN_GGUF: bool = true;
-    const BY_GRAPH: bool = true;
+    const GRAPH: GraphUse = GraphUse::Texts;
 
     fn input_spec(spec: &ClassifierSpec) -> &InputSpec {
         &spec.input_spec

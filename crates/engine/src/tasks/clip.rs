@@ -11,11 +11,11 @@ use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{
-    self, Encode, Parts, Pipeline, Session, Texts, dummy_sequences, sanity_tokens, varied_ids,
+    self, Encode, GraphTowers, GraphUse, Parts, Pipeline, Session, Texts, dummy_sequences, sanity_tokens, varied_ids,
 };
 use sconce_formats::optional_json;
 use sconce_hub::{Files, Progress, Reference};
-use sconce_models::{Batch, Dual, DualKind, Images, Limits, Sequence, TextTower, VisionTower, dual};
+use sconce_models::{self as models, Batch, Dual, DualKind, Images, Limits, Sequence, TextTower, VisionTower, dual};
 use sconce_ops::{DType, Device, Place, Tensor, l2_norm, threads};
 use serde_json::Value;
 use std::path::Path;
@@ -37,9 +37,20 @@ use std::sync::Arc;
 pub struct Clip {
     session: Session<Towers>,
     processor: Arc<Processor>,
-    logits: LogitScale,
+    settings: TowerSettings,
     /// Images per batch.
     images: usize,
+}
+
+/// What does not depend on the device.
+#[derive(Clone, Copy)]
+struct TowerSettings {
+    /// How cosine similarities become scores; `None` if the files do not say.
+    logits: Option<LogitScale>,
+    /// The length that texts are padded to, if the model was trained so.
+    padding: Option<usize>,
+    /// The image size that the model takes.
+    image: models::Image,
 }
 
 /// How cosine similarities become scores.
@@ -48,7 +59,6 @@ struct LogitScale {
     scale: f32,
     bias: f32,
     scores: Scores,
-    padding: Option<usize>,
 }
 
 impl Loaded for Clip {
@@ -72,18 +82,16 @@ impl TaskType for Clip {
         let session: Session<Towers> = Session::load(files, options, progress, ClipSpec::read)?;
         let root = &session.spec.input_spec.root;
         let processor = Processor::read(root).map_err(|what| Error::file(root, what))?;
-        let (logits, side, images) = session.executor.call(|workload| {
-            let towers = &workload.pipeline;
-            Ok((towers.logits, towers.vision.image().side, towers.vision.image().tokens()))
-        })?;
+        let settings = session.executor.call(|workload| Ok(workload.pipeline.settings))?;
+        let side = settings.image.side;
         if processor.side() != (side, side) {
             let (height, width) = processor.side();
             let what =
                 format!("its image processor makes images of {width} × {height}, but the model takes {side} × {side}");
             return Err(Error::file(root, what));
         }
-        let images = (session.plan.batch_tokens / images).max(1);
-        Ok(Clip { session, processor: Arc::new(processor), logits, images })
+        let images = (session.plan.batch_tokens / settings.image.tokens()).max(1);
+        Ok(Clip { session, processor: Arc::new(processor), settings, images })
     }
 }
 
@@ -98,7 +106,7 @@ impl Clip {
         let (tokenizer, spec, plan) = (&self.session.text, &self.session.spec, &self.session.plan);
         let encoded = self.session.read(|reader| reader.encode(texts, ""))?;
         let Texts { mut items, tokens, truncated } = Texts::of(encoded, 0);
-        if let Some(length) = self.logits.padding {
+        if let Some(length) = self.settings.padding {
             let padding = spec.padding.as_deref().and_then(|token| tokenizer.id(token)).ok_or_else(|| {
                 Error::file(
                     &spec.input_spec.root,
@@ -142,18 +150,23 @@ impl Clip {
     /// Zero-shot classification: the score of each text for each image, in the order of the texts.
     /// CLIP's scores of an image sum to one; SigLIP scores each text independently.
     pub fn classify<T: AsRef<str> + Sync>(&self, images: &[Image], texts: &[T]) -> Result<Vec<Vec<Label>>> {
-        let scores = self.score(&self.images(images)?, &self.texts(texts)?);
+        let scores = self.score(&self.images(images)?, &self.texts(texts)?)?;
         let label = |(text, score): (&T, f32)| Label { label: text.as_ref().to_string(), score };
         Ok(scores.into_iter().map(|scores| texts.iter().zip(scores).map(label).collect()).collect())
     }
 
-    /// Like [`Clip::classify`], for existing embeddings: one row of scores per image.
-    pub fn score(&self, images: &Embeddings, texts: &Embeddings) -> Vec<Vec<f32>> {
+    /// Like [`Clip::classify`], for existing embeddings: one row of scores per image. Fails for an
+    /// ONNX model that does not say how similarities become scores.
+    pub fn score(&self, images: &Embeddings, texts: &Embeddings) -> Result<Vec<Vec<f32>>> {
+        let Some(LogitScale { scale, bias, scores }) = self.settings.logits else {
+            let what = "the model's ONNX files do not say how cosine similarities become scores: they have no logits_per_image \
+                        in float32; compare the embeddings (--cosine), or export both towers into one model.onnx";
+            return Err(Error::file(&self.session.plan.root, what));
+        };
         let dot =
             |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32;
-        let LogitScale { scale, bias, scores, .. } = self.logits;
         let logits = |image: &[f32]| texts.rows().map(|text| dot(image, text) * scale + bias).collect::<Vec<f32>>();
-        images.rows().map(|image| scores.apply(&logits(image))).collect()
+        Ok(images.rows().map(|image| scores.apply(&logits(image))).collect())
     }
 }
 
@@ -188,48 +201,77 @@ impl ClipSpec {
 
 /// Both towers.
 pub(crate) struct Towers {
-    text: Box<dyn TextTower>,
-    vision: Box<dyn VisionTower>,
+    encoders: Encoders,
     dimension: usize,
     dtype: DType,
-    logits: LogitScale,
+    settings: TowerSettings,
+}
+
+/// What runs the towers.
+enum Encoders {
+    Native { text: Box<dyn TextTower>, vision: Box<dyn VisionTower> },
+    Graph(GraphTowers),
 }
 
 impl Towers {
+    fn of_graph(towers: GraphTowers, dtype: DType) -> Result<Towers> {
+        let (sizes, logits) = (towers.sizes, towers.logits()?);
+        let logits = logits.map(|(scale, bias)| LogitScale { scale, bias, scores: scores(sizes.kind) });
+        let settings = TowerSettings { logits, padding: sizes.padding, image: sizes.image };
+        Ok(Towers { encoders: Encoders::Graph(towers), dimension: sizes.dimension, dtype, settings })
+    }
+
     /// f32 `[images, dimension]`.
     fn encode_images(&self, pixels: &[&[f32]], place: &Place) -> Result<Tensor> {
-        let images = Images::new(pixels, self.vision.image(), self.dtype, place)?;
-        Ok(l2_norm(&self.vision.forward(&images, &mut |_, _| {})?)?)
+        let embeddings = match &self.encoders {
+            Encoders::Native { vision, .. } => {
+                let images = Images::new(pixels, vision.image(), self.dtype, place)?;
+                vision.forward(&images, &mut |_, _| {})?
+            }
+            Encoders::Graph(towers) => towers.images(pixels)?,
+        };
+        Ok(l2_norm(&embeddings)?)
     }
 
     fn blank_image(&self) -> Vec<f32> {
-        let side = self.vision.image().side;
+        let side = self.settings.image.side;
         vec![0.0; 3 * side * side]
+    }
+}
+
+fn scores(kind: DualKind) -> Scores {
+    match kind {
+        DualKind::Softmax => Scores::Softmax,
+        DualKind::Sigmoid => Scores::Sigmoid,
     }
 }
 
 impl Pipeline for Towers {
     type Spec = ClipSpec;
+    const GRAPH: GraphUse = GraphUse::Towers;
 
     fn input_spec(spec: &ClipSpec) -> &InputSpec {
         &spec.input_spec
     }
 
     fn load(parts: &Parts, _: &ClipSpec) -> Result<Towers> {
+        if let Some(towers) = parts.graph_towers()? {
+            return Towers::of_graph(towers, parts.dtype);
+        }
         let Dual { text, vision, dimension, logit_scale, logit_bias, kind } = dual(&parts.config, &parts.weights)?;
         let (Some(text), Some(vision)) = (text, vision) else {
             return Err(Error::file(&parts.root, "has one tower only; comparing texts and images needs both"));
         };
-        let scores = match kind {
-            DualKind::Softmax => Scores::Softmax,
-            DualKind::Sigmoid => Scores::Sigmoid,
-        };
-        let logits = LogitScale { scale: logit_scale, bias: logit_bias, scores, padding: text.padding() };
-        Ok(Towers { text, vision, dimension, dtype: parts.dtype, logits })
+        let logits = LogitScale { scale: logit_scale, bias: logit_bias, scores: scores(kind) };
+        let settings = TowerSettings { logits: Some(logits), padding: text.padding(), image: vision.image() };
+        Ok(Towers { encoders: Encoders::Native { text, vision }, dimension, dtype: parts.dtype, settings })
     }
 
     fn limits(&self) -> Limits {
-        self.text.limits()
+        match &self.encoders {
+            Encoders::Native { text, .. } => text.limits(),
+            Encoders::Graph(towers) => towers.limits(),
+        }
     }
 
     fn width(&self) -> usize {
@@ -238,14 +280,18 @@ impl Pipeline for Towers {
 
     /// f32 `[sequences, dimension]`.
     fn forward(&self, batch: &Batch, _: &[usize]) -> Result<Vec<Tensor>> {
-        Ok(vec![l2_norm(&self.text.forward(batch, &mut |_, _| {})?)?])
+        let embeddings = match &self.encoders {
+            Encoders::Native { text, .. } => text.forward(batch, &mut |_, _| {})?,
+            Encoders::Graph(towers) => towers.texts(batch)?,
+        };
+        Ok(vec![l2_norm(&embeddings)?])
     }
 
     fn dry_pass(&self, place: &Place, tokens: usize, length: usize) -> Result<()> {
         let blank_image = self.blank_image();
         let sequences = dummy_sequences(tokens, length, usize::MAX);
         self.forward(&Batch::new(&sequences, self.limits(), place)?, &[])?;
-        self.encode_images(&vec![&*blank_image; (tokens / self.vision.image().tokens()).max(1)], place)?;
+        self.encode_images(&vec![&*blank_image; (tokens / self.settings.image.tokens()).max(1)], place)?;
         Ok(())
     }
 

@@ -7,7 +7,9 @@ use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, EncodeItem, OutputKind, Outputs, Parts, PassKind, Pipeline, Session, Texts};
+use crate::workloads::encode::{
+    self, EncodeItem, GraphUse, OutputKind, Outputs, Parts, PassKind, Pipeline, Session, Texts,
+};
 use derive_setters::Setters;
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Backbone, Batch, Limits};
@@ -307,7 +309,7 @@ enum Stage {
 impl Pipeline for SentencePipeline {
     type Spec = SentenceSpec;
     const IN_GGUF: bool = true;
-    const BY_GRAPH: bool = true;
+    const GRAPH: GraphUse = GraphUse::Texts;
 
     fn input_spec(spec: &SentenceSpec) -> &InputSpec {
         &spec.input_spec

@@ -82,7 +82,7 @@ pub(crate) trait TaskType: Loaded + Sized {
 
 /// Finds the files of a model and loads them for a task.
 fn load<T: TaskType>(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<T> {
-    let files = hub::resolve(reference, &options.hub, progress)?;
+    let files = hub::resolve(reference, &options.hub_options(), progress)?;
     T::check_files(&files)?;
     T::load_files(&files, options, progress)
 }
@@ -268,6 +268,9 @@ pub fn supports(device: Device, files: &Files, options: &LoadOptions) -> Result<
     let task = Task::detect(files.root())?;
     let plan = task.plan(files, device, options)?;
     let mut refusals = plan.refusals();
+    refusals.extend(plan.check_engine().err().map(|e| e.to_string()));
+    // What a graph leaves to us runs on the CPU, whatever its provider is.
+    let device = if plan.graph.is_some() { plan.device } else { device };
     match device.info() {
         Ok(info) if refusals.is_empty() => refusals.extend(plan.check(info.free_bytes).err().map(|e| e.to_string())),
         Ok(_) => {}

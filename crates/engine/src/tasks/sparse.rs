@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{OutputKind, Outputs, Parts, Pipeline, Rows, Texts};
+use crate::workloads::encode::{GraphUse, OutputKind, Outputs, Parts, Pipeline, Rows, Texts};
 use sconce_formats::{json, optional_json};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Backbone, Batch, Head, Limits, Task as HeadTask, head};
@@ -287,7 +287,7 @@ pub(crate) struct Splade {
 
 impl Pipeline for Splade {
     type Spec = SpladeSpec;
-    const BY_GRAPH: bool = true;
+    const GRAPH: GraphUse = GraphUse::Texts;
 
     fn input_spec(spec: &SpladeSpec) -> &InputSpec {
         &spec.input_spec

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, OutputKind, Outputs, Parts, Pipeline, Rows, Session, Texts};
+use crate::workloads::encode::{self, GraphUse, OutputKind, Outputs, Parts, Pipeline, Rows, Session, Texts};
 use derive_setters::Setters;
 use sconce_formats::json;
 use sconce_hub::{Files, Progress, Reference};
@@ -226,7 +226,7 @@ pub(crate) struct TaggerPipeline {
 
 impl Pipeline for TaggerPipeline {
     type Spec = TagSpec;
-    const BY_GRAPH: bool = true;
+    const GRAPH: GraphUse = GraphUse::Texts;
 
     fn input_spec(spec: &TagSpec) -> &InputSpec {
         &spec.input_spec

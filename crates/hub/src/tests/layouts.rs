@@ -128,7 +128,40 @@ fn onnx_models_are_used_where_there_are_no_other_weights() {
     assert_fetches(&with(bare.clone(), "model.onnx onnx/model.onnx"), "onnx/model.onnx");
     assert_fetches(&with(bare.clone(), "model.safetensors onnx/model.onnx"), "onnx/model.onnx");
     assert_fetches(&with(bare.clone(), "onnx/model_quantized.onnx README.md"), "README.md");
-    assert_refuses(&with(bare, "README.md openvino/model.onnx"), &["has no weights"]);
+    assert_refuses(&with(bare.clone(), "README.md openvino/model.onnx"), &["has no weights"]);
+    // Two towers belong together.
+    let towers = "onnx/text_model.onnx onnx/vision_model.onnx";
+    let quantized = "onnx/text_model_quantized.onnx onnx/vision_model_quantized.onnx";
+    assert_fetches(&with(bare, &format!("{towers} {quantized}")), quantized);
+}
+
+#[test]
+fn an_onnx_model_that_is_wanted_is_fetched_in_place_of_weights() {
+    let files = listing(
+        "config.json tokenizer.json model.safetensors.index.json model-1-of-1.safetensors onnx/model.onnx \
+         onnx/text_model_fp16.onnx onnx/vision_model_fp16.onnx",
+    );
+    let tmp = TempDir::new().unwrap();
+    let (server, hub) = serve(&files, &tmp);
+    let fetch = |onnx: OnnxFiles| resolve(&hub_ref("org/model"), &Options { onnx, ..hub.clone() }, &());
+    let wanted = |file: Option<&str>| fetch(OnnxFiles::InPlaceOfWeights(file.map(String::from)));
+    let usual = wanted(None).unwrap().dir;
+    assert_eq!(tree(&usual), ["config.json", "onnx/model.onnx", "tokenizer.json"]);
+    // Another file of the snapshot is fetched when it is asked for, and the towers together.
+    let towers = wanted(Some("text_model_fp16.onnx")).unwrap().dir;
+    let towers = tree(&towers);
+    for name in ["onnx/model.onnx", "onnx/text_model_fp16.onnx", "onnx/vision_model_fp16.onnx"] {
+        assert!(towers.iter().any(|there| there == name), "{name}: {towers:?}");
+    }
+    expect_error(wanted(Some("model_q4.onnx")), &["model_q4.onnx", "missing"]);
+    drop(server);
+    let offline = |onnx| {
+        let options = Options { onnx, offline: true, ..hub.clone() };
+        resolve(&hub_ref("org/model"), &options, &())
+    };
+    assert_eq!(offline(OnnxFiles::InPlaceOfWeights(None)).unwrap().dir, usual);
+    // Without them, the weights are asked for, not the ONNX model in the cache.
+    expect_error(offline(OnnxFiles::WithoutWeights), &["only its ONNX model"]);
 }
 
 /// A language model: the index lists the shards, however they are numbered, and the templates are

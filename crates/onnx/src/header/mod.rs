@@ -12,9 +12,9 @@ mod wire;
 
 pub use tensor::External;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tensor::Weight;
-use wire::{Fields, Value, message, string};
+use wire::{Fields, Value, message, numbers, string};
 
 /// The deepest nesting of graphs within graphs (the branches of `If`, the body of `Loop`).
 const DEEPEST: usize = 16;
@@ -93,19 +93,36 @@ pub fn parse(file: &[u8]) -> Result<Header, String> {
     }
 }
 
+/// What matters of a node.
+enum Node {
+    /// It creates a tensor of the shape with this name.
+    Creates { operator: String, shape: String },
+    /// It gives a name to a short list of integers.
+    Constant { name: String, shape: Vec<i64> },
+    /// Nothing.
+    Other,
+}
+
 impl Header {
     fn graph(&mut self, mut fields: Fields<'_>, depth: usize) -> Result<(), String> {
         if depth > DEEPEST {
             return Err(format!("its graphs are nested more than {DEEPEST} deep"));
         }
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
-        let (mut weights, mut shaped) = (BTreeMap::new(), Vec::new());
+        let (mut weights, mut shaped) = (BTreeSet::new(), Vec::new());
+        // Short lists of integers by their names: weights, and what `Constant` creates.
+        let mut shapes = BTreeMap::new();
         while let Some((number, value)) = fields.next()? {
             match number {
-                1 => shaped.extend(self.node(message(value)?, depth)?),
+                1 => match self.node(message(value)?, depth)? {
+                    Node::Creates { operator, shape } => shaped.push((operator, shape)),
+                    Node::Constant { name, shape } => drop(shapes.insert(name, shape)),
+                    Node::Other => {}
+                },
                 5 => {
                     let weight = self.weight(message(value)?)?;
-                    weights.insert(weight.name, weight.shape);
+                    shapes.extend(weight.shape.map(|shape| (weight.name.clone(), shape)));
+                    weights.insert(weight.name);
                 }
                 // A sparse weight: its values and indices are tensors.
                 15 => self.sparse(message(value)?)?,
@@ -115,32 +132,38 @@ impl Header {
             }
         }
         for (operator, name) in shaped {
-            let Some(shape) = weights.get(&name).and_then(Option::as_ref) else { continue };
-            let created = shape.iter().try_fold(1u64, |n, dim| n.checked_mul(u64::try_from(*dim).ok()?));
+            let Some(shape) = shapes.get(&name) else { continue };
+            let size = |dim: i64| match operator.as_str() {
+                // Keeps the size that the input has.
+                "Expand" if dim == -1 => Some(1),
+                _ => u64::try_from(dim).ok(),
+            };
+            let created = shape.iter().try_fold(1u64, |n, dim| n.checked_mul(size(*dim)?));
             if created.is_none_or(|n| n > MOST_CREATED) {
                 return Err(format!("{operator} creates a tensor of shape {shape:?}, which is absurd"));
             }
         }
         if depth == 0 {
             // Old files list the weights among the inputs.
-            self.inputs = inputs.into_iter().filter(|port: &Port| !weights.contains_key(&port.name)).collect();
+            self.inputs = inputs.into_iter().filter(|port: &Port| !weights.contains(&port.name)).collect();
             self.outputs = outputs;
         }
         Ok(())
     }
 
-    /// Reads a node. Returns the operator and the name of its shape if it creates a tensor.
-    fn node(&mut self, mut fields: Fields<'_>, depth: usize) -> Result<Option<(String, String)>, String> {
+    /// Reads a node.
+    fn node(&mut self, mut fields: Fields<'_>, depth: usize) -> Result<Node, String> {
         self.nodes += 1;
         if self.nodes > MOST {
             return Err(format!("it has more than {MOST} nodes"));
         }
-        let (mut operator, mut inputs) = (String::new(), Vec::new());
+        let (mut operator, mut inputs, mut output, mut held) = (String::new(), Vec::new(), None, None);
         while let Some((number, value)) = fields.next()? {
             match number {
                 1 => bounded(&mut inputs, string(value, LONGEST_NAME)?)?,
+                2 if output.is_none() => output = Some(string(value, LONGEST_NAME)?),
                 4 => operator = string(value, LONGEST_NAME)?,
-                5 => self.attribute(message(value)?, depth)?,
+                5 => held = self.attribute(message(value)?, depth)?.or(held),
                 _ => {}
             }
         }
@@ -149,23 +172,34 @@ impl Header {
             return Err(format!("it has more than {MOST_OPERATORS} different operators"));
         }
         let shape = match operator.as_str() {
+            "Constant" => {
+                let constant = output.zip(held).map(|(name, shape)| Node::Constant { name, shape });
+                return Ok(constant.unwrap_or(Node::Other));
+            }
             "ConstantOfShape" => inputs.into_iter().next(),
             "Expand" => inputs.into_iter().nth(1),
             _ => None,
         };
-        Ok(shape.map(|shape| (operator, shape)))
+        Ok(shape.map_or(Node::Other, |shape| Node::Creates { operator, shape }))
     }
 
-    fn attribute(&mut self, mut fields: Fields<'_>, depth: usize) -> Result<(), String> {
+    /// Reads an attribute. Returns the short list of integers that it holds.
+    fn attribute(&mut self, mut fields: Fields<'_>, depth: usize) -> Result<Option<Vec<i64>>, String> {
+        let (mut shape, mut list) = (None, Vec::new());
         while let Some((number, value)) = fields.next()? {
             match number {
-                5 | 10 => drop(self.weight(message(value)?)?),
+                5 => shape = self.weight(message(value)?)?.shape,
+                10 => drop(self.weight(message(value)?)?),
                 6 | 11 => self.graph(message(value)?, depth + 1)?,
                 22 | 23 => self.sparse(message(value)?)?,
+                // A longer list is no shape.
+                8 if list.len() <= MOST_DIMS => {
+                    let _ = numbers(value, MOST_DIMS + 1, &mut list);
+                }
                 _ => {}
             }
         }
-        Ok(())
+        Ok(shape.or((1..=MOST_DIMS).contains(&list.len()).then_some(list)))
     }
 
     fn function(&mut self, mut fields: Fields<'_>) -> Result<(), String> {

@@ -101,6 +101,26 @@ fn nodes_that_create_absurd_tensors_are_refused() {
 }
 
 #[test]
+fn shapes_of_constants_are_checked_too() {
+    let create = bytes(1, &[bytes(1, b"shape"), bytes(4, b"ConstantOfShape")].concat());
+    let constant =
+        |attribute: &[u8]| bytes(1, &[bytes(2, b"shape"), bytes(4, b"Constant"), bytes(5, attribute)].concat());
+    let tensor = |dims: &[i64]| {
+        let raw: Vec<u8> = dims.iter().flat_map(|dim| dim.to_le_bytes()).collect();
+        bytes(5, &[number(1, dims.len() as u64), number(2, 7), bytes(9, &raw)].concat())
+    };
+    let list = |dims: &[i64]| -> Vec<u8> { dims.iter().flat_map(|dim| number(8, *dim as u64)).collect() };
+    let (small, absurd) = ([8, 128], [1 << 20, 1 << 20]);
+    for dims in [tensor(&small), list(&small), list(&[1; 300])] {
+        assert!(parse(&model(&[constant(&dims), create.clone()].concat())).is_ok());
+    }
+    for dims in [tensor(&absurd), list(&absurd)] {
+        // The order of nodes does not matter.
+        assert!(refused(&model(&[create.clone(), constant(&dims)].concat())).contains("absurd"));
+    }
+}
+
+#[test]
 fn nesting_and_other_things_are_refused() {
     // A graph in an attribute of a node of a graph, and so on.
     let mut inner = Vec::new();

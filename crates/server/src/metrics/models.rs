@@ -22,7 +22,7 @@ pub(super) fn text(app: &App) -> String {
     let each = || loaded.iter().filter_map(|m| m.served.as_ref().map(|s| (m, s)));
     text.family("sconce_model_bytes", "gauge", "Bytes of a model: planned, and peak of its tensors");
     for (model, served) in each() {
-        let device = served.model.loaded().plan().device.to_string();
+        let device = served.model.loaded().plan().runs_on();
         let labels = |kind| [("model", model.spec.id.as_str()), ("device", device.as_str()), ("kind", kind)];
         text.line(&labels("planned"), served.bytes());
         text.line(&labels("peak"), served.model.loaded().peak_bytes());

@@ -118,7 +118,7 @@ impl ModelManager {
                 Ok(served) => {
                     let plan = served.model.loaded().plan();
                     let seconds = started_at.elapsed().as_secs_f64();
-                    tracing::info!(model = spec.id, task = %served.task, device = %plan.device, dtype = %plan.dtype,
+                    tracing::info!(model = spec.id, task = %served.task, device = %plan.runs_on(), dtype = %plan.dtype,
                         seconds, "ready");
                 }
                 Err(error) => tracing::error!(model = spec.id, "cannot load the model: {}", error.why()),
@@ -162,7 +162,7 @@ impl ModelManager {
         let other = |e: &dyn std::fmt::Display| LoadError::Other(e.to_string());
         progress.stage("resolving files");
         let reference: Reference = spec.reference.parse().map_err(|e| other(&e))?;
-        let files = resolve(&reference, &spec.load.hub, progress).map_err(|e| other(&e))?;
+        let files = resolve(&reference, &spec.load.hub_options(), progress).map_err(|e| other(&e))?;
         progress.note(&format!("files: {}", files.origin));
         progress.stage("planning");
         let task = spec.task.map_or_else(|| Task::detect(files.root()), Ok).map_err(|e| other(&e))?;

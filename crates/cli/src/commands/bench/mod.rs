@@ -72,7 +72,7 @@ impl Bench {
             return self.time_ops();
         }
         let options = self.model.run_args.options()?;
-        let files = resolve(&self.model.model.parse()?, &options.hub, report)?;
+        let files = resolve(&self.model.model.parse()?, &options.hub_options(), report)?;
         match Task::detect(files.root())? {
             Task::Generate | Task::Seq2Seq if self.compare.compare => Err("--compare is for embedding models".into()),
             Task::Generate => self.time_language(&files, &options, report),

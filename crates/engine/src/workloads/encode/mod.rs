@@ -9,8 +9,8 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use graph::Rows;
-pub(crate) use pipeline::{Parts, Pipeline, dummy_sequences, sanity_tokens, varied_ids};
+pub(crate) use graph::{GraphTowers, Rows};
+pub(crate) use pipeline::{GraphUse, Parts, Pipeline, dummy_sequences, sanity_tokens, varied_ids};
 pub use session::Outputs;
 pub(crate) use session::{Session, Texts, plan};
 
@@ -231,7 +231,7 @@ impl<P: Pipeline> Workload for Encode<P> {
             }
         }
         if let Some(graph) = &self.graph {
-            graph.counts.reset();
+            graph.reset_calls();
         }
         Ok(())
     }

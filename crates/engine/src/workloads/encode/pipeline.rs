@@ -99,14 +99,25 @@ impl Parts {
     }
 }
 
+/// What of a kind of model another engine can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GraphUse {
+    /// Nothing.
+    None,
+    /// The encoder of texts.
+    Texts,
+    /// The encoders of texts and of images.
+    Towers,
+}
+
 /// What runs on the device for a task: an encoder and the layers after it.
 pub(crate) trait Pipeline: Sized + 'static {
     /// The task's settings from the model's files.
     type Spec: Clone + Send + Sync + 'static;
     /// Whether a GGUF file can hold such a model.
     const IN_GGUF: bool = false;
-    /// Whether another engine can run the encoder of such a model.
-    const BY_GRAPH: bool = false;
+    /// What of such a model another engine can run.
+    const GRAPH: GraphUse = GraphUse::None;
 
     /// The tokenization settings.
     fn input_spec(spec: &Self::Spec) -> &InputSpec;
@@ -175,9 +186,9 @@ pub(crate) trait Pipeline: Sized + 'static {
 
 /// Plans a pipeline on a device that need not be in this machine.
 pub(super) fn plan<P: Pipeline>(spec: &P::Spec, device: Device, options: &LoadOptions) -> Result<Plan> {
-    let budget = options.batch_tokens(device)?;
     let InputSpec { root, max_tokens, .. } = P::input_spec(spec);
     let graph = graph::choose::<P>(root, device, options)?;
+    let budget = graph.as_ref().map_or_else(|| options.batch_tokens(device), |graph| Ok(graph.batch_tokens))?;
     let (device, model, formats) = match &graph {
         // The other engine has the device; what follows the graph runs on the CPU.
         Some(_) => (Device::Cpu, graph::model(root)?, Formats::of_graph(options.dtype)?),

@@ -112,16 +112,24 @@ impl<P: Pipeline> Session<P> {
         let input_spec = P::input_spec(&spec);
         let first = options.device.candidates(false).0[0];
         let (_, options) = graph::for_engine::<P>(&input_spec.root, first, options)?;
-        let model = runtime::load(files, &spec, &options, progress, |plan| {
-            let tokenizer = ModelTokenizer::load(&input_spec.root, plan.max_tokens, input_spec.tokenizer_options)?;
-            if let Some(note) = tokenizer.check(&input_spec.root, plan.vocabulary)? {
-                progress.note(&note);
+        let load = |options: &LoadOptions| {
+            runtime::load(files, &spec, options, progress, |plan| {
+                let tokenizer = ModelTokenizer::load(&input_spec.root, plan.max_tokens, input_spec.tokenizer_options)?;
+                if let Some(note) = tokenizer.check(&input_spec.root, plan.vocabulary)? {
+                    progress.note(&note);
+                }
+                Ok(Arc::new(tokenizer))
+            })
+        };
+        let model = load(&options).or_else(|error| match graph::fallback(&options, &error) {
+            Some(options) => {
+                progress.note(&format!("{error}; falling back to cpu (--fallback)"));
+                load(&options)
             }
-            Ok(Arc::new(tokenizer))
+            None => Err(error),
         })?;
         if let Some(graph) = &model.plan.graph {
-            let (engine, file) = (graph.engine(), graph.summary.path.display());
-            progress.note(&format!("{engine} runs {file} on {}", graph.provider));
+            progress.note(&format!("{} runs {} on {}", graph.engine(), graph.paths(), graph.provider));
         }
         Ok(Session { model: Arc::new(model), settings: RequestSettings::default() })
     }

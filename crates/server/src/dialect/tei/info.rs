@@ -6,9 +6,8 @@ use crate::model_manager::ModelSummary;
 use axum::Json;
 use axum::extract::State;
 use sconce_api::tei::{Info, ModelInfo, OpCount};
-use sconce_engine::Pooling;
-use sconce_engine::TaskModel;
 use sconce_engine::hub::Origin;
+use sconce_engine::{GraphPlan, Plan, Pooling, TaskModel};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
@@ -100,7 +99,8 @@ fn model_info(summary: &ModelSummary) -> ModelInfo {
         id: summary.spec.id.clone(),
         state: summary.status.name().into(),
         task: summary.served.as_ref().map(|s| s.task.to_string()),
-        device: plan.map(|p| p.device.to_string()),
+        device: plan.map(Plan::runs_on),
+        engine: plan.map(|p| p.graph.as_ref().map_or_else(|| "native".into(), GraphPlan::engine)),
         dtype: plan.map(|p| p.format()),
         dtype_reason: plan.map(|p| p.dtype_reason.clone()),
         source: loaded.map(|m| m.files().origin.to_string()),

@@ -49,7 +49,7 @@ impl Member {
                 tokenizer_kind: tokenizer_kind(files),
                 vocab_size: plan.vocabulary as u64,
                 context_length: plan.max_tokens as u64,
-                device: plan.device.to_string(),
+                device: plan.runs_on(),
             }
         })
     }

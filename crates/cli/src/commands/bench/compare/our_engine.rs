@@ -35,7 +35,7 @@ impl OurEngine {
 
     fn load(model: Model, report: &Report) -> Result<OurEngine, Failure> {
         let embedder = model.load(report, Embedder::load)?;
-        let (format, device) = (embedder.plan().format(), embedder.plan().device.to_string());
+        let (format, device) = (embedder.plan().format(), embedder.plan().runs_on());
         let flags = flags(&model, &device, &format);
         Ok(OurEngine { format, embedder, flags })
     }

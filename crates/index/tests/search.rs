@@ -160,7 +160,7 @@ fn sparse_search_is_the_product_of_weights() {
     let (_corpus, index) = numbered(&embedder, 300);
     let product = |a: &Embedding, b: &Embedding| match (a, b) {
         (Embedding::Sparse(a), Embedding::Sparse(b)) => {
-            a.iter().flat_map(|(id, x)| b.iter().filter(move |(other, _)| other == id).map(move |(_, y)| x * y)).sum()
+            a.iter().flat_map(|(id, x)| b.iter().filter(move |(other, _)| other == id).map(move |(_, y)| x * y)).sum::<f32>()
         }
         _ => panic!("not sparse"),
     };
@@ -185,7 +185,7 @@ fn late_interaction_ranks_candidates_by_max_sim() {
         (Embedding::MultiVector { values: a, .. }, Embedding::MultiVector { values: b, .. }) => {
             let rows = |values: &[f32]| values.chunks(DIMENSIONS).map(<[f32]>::to_vec).collect::<Vec<_>>();
             let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
-            rows(a).iter().map(|q| rows(b).iter().map(|d| dot(q, d)).fold(f32::MIN, f32::max)).sum()
+            rows(a).iter().map(|q| rows(b).iter().map(|d| dot(q, d)).fold(f32::MIN, f32::max)).sum::<f32>()
         }
         _ => panic!("not multi-vector"),
     };

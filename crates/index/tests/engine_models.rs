@@ -4,7 +4,7 @@ mod common;
 
 use common::{Corpus, parser};
 use sconce_engine::hub::Options;
-use sconce_engine::{DeviceChoice, Device, LoadOptions, MultiVectorEncoder, Reranker, SparseEncoder};
+use sconce_engine::{Device, DeviceChoice, LoadOptions, MultiVectorEncoder, Reranker, SparseEncoder};
 use sconce_index::{
     Control, DenseModel, EmbedPrompts, Embedder, Embedding, EmbeddingKind, LateInteractionModel, Mode, Query,
     RerankModel, Result, SparseModel, Tools,
@@ -70,7 +70,10 @@ fn prompts_belong_to_the_identity() {
     let own = dense(dir.path(), EmbedPrompts::default());
     let text = |text: &str| Some(sconce_engine::Prompt::Text(text.into()));
     let given = dense(dir.path(), EmbedPrompts { passage: text("passage: "), query: text("query: ") });
-    assert_eq!((given.identity().passage_prompt.as_str(), given.identity().query_prompt.as_str()), ("passage: ", "query: "));
+    assert_eq!(
+        (given.identity().passage_prompt.as_str(), given.identity().query_prompt.as_str()),
+        ("passage: ", "query: ")
+    );
     assert!(own.identity().difference(given.identity()).is_some());
     let passages = given.embed_passages(&["hello"]).unwrap();
     assert_ne!(passages[0], given.embed_query("hello").unwrap());
@@ -86,9 +89,10 @@ fn sparse_and_multi_vector_embeddings_of_the_engine() {
     let query = Query { mode: Mode::Sparse, ..Query::new("hello world") };
     let hits = sparse_corpus.open().search(&query, Some(&sparse), None).unwrap();
     // The score is the product of the embeddings.
-    let [Embedding::Sparse(a), Embedding::Sparse(b)] =
-        [sparse.embed_query("hello world").unwrap(), sparse.embed_passages(&[&hits[0].text]).unwrap().remove(0)]
-    else {
+    let [Embedding::Sparse(a), Embedding::Sparse(b)] = [
+        sparse.embed_query("hello world").unwrap(),
+        sparse.embed_passages(&[hits[0].text.as_str()]).unwrap().remove(0),
+    ] else {
         panic!("not sparse")
     };
     let product: f32 = a.iter().filter_map(|(id, x)| b.iter().find(|(other, _)| other == id).map(|(_, y)| x * y)).sum();

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use common::{Corpus, Fake, content, names, parser, random_text, run, search};
-use sconce_index::{Control, EmbeddingKind, Error, Filter, Index, Mode, NewDocument, Phase, Query, Report, Tools, Update};
+use sconce_index::{
+    Control, EmbeddingKind, Error, Filter, Index, Mode, NewDocument, Phase, Query, Report, Tools, Update,
+};
 
 fn embedded(embedder: &Fake) -> u64 {
     embedder.embedded.swap(0, Ordering::Relaxed)
@@ -74,7 +76,8 @@ fn only_what_changed_is_embedded_again() {
     other.index(&Fake::dense());
     // The paths come first, and differ.
     let tails = |rows: Vec<String>| -> Vec<String> {
-        let mut tails: Vec<String> = rows.iter().map(|row| row.split_once('|').map_or(row.clone(), |r| r.1.into())).collect();
+        let mut tails: Vec<String> =
+            rows.iter().map(|row| row.split_once('|').map_or(row.clone(), |r| r.1.into())).collect();
         tails.sort();
         tails
     };
@@ -200,7 +203,8 @@ fn other_chunk_options_chunk_again() {
 fn the_files_of_the_index_are_not_indexed() {
     let corpus = Corpus::new(&[("a.txt", "zebras run")]);
     let embedder = Fake::dense();
-    let index = Index::open(&corpus.path("index"), &sconce_index::OpenOptions { create: true, read_only: false }).unwrap();
+    let index =
+        Index::open(&corpus.path("index"), &sconce_index::OpenOptions { create: true, read_only: false }).unwrap();
     for _ in 0..2 {
         let report = run(&index, &corpus.update(), &embedder).unwrap();
         assert_eq!(report.indexed + report.unchanged, 1, "{report:?}");

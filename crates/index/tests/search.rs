@@ -30,11 +30,15 @@ fn numbered(embedder: &Fake, count: usize) -> (Corpus, Index) {
 }
 
 /// What every document scores, best first, as (key, score).
-fn by_hand(count: usize, embedder: &Fake, query: &str, score: impl Fn(&Embedding, &Embedding) -> f32) -> Vec<(String, f32)> {
+fn by_hand(
+    count: usize,
+    embedder: &Fake,
+    query: &str,
+    score: impl Fn(&Embedding, &Embedding) -> f32,
+) -> Vec<(String, f32)> {
     let query = embedder.embed(query);
-    let mut all: Vec<_> = (0..count)
-        .map(|i| (i.to_string(), score(&query, &embedder.embed(&random_text(i as u64, 12)))))
-        .collect();
+    let mut all: Vec<_> =
+        (0..count).map(|i| (i.to_string(), score(&query, &embedder.embed(&random_text(i as u64, 12))))).collect();
     all.sort_by(|a, b| b.1.total_cmp(&a.1));
     all
 }
@@ -159,9 +163,10 @@ fn sparse_search_is_the_product_of_weights() {
     let embedder = Fake::new(EmbeddingKind::Sparse);
     let (_corpus, index) = numbered(&embedder, 300);
     let product = |a: &Embedding, b: &Embedding| match (a, b) {
-        (Embedding::Sparse(a), Embedding::Sparse(b)) => {
-            a.iter().flat_map(|(id, x)| b.iter().filter(move |(other, _)| other == id).map(move |(_, y)| x * y)).sum::<f32>()
-        }
+        (Embedding::Sparse(a), Embedding::Sparse(b)) => a
+            .iter()
+            .flat_map(|(id, x)| b.iter().filter(move |(other, _)| other == id).map(move |(_, y)| x * y))
+            .sum::<f32>(),
         _ => panic!("not sparse"),
     };
     let text = random_text(5, 12);
@@ -239,7 +244,8 @@ impl Rerank for Short {
 
 #[test]
 fn a_reranker_orders_the_candidates() {
-    let corpus = Corpus::new(&[("a.txt", "zebras zebras run and run and run"), ("b.txt", "zebras"), ("c.txt", "lions")]);
+    let corpus =
+        Corpus::new(&[("a.txt", "zebras zebras run and run and run"), ("b.txt", "zebras"), ("c.txt", "lions")]);
     let embedder = Fake::dense();
     corpus.index(&embedder);
     let query = Query { limit: 2, mode: Mode::Bm25, ..Query::new("zebras run") };
@@ -277,7 +283,11 @@ fn bm25_finds_words_in_their_forms_and_other_scripts() {
         ("std::collections::HashMap", "code.rs"),
         ("hashmap", "code.rs"),
     ] {
-        assert_eq!(names(&search(&index, Mode::Bm25, query, &embedder)).first().map(String::as_str), Some(expected), "{query}");
+        assert_eq!(
+            names(&search(&index, Mode::Bm25, query, &embedder)).first().map(String::as_str),
+            Some(expected),
+            "{query}"
+        );
     }
     // Characters next to each other in the query must be so in the text.
     assert!(search(&index, Mode::Bm25, "京東", &embedder).is_empty());
@@ -290,9 +300,27 @@ fn the_syntax_of_queries_means_nothing() {
     corpus.index(&embedder);
     let index = corpus.open();
     for query in [
-        "zebras AND owls", "NOT zebras", "zebras NOT lions", "\"zebras", "zebras\"", "zeb*", "^zebras", "title: zebras",
-        "{title text}: zebras", "NEAR(zebras lions)", "zebras OR", "(zebras", "-zebras", "zebras'; DROP TABLE chunks; --",
-        "zebras\0lions", "zebras + lions", "text:zebras", "rowid:1 zebras", "zebras %", "\\zebras", "𝓏 zebras",
+        "zebras AND owls",
+        "NOT zebras",
+        "zebras NOT lions",
+        "\"zebras",
+        "zebras\"",
+        "zeb*",
+        "^zebras",
+        "title: zebras",
+        "{title text}: zebras",
+        "NEAR(zebras lions)",
+        "zebras OR",
+        "(zebras",
+        "-zebras",
+        "zebras'; DROP TABLE chunks; --",
+        "zebras\0lions",
+        "zebras + lions",
+        "text:zebras",
+        "rowid:1 zebras",
+        "zebras %",
+        "\\zebras",
+        "𝓏 zebras",
     ] {
         for mode in [Mode::Bm25, Mode::Hybrid, Mode::Dense] {
             let hits = search(&index, mode, query, &embedder);

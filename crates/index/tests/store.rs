@@ -4,10 +4,8 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{Corpus, Fake, parser, run, search};
-use sconce_index::{
-    Error, Filter, Index, Kind, Layout, Metadata, Mode, NewDocument, OpenOptions, Page, Query, Value,
-};
+use common::{Corpus, Fake, run, search};
+use sconce_index::{Error, Filter, Index, Kind, Layout, Metadata, Mode, NewDocument, OpenOptions, Page, Query, Value};
 
 const CREATE: OpenOptions = OpenOptions { create: true, read_only: false };
 
@@ -90,7 +88,6 @@ fn one_writer_and_readers_that_do_not_write() {
     assert_eq!(search(&reader, Mode::Hybrid, "zebras", &embedder).len(), 1);
     assert!(matches!(reader.remove(&["x"]), Err(Error::Database { .. })));
     assert!(matches!(run(&reader, &corpus.update(), &embedder), Err(Error::Database { .. })));
-    let _ = parser();
 }
 
 #[test]

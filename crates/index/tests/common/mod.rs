@@ -203,7 +203,8 @@ pub fn names(hits: &[Hit]) -> Vec<String> {
 pub fn content(database: &Path) -> Vec<String> {
     let connection = rusqlite::Connection::open(database).unwrap();
     let mut rows = Vec::new();
-    let sql = "SELECT f.path, f.state, f.hash, d.row, d.text, d.metadata, c.ordinal, c.start, c.stop, c.heading, c.hash,
+    let sql =
+        "SELECT f.path, f.state, f.hash, d.row, d.text, d.metadata, c.ordinal, c.start, c.stop, c.heading, c.hash,
                (SELECT vector FROM dense WHERE chunk = c.id), (SELECT vector FROM sparse WHERE chunk = c.id),
                (SELECT vectors FROM multi WHERE chunk = c.id),
                (SELECT count(*) FROM sparse_terms WHERE chunk = c.id),

@@ -39,7 +39,7 @@ pub(super) enum Done {
     /// A file with the embeddings of its chunks, in the order of its documents.
     File(Box<ReadFile>, Vec<Slot>),
     /// Embeddings of a file that is not complete yet.
-    Pending(String, Vec<(Hash, StoredEmbedding)>),
+    Pending(Vec<(Hash, StoredEmbedding)>),
 }
 
 /// A file of which some chunks are not embedded yet.
@@ -239,7 +239,7 @@ impl Batcher<'_> {
                         pending.push((file.hash(i), embedding));
                     }
                 }
-                self.send(Done::Pending(file.file.work.path.clone(), pending))?;
+                self.send(Done::Pending(pending))?;
             }
             rest.push_back(file);
         }

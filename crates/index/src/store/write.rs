@@ -223,7 +223,6 @@ impl Batch<'_> {
         for document in self.documents(file)? {
             self.remove_document(document)?;
         }
-        self.transaction.prepare_cached("DELETE FROM pending WHERE path = ?1")?.execute([path])?;
         self.transaction.prepare_cached("DELETE FROM files WHERE id = ?1")?.execute([file])?;
         Ok(true)
     }

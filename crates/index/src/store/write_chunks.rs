@@ -114,18 +114,16 @@ impl Batch<'_> {
     }
 
     /// Keeps the embedding of a chunk whose file is not complete yet.
-    pub(crate) fn add_pending(&self, path: &str, hash: &[u8], embedding: &StoredEmbedding) -> Result<()> {
-        let sql = "INSERT OR REPLACE INTO pending (hash, path, main, mean) VALUES (?1, ?2, ?3, ?4)";
-        self.connection().prepare_cached(sql)?.execute((hash, path, &embedding.main, &embedding.mean))?;
+    pub(crate) fn add_pending(&self, hash: &[u8], embedding: &StoredEmbedding) -> Result<()> {
+        let sql = "INSERT OR REPLACE INTO pending (hash, main, mean) VALUES (?1, ?2, ?3)";
+        self.connection().prepare_cached(sql)?.execute((hash, &embedding.main, &embedding.mean))?;
         Ok(())
     }
 
-    /// Removes pending embeddings: those of a file, or all of them.
-    pub(crate) fn remove_pending(&self, path: Option<&str>) -> Result<()> {
-        match path {
-            Some(path) => self.connection().prepare_cached("DELETE FROM pending WHERE path = ?1")?.execute([path])?,
-            None => self.connection().execute("DELETE FROM pending", [])?,
-        };
+    /// Removes the embeddings of files that were not complete. Only at the end of a run: another file
+    /// may have the same text.
+    pub(crate) fn remove_pending(&self) -> Result<()> {
+        self.connection().execute("DELETE FROM pending", [])?;
         Ok(())
     }
 

@@ -45,7 +45,7 @@ pub(crate) fn watch(
     let own = own_files(own);
     let (send, events) = channel();
     // The receiver lives as long as the watcher.
-    let handler = move |event| drop(send.send(event));
+    let handler = move |event: notify::Result<Event>| drop(send.send(event));
     let failed = |e: notify::Error| Error::Input(format!("changes cannot be watched: {e}"));
     let mut watcher = notify::recommended_watcher(handler).map_err(failed)?;
     for root in &watched {

@@ -13,13 +13,12 @@ use crate::error::{Error, Result};
 use crate::models::{Embedder, Embedding};
 use crate::store::{Pool, StoredEmbedding};
 
-/// Chunks that are embedded together.
+/// Chunks that are embedded together: about a second's work for a small model on two cores, so that
+/// little is lost if the run is killed. The engine packs sequences, so their lengths may differ.
 const BATCH: usize = 128;
-/// Chunks that are sorted by length before they are cut into batches.
-const WINDOW: usize = 4 * BATCH;
 /// The embeddings of files with more chunks than these are stored before the file is complete, so
 /// that they need no memory and a killed run need not compute them again.
-const LARGE: usize = 4 * WINDOW;
+const LARGE: usize = 16 * BATCH;
 
 /// Where the embedding of a chunk comes from.
 pub(super) enum Slot {
@@ -40,7 +39,7 @@ pub(super) enum Done {
     /// A file with the embeddings of its chunks, in the order of its documents.
     File(Box<ReadFile>, Vec<Slot>),
     /// Embeddings of a file that is not complete yet.
-    Pending(String, Vec<(Hash, StoredEmbedding)>),
+    Pending(Vec<(Hash, StoredEmbedding)>),
 }
 
 /// A file of which some chunks are not embedded yet.
@@ -110,16 +109,16 @@ impl Batcher<'_> {
             if open.is_empty() {
                 return Ok(());
             }
-            self.embed_window(&mut open)?;
-            if self.stop.load(Ordering::Relaxed) || self.pass_on(&mut open).is_err() {
+            self.embed_batch(&mut open)?;
+            if self.pass_on(&mut open).is_err() || self.stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
         }
     }
 
-    /// Takes files from the queue until a window is full. Waits only if there is nothing to embed.
+    /// Takes files from the queue until a batch is full. Waits only if there is nothing to embed.
     fn fill(&self, open: &mut VecDeque<Open>, mut waiting: usize) -> Result<std::result::Result<(), Stopped>> {
-        while waiting < WINDOW {
+        while waiting < BATCH {
             let next = if open.is_empty() { self.queue.pop() } else { self.queue.try_pop() };
             let Some(next) = next else { break };
             let done = match next {
@@ -166,50 +165,47 @@ impl Batcher<'_> {
         Ok(open)
     }
 
-    /// Embeds the first chunks that are missing, by length: the longest first, so that a model that
-    /// needs more memory than there is fails at once.
-    fn embed_window(&self, open: &mut VecDeque<Open>) -> Result<()> {
-        let mut window: Vec<(usize, usize, String)> = Vec::new();
+    /// Embeds the first chunks that are missing.
+    fn embed_batch(&self, open: &mut VecDeque<Open>) -> Result<()> {
+        let mut batch: Vec<(usize, usize, String)> = Vec::new();
         'files: for (i, file) in open.iter().enumerate() {
             for slot in file.next..file.slots.len() {
-                if window.len() >= WINDOW {
+                if batch.len() >= BATCH {
                     break 'files;
                 }
                 if matches!(file.slots[slot], Slot::Missing) {
-                    window.push((i, slot, file.text(slot)));
+                    batch.push((i, slot, file.text(slot)));
                 }
             }
         }
-        window.sort_by(|a, b| b.2.len().cmp(&a.2.len()));
-        for batch in window.chunks(BATCH) {
-            if self.stop.load(Ordering::Relaxed) {
-                return Ok(());
-            }
-            let texts: Vec<&str> = batch.iter().map(|(_, _, text)| text.as_str()).collect();
-            match self.embed(&texts) {
-                Ok(embeddings) => {
-                    for ((i, slot, _), embedding) in batch.iter().zip(embeddings) {
-                        open[*i].slots[*slot] = Slot::New(embedding);
-                    }
+        let texts: Vec<&str> = batch.iter().map(|(_, _, text)| text.as_str()).collect();
+        match self.embed(&texts) {
+            Ok(embeddings) => {
+                for ((i, slot, _), embedding) in batch.iter().zip(embeddings) {
+                    open[*i].slots[*slot] = Slot::New(embedding);
                 }
-                // One text may be at fault: the others must not suffer.
+            }
+            // One text may be at fault: the others must not suffer.
+            Err(error) if is_of_input(&error) => self.embed_singly(&batch, open)?,
+            Err(error) => return Err(error),
+        }
+        self.embedded.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Embeds texts one by one. A file with a text that the model refuses fails.
+    fn embed_singly(&self, batch: &[(usize, usize, String)], open: &mut VecDeque<Open>) -> Result<()> {
+        for (i, slot, text) in batch {
+            match self.embed(&[text.as_str()]) {
+                Ok(embeddings) => {
+                    let embedding = embeddings.into_iter().next();
+                    open[*i].slots[*slot] = embedding.map_or(Slot::Missing, Slot::New);
+                }
                 Err(error) if is_of_input(&error) => {
-                    for (i, slot, text) in batch {
-                        match self.embed(&[text.as_str()]) {
-                            Ok(embeddings) => {
-                                let embedding = embeddings.into_iter().next().map_or(Slot::Missing, Slot::New);
-                                open[*i].slots[*slot] = embedding;
-                            }
-                            Err(error) if is_of_input(&error) => {
-                                open[*i].failure = Some(format!("cannot be embedded: {error}"));
-                            }
-                            Err(error) => return Err(error),
-                        }
-                    }
+                    open[*i].failure = Some(format!("cannot be embedded: {error}"));
                 }
                 Err(error) => return Err(error),
             }
-            self.embedded.fetch_add(batch.len() as u64, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -243,7 +239,7 @@ impl Batcher<'_> {
                         pending.push((file.hash(i), embedding));
                     }
                 }
-                self.send(Done::Pending(file.file.work.path.clone(), pending))?;
+                self.send(Done::Pending(pending))?;
             }
             rest.push_back(file);
         }

@@ -32,9 +32,9 @@ impl FileWriter<'_> {
     /// Writes into a transaction. Returns the file, unless it is only a part of one.
     pub(super) fn write(&self, batch: &Batch<'_>, done: Done) -> Result<(Option<Work>, Outcome)> {
         let prepared = match done {
-            Done::Pending(path, embeddings) => {
+            Done::Pending(embeddings) => {
                 for (hash, embedding) in &embeddings {
-                    batch.add_pending(&path, hash, embedding)?;
+                    batch.add_pending(hash, embedding)?;
                 }
                 return Ok((None, Outcome::Partial));
             }
@@ -82,7 +82,7 @@ impl FileWriter<'_> {
         for document in batch.documents(file)? {
             batch.remove_document(document)?;
         }
-        batch.remove_pending(Some(&work.path))
+        Ok(())
     }
 
     /// Replaces the documents of a file, in one transaction.
@@ -110,7 +110,6 @@ impl FileWriter<'_> {
         for document in old {
             batch.remove_document(document)?;
         }
-        batch.remove_pending(Some(&file.work.path))?;
         Ok((Some(file.work), Outcome::Indexed { chunks, notes: file.notes }))
     }
 }

@@ -204,7 +204,7 @@ impl<'a> Run<'a> {
         self.progress.phase = Phase::Finishing;
         self.call(true);
         let batch = writer.begin()?;
-        batch.remove_pending(None)?;
+        batch.remove_pending()?;
         batch.set_meta("updated", &seconds_since_1970().to_string())?;
         batch.commit()?;
         codes::refresh(writer, codes::LEAST)?;

@@ -8,6 +8,7 @@ mod read;
 mod schema;
 mod segments;
 mod write;
+mod write_chunks;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -23,7 +24,8 @@ pub(crate) use passages::{embedded_text, full_text_title};
 pub(crate) use read::{FileRecord, Reader};
 pub(crate) use schema::{beside, own_files};
 pub(crate) use segments::{SegmentList, gaps};
-pub(crate) use write::{Batch, FileState, NewChunk, NewFile, Vector, Writer};
+pub(crate) use write::{Batch, FileState, NewFile, Writer};
+pub(crate) use write_chunks::{NewChunk, Vector};
 
 /// Readers that wait for the next search. More of them work at the same time if they must.
 const MAX_IDLE: usize = 16;

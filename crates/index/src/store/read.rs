@@ -131,9 +131,8 @@ impl<'a> Reader<'a> {
 
     /// A part of the list of documents.
     pub(crate) fn documents(&self, page: &Page) -> Result<Vec<DocumentInfo>> {
-        let sql = format!(
-            "{DOCUMENT} WHERE d.id > ?1 AND (?2 IS NULL OR substr(f.path, 1, length(?2)) = ?2) ORDER BY d.id LIMIT ?3"
-        );
+        let sql =
+            format!("{DOCUMENT} WHERE d.id > ?1 AND (?2 IS NULL OR instr(f.path, ?2) = 1) ORDER BY d.id LIMIT ?3");
         let mut find = self.connection.prepare_cached(&sql)?;
         let limit = page.limit.min(1_000) as i64;
         let documents = find.query_map((page.after.unwrap_or(0), &page.prefix, limit), document_info)?;

@@ -70,11 +70,9 @@ CREATE TABLE sparse_terms (
 CREATE TABLE multi (chunk INTEGER PRIMARY KEY, vectors BLOB NOT NULL) STRICT;
 CREATE TABLE pending (
     hash BLOB PRIMARY KEY,
-    path TEXT NOT NULL,
     main BLOB NOT NULL,
     mean BLOB
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX pending_path ON pending (path);
 CREATE TABLE deleted (chunk INTEGER PRIMARY KEY) STRICT;
 CREATE TABLE segments (
     name TEXT PRIMARY KEY,

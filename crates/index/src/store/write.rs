@@ -83,7 +83,7 @@ impl Writer {
 
 /// A transaction. Dropping it without [`Batch::commit`] undoes it.
 pub(crate) struct Batch<'a> {
-    transaction: Transaction<'a>,
+    pub(super) transaction: Transaction<'a>,
     /// The greatest chunk that a file of codes covers.
     covered: Cell<Option<i64>>,
     /// Whether the segments or the chunks deleted from them are others than before.

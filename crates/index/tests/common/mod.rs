@@ -13,10 +13,10 @@ use sconce_index::{
 };
 use sconce_testkit::Rng;
 
-pub const DIMENSIONS: usize = 64;
+pub(crate) const DIMENSIONS: usize = 64;
 
 /// Embeds a text as the sum of a random vector per word.
-pub struct Fake {
+pub(crate) struct Fake {
     identity: ModelIdentity,
     /// How many passages were embedded.
     pub embedded: AtomicU64,
@@ -25,7 +25,7 @@ pub struct Fake {
 }
 
 impl Fake {
-    pub fn new(kind: EmbeddingKind) -> Fake {
+    pub(crate) fn new(kind: EmbeddingKind) -> Fake {
         let identity = ModelIdentity {
             name: "fake".into(),
             revision: "1".into(),
@@ -37,21 +37,21 @@ impl Fake {
         Fake { identity, embedded: AtomicU64::new(0), delay: Duration::ZERO }
     }
 
-    pub fn dense() -> Fake {
+    pub(crate) fn dense() -> Fake {
         Fake::new(EmbeddingKind::Dense)
     }
 
-    pub fn revision(mut self, revision: &str) -> Fake {
+    pub(crate) fn revision(mut self, revision: &str) -> Fake {
         self.identity.revision = revision.into();
         self
     }
 
-    pub fn slow(mut self, delay: Duration) -> Fake {
+    pub(crate) fn slow(mut self, delay: Duration) -> Fake {
         self.delay = delay;
         self
     }
 
-    pub fn embed(&self, text: &str) -> Embedding {
+    pub(crate) fn embed(&self, text: &str) -> Embedding {
         let words = words(text);
         match self.identity.kind {
             EmbeddingKind::Dense => {
@@ -74,7 +74,7 @@ impl Fake {
     }
 }
 
-pub fn words(text: &str) -> Vec<String> {
+pub(crate) fn words(text: &str) -> Vec<String> {
     let words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     words.map(str::to_lowercase).collect()
 }
@@ -117,19 +117,19 @@ impl Embedder for Fake {
 }
 
 /// A folder with documents, and an index beside it.
-pub struct Corpus {
+pub(crate) struct Corpus {
     pub dir: tempfile::TempDir,
 }
 
 impl Corpus {
-    pub fn new(files: &[(&str, &str)]) -> Corpus {
+    pub(crate) fn new(files: &[(&str, &str)]) -> Corpus {
         let corpus = Corpus { dir: tempfile::tempdir().unwrap() };
         files.iter().for_each(|(name, text)| corpus.write(name, text));
         corpus
     }
 
     /// A corpus of many files of random words.
-    pub fn random(files: usize, words: usize) -> Corpus {
+    pub(crate) fn random(files: usize, words: usize) -> Corpus {
         let corpus = Corpus::new(&[]);
         for i in 0..files {
             corpus.write(&format!("folder{}/file{i}.txt", i % 7), &random_text(i as u64, words));
@@ -137,39 +137,39 @@ impl Corpus {
         corpus
     }
 
-    pub fn root(&self) -> PathBuf {
+    pub(crate) fn root(&self) -> PathBuf {
         self.dir.path().join("root")
     }
 
-    pub fn database(&self) -> PathBuf {
+    pub(crate) fn database(&self) -> PathBuf {
         self.dir.path().join("test.sconce")
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.root().join(name)
     }
 
-    pub fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
 
-    pub fn open(&self) -> Index {
+    pub(crate) fn open(&self) -> Index {
         Index::open(&self.database(), &OpenOptions { create: true, read_only: false }).unwrap()
     }
 
-    pub fn update(&self) -> Update {
+    pub(crate) fn update(&self) -> Update {
         std::fs::create_dir_all(self.root()).unwrap();
         Update::new(vec![self.root()])
     }
 
-    pub fn index(&self, embedder: &Fake) -> Report {
+    pub(crate) fn index(&self, embedder: &Fake) -> Report {
         run(&self.open(), &self.update(), embedder).unwrap()
     }
 }
 
-pub fn random_text(seed: u64, count: usize) -> String {
+pub(crate) fn random_text(seed: u64, count: usize) -> String {
     let mut rng = Rng::new(seed ^ 0x5eed);
     let mut text = String::new();
     for i in 0..count {
@@ -180,27 +180,27 @@ pub fn random_text(seed: u64, count: usize) -> String {
 }
 
 /// Plain text needs no child process.
-pub fn parser() -> Parser {
+pub(crate) fn parser() -> Parser {
     Parser::new(ParserCommand { program: "no-parser".into(), arguments: Vec::new() })
 }
 
-pub fn run(index: &Index, update: &Update, embedder: &Fake) -> Result<Report> {
+pub(crate) fn run(index: &Index, update: &Update, embedder: &Fake) -> Result<Report> {
     let cancel = AtomicBool::new(false);
     let control = Control { progress: &mut |_| {}, cancel: &cancel };
     index.update(update, &Tools { embedder, parser: &parser() }, control)
 }
 
-pub fn search(index: &Index, mode: Mode, text: &str, embedder: &Fake) -> Vec<Hit> {
+pub(crate) fn search(index: &Index, mode: Mode, text: &str, embedder: &Fake) -> Vec<Hit> {
     index.search(&Query { mode, ..Query::new(text) }, Some(embedder), None).unwrap()
 }
 
-pub fn names(hits: &[Hit]) -> Vec<String> {
+pub(crate) fn names(hits: &[Hit]) -> Vec<String> {
     let name = |hit: &Hit| Path::new(&hit.path).file_name().unwrap().to_string_lossy().into_owned();
     hits.iter().map(name).collect()
 }
 
 /// Everything that searches can see, without ids: equal for equal indexes.
-pub fn content(database: &Path) -> Vec<String> {
+pub(crate) fn content(database: &Path) -> Vec<String> {
     let connection = rusqlite::Connection::open(database).unwrap();
     let mut rows = Vec::new();
     let sql =

@@ -80,7 +80,8 @@ pub(super) fn citations(answer: &str, sources: usize) -> Vec<usize> {
 fn quote(sources: &[Source]) -> String {
     let mut all = String::new();
     for (i, source) in sources.iter().enumerate() {
-        let text = shorten_runs(&printable(&source.text));
+        let text = printable(&source.text);
+        let text = shorten_runs(&text);
         let fence = "`".repeat((longest_run(&text) + 1).max(3));
         let name = printable(&source.name).replace(['\n', '\t', '`'], " ");
         let heading = source.heading.as_deref().map(|heading| printable(heading).replace(['\n', '\t', '`'], " "));

@@ -187,3 +187,38 @@ fn sql_in_names_values_and_texts_is_only_text() {
     }
     assert_eq!(index.status().unwrap().chunks, 0);
 }
+
+/// A database that comes with a folder may hold anything that SQLite allows.
+#[test]
+fn planted_triggers_views_and_columns_are_refused() {
+    for planted in [
+        "CREATE TRIGGER t AFTER INSERT ON files BEGIN DELETE FROM chunks; END",
+        "CREATE VIEW v AS SELECT 1",
+        "CREATE INDEX i ON files (lower(path))",
+        "ALTER TABLE documents ADD COLUMN more TEXT GENERATED ALWAYS AS (upper(title))",
+        "DROP TABLE meta; CREATE VIEW meta AS SELECT 'model' AS key, '{}' AS value",
+        "DROP TABLE dense",
+    ] {
+        let corpus = Corpus::new(&[("a.txt", "zebras run")]);
+        corpus.index(&Fake::dense());
+        rusqlite::Connection::open(corpus.database()).unwrap().execute_batch(planted).unwrap();
+        for options in [CREATE, OpenOptions::default()] {
+            let message = error(&corpus.database(), &options);
+            assert!(message.contains("does not have the tables of an index"), "{planted}: {message}");
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn links_beside_the_database_are_not_followed() {
+    for ending in ["writer", "codes"] {
+        let corpus = Corpus::new(&[("a.txt", "zebras run")]);
+        let target = corpus.dir.path().join("target");
+        std::fs::write(&target, "precious").unwrap();
+        std::os::unix::fs::symlink(&target, corpus.dir.path().join(format!("test.sconce.{ending}"))).unwrap();
+        let message = run(&corpus.open(), &corpus.update(), &Fake::dense()).unwrap_err().to_string();
+        assert!(message.contains("is a link"), "{message}");
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "precious");
+    }
+}

@@ -3,8 +3,11 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
+use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use crate::error::{Error, Result};
@@ -96,6 +99,9 @@ DELETE FROM chunks; DELETE FROM documents; DELETE FROM files;
 INSERT INTO full_text (full_text) VALUES ('delete-all');
 ";
 
+/// The longest text or blob, in bytes, whatever the file says. A document has at most 256 MiB.
+const MAX_LENGTH: i32 = 512 << 20;
+
 fn database(path: &Path, why: impl Into<String>) -> Error {
     Error::Database { path: path.to_owned(), why: why.into() }
 }
@@ -168,7 +174,25 @@ fn connect(path: &Path, flags: OpenFlags) -> Result<Connection> {
         Connection::open_with_flags(path, flags).map_err(|e| database(path, format!("cannot be opened: {e}")))?;
     connection.busy_timeout(Duration::from_secs(30))?;
     connection.set_prepared_statement_cache_capacity(128);
+    distrust(&connection)?;
     Ok(connection)
+}
+
+/// The file may come from anyone, for example with a folder that is indexed: nothing in its schema
+/// may run, and damaged pages must be noticed.
+fn distrust(connection: &Connection) -> Result<()> {
+    use DbConfig::{
+        SQLITE_DBCONFIG_DEFENSIVE, SQLITE_DBCONFIG_ENABLE_TRIGGER, SQLITE_DBCONFIG_ENABLE_VIEW,
+        SQLITE_DBCONFIG_TRUSTED_SCHEMA,
+    };
+    connection.set_db_config(SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    for config in [SQLITE_DBCONFIG_ENABLE_TRIGGER, SQLITE_DBCONFIG_ENABLE_VIEW, SQLITE_DBCONFIG_TRUSTED_SCHEMA] {
+        connection.set_db_config(config, false)?;
+    }
+    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_LENGTH)?;
+    connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
+    connection.execute_batch("PRAGMA cell_size_check = ON;")?;
+    Ok(())
 }
 
 /// Whether the file is new: it has no tables. A process may have been killed after it created the
@@ -201,7 +225,7 @@ fn check(path: &Path, connection: &Connection) -> Result<()> {
         });
     }
     match pragma("user_version")? {
-        VERSION => Ok(()),
+        VERSION => check_schema(path, connection),
         newer if newer > VERSION => {
             Err(database(path, format!("was written by a newer version (format {newer}); update this program")))
         }
@@ -209,9 +233,53 @@ fn check(path: &Path, connection: &Connection) -> Result<()> {
     }
 }
 
+/// Tables, indexes, views and triggers: kind, name and SQL, in the order of names.
+type Schema = Vec<(String, String, Option<String>)>;
+
+fn schema(connection: &Connection) -> rusqlite::Result<Schema> {
+    // More rows than an index has are too many, however many there are.
+    let sql = "SELECT type, name, sql FROM sqlite_schema ORDER BY name LIMIT 100";
+    let mut find = connection.prepare(sql)?;
+    let rows = find.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    rows.collect()
+}
+
+/// Refuses a file whose tables are not those of an index. A trigger, a view or a generated column
+/// would change what our statements do.
+fn check_schema(path: &Path, connection: &Connection) -> Result<()> {
+    static OURS: OnceLock<Schema> = OnceLock::new();
+    let ours = match OURS.get() {
+        Some(ours) => ours,
+        None => {
+            let empty = Connection::open_in_memory()?;
+            empty.execute_batch(TABLES)?;
+            let found = schema(&empty)?;
+            OURS.get_or_init(|| found)
+        }
+    };
+    let found = schema(connection).map_err(|e| unreadable(path, e))?;
+    if found == *ours {
+        return Ok(());
+    }
+    let foreign = found.iter().find(|entry| !ours.contains(entry)).or_else(|| ours.iter().find(|e| !found.contains(e)));
+    let name = foreign.map_or("", |(_, name, _)| name.as_str()).escape_debug().to_string();
+    let why = format!("does not have the tables of an index (`{name}` differs); remove it, and index the files again");
+    Err(database(path, why))
+}
+
+/// Refuses a link beside the database: it would decide what is written elsewhere.
+fn refuse_link(path: &Path) -> Result<()> {
+    match path.symlink_metadata() {
+        Ok(found) if found.is_symlink() => Err(database(path, "is a link; remove it")),
+        _ => Ok(()),
+    }
+}
+
 /// Takes the lock of the one writer. The system releases it when the process ends, however it ends.
 pub(super) fn lock(path: &Path) -> Result<File> {
     let lock = beside(path, ".writer");
+    refuse_link(&lock)?;
+    refuse_link(&beside(path, ".codes"))?;
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock);
     let mut file = open.map_err(Error::io(&lock))?;
     match file.try_lock() {

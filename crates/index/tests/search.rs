@@ -159,6 +159,33 @@ fn deleted_documents_are_not_found_in_codes() {
 }
 
 #[test]
+fn words_under_a_filter_are_the_same_with_and_without_codes() {
+    let embedder = Fake::dense();
+    let (corpus, index) = numbered(&embedder, 1_500);
+    let found = |filter: &str| -> Vec<String> {
+        let filter = Some(Filter::parse(filter).unwrap());
+        let query = Query { mode: Mode::Bm25, filter, limit: 1_000, ..Query::new("w1 w2 w3 w4 w5") };
+        index.search(&query, None, None).unwrap().into_iter().map(|hit| hit.path).collect()
+    };
+    let filters = ["n>=750", "third=t1", "path:1?", "n>=5000"];
+    let expected: Vec<_> = filters.iter().map(|filter| found(filter)).collect();
+    assert!(expected[0].len() > 10 && expected[0].iter().all(|path| path.parse::<usize>().unwrap() >= 750));
+    common::run(&index, &corpus.update(), &embedder).unwrap();
+    assert_eq!(index.status().unwrap().coded, 1_500);
+    // Some chunks have codes, one has none, and one with codes is deleted.
+    assert_eq!(index.remove(&[expected[1][0].as_str()]).unwrap(), 1);
+    let without = |paths: &[String]| paths.iter().filter(|path| **path != expected[1][0]).cloned().collect::<Vec<_>>();
+    for (filter, expected) in filters.iter().zip(&expected) {
+        let mut found = found(filter);
+        let mut expected = without(expected);
+        // The removed document changes the weights of words a little.
+        found.sort();
+        expected.sort();
+        assert_eq!(found, expected, "{filter}");
+    }
+}
+
+#[test]
 fn sparse_search_is_the_product_of_weights() {
     let embedder = Fake::new(EmbeddingKind::Sparse);
     let (_corpus, index) = numbered(&embedder, 300);
@@ -351,6 +378,11 @@ fn what_a_query_may_not_be() {
     fails(dense(vec![f32::NAN; DIMENSIONS]));
     fails(Query { vector: Some(Embedding::Sparse(vec![(1, 1.0)])), ..Query::new("a") });
     fails(Query { mode: Mode::Sparse, ..Query::new("a") });
+    // A given vector does not hide that the model is another one.
+    let other = Fake::dense().revision("2");
+    let error = index.search(&dense(vec![1.0; DIMENSIONS]), Some(&other), None).unwrap_err();
+    assert!(matches!(error, Error::Model(_)), "{error}");
+    assert_eq!(index.search(&Query { mode: Mode::Bm25, ..Query::new("zebras") }, Some(&other), None).unwrap().len(), 1);
     let error = index.search(&Query::new("zebras"), None, None).unwrap_err();
     assert!(error.to_string().contains("fake"), "{error}");
     assert!(index.search(&Query { limit: 0, ..Query::new("zebras") }, Some(&embedder), None).unwrap().is_empty());

@@ -1,10 +1,12 @@
 //! Candidates: the best of many scores, filters, full text and sparse postings.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
 use std::ops::ControlFlow;
 
+use super::segments::SegmentSet;
+use crate::codes::Bitmap;
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::store::{Reader, match_expression};
@@ -71,25 +73,45 @@ impl Best {
     }
 }
 
-/// A filter on chunks that no codes cover. It remembers documents.
+/// A filter on chunks. It is evaluated once on the codes; for chunks that no codes cover, on their
+/// documents, which it remembers.
 pub(super) struct Passes<'a> {
     filter: Option<&'a Filter>,
     reader: &'a Reader<'a>,
+    set: &'a SegmentSet,
+    rows: OnceCell<Vec<Bitmap>>,
     known: RefCell<HashMap<i64, bool>>,
 }
 
 impl<'a> Passes<'a> {
-    pub(super) fn new(filter: Option<&'a Filter>, reader: &'a Reader<'a>) -> Passes<'a> {
-        Passes { filter, reader, known: RefCell::default() }
+    pub(super) fn new(filter: Option<&'a Filter>, reader: &'a Reader<'a>, set: &'a SegmentSet) -> Passes<'a> {
+        Passes { filter, reader, set, rows: OnceCell::new(), known: RefCell::default() }
     }
 
-    pub(super) fn filter(&self) -> Option<&'a Filter> {
-        self.filter
+    /// For each segment the rows that may be found; `None`: all of them.
+    pub(super) fn rows(&self) -> Option<&[Bitmap]> {
+        let Some(filter) = self.filter else { return self.set.live.as_deref() };
+        let evaluate = || {
+            let mut rows: Vec<Bitmap> = self.set.segments.iter().map(|segment| segment.rows_matching(filter)).collect();
+            if let Some(live) = &self.set.live {
+                rows.iter_mut().zip(live).for_each(|(rows, live)| rows.intersect(live));
+            }
+            rows
+        };
+        Some(self.rows.get_or_init(evaluate))
+    }
+
+    /// Whether all chunks pass.
+    pub(super) fn is_all(&self) -> bool {
+        self.filter.is_none()
     }
 
     /// Whether the document of a chunk passes.
     pub(super) fn chunk(&self, chunk: i64) -> Result<bool> {
         let Some(filter) = self.filter else { return Ok(true) };
+        if let Some((segment, row)) = self.set.row(chunk) {
+            return Ok(self.rows().is_none_or(|rows| rows[segment].contains(row)));
+        }
         let Some(document) = self.reader.document_of(chunk)? else { return Ok(false) };
         if let Some(known) = self.known.borrow().get(&document) {
             return Ok(*known);
@@ -104,7 +126,9 @@ impl<'a> Passes<'a> {
 pub(super) fn bm25(reader: &Reader<'_>, text: &str, passes: &Passes<'_>, count: usize) -> Result<Vec<(i64, f32)>> {
     let Some(expression) = match_expression(text) else { return Ok(Vec::new()) };
     let mut hits = Vec::new();
-    reader.each_match(&expression, |chunk, score| {
+    // With a limit, SQLite need not sort all matches.
+    let most = passes.is_all().then_some(count);
+    reader.each_match(&expression, most, |chunk, score| {
         if passes.chunk(chunk)? {
             hits.push((chunk, score));
         }
@@ -124,18 +148,13 @@ pub(super) fn sparse(
     for (term, weight) in query {
         reader.each_posting(*term, |chunk, other| *scores.entry(chunk).or_default() += weight * other)?;
     }
-    let mut all: Vec<(i64, f32)> = scores.into_iter().filter(|(_, score)| *score > 0.0).collect();
-    sort(&mut all);
-    let mut hits = Vec::new();
-    for (chunk, score) in all {
-        if hits.len() == count {
-            break;
-        }
-        if passes.chunk(chunk)? {
-            hits.push((chunk, score));
+    let mut best = Best::new(count);
+    for (chunk, score) in scores {
+        if score > 0.0 && best.takes(chunk, score) && passes.chunk(chunk)? {
+            best.push(chunk, score);
         }
     }
-    Ok(hits)
+    Ok(best.into_sorted())
 }
 
 #[cfg(test)]

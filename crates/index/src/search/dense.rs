@@ -2,7 +2,7 @@
 
 use super::candidates::{Best, Passes};
 use super::segments::SegmentSet;
-use crate::codes::{Bitmap, ScanOptions, scan};
+use crate::codes::{ScanOptions, scan};
 use crate::error::Result;
 use crate::store::{Reader, dot_stored};
 
@@ -16,8 +16,11 @@ pub(super) fn dense(
 ) -> Result<Vec<(i64, f32)>> {
     let mut best = Best::new(count);
     if !set.segments.is_empty() {
-        let options = ScanOptions { k: count, threads, allowed: allowed(set, passes) };
-        for candidate in scan(&set.segments, query, &options)? {
+        let options = ScanOptions { k: count, threads, allowed: passes.rows().map(<[_]>::to_vec) };
+        let mut candidates = scan(&set.segments, query, &options)?;
+        // Neighbours in the database are read together.
+        candidates.sort_unstable_by_key(|candidate| candidate.chunk);
+        for candidate in candidates {
             if let Some(score) = reader.vector(candidate.chunk, |bytes| dot_stored(bytes, query))? {
                 best.push(candidate.chunk, score);
             }
@@ -33,14 +36,4 @@ pub(super) fn dense(
         })?;
     }
     Ok(best.into_sorted())
-}
-
-/// For each segment the rows that may be found; `None`: all of them.
-fn allowed(set: &SegmentSet, passes: &Passes<'_>) -> Option<Vec<Bitmap>> {
-    let Some(filter) = passes.filter() else { return set.live.clone() };
-    let mut allowed: Vec<Bitmap> = set.segments.iter().map(|segment| segment.rows_matching(filter)).collect();
-    if let Some(live) = &set.live {
-        allowed.iter_mut().zip(live).for_each(|(allowed, live)| allowed.intersect(live));
-    }
-    Some(allowed)
 }

@@ -27,11 +27,14 @@ pub(crate) struct Models<'a> {
 /// Finds the passages of a query, best first.
 pub(crate) fn search(pool: &Pool, cache: &SegmentCache, query: &Query, models: Models<'_>) -> Result<Vec<Hit>> {
     check(query)?;
-    let Some(model) = pool.read(|reader| reader.model())? else { return Ok(Vec::new()) };
+    let model = pool.read(|reader| reader.model())?;
     if query.limit == 0 {
         return Ok(Vec::new());
     }
-    let vector = query_vector(query, &model, models.embedder)?;
+    let vector = match &model {
+        Some(model) => query_vector(query, model, models.embedder)?,
+        None => None,
+    };
     let run = |is_last: bool| {
         pool.read(|reader| {
             let set = cache.load(reader)?;
@@ -39,7 +42,13 @@ pub(crate) fn search(pool: &Pool, cache: &SegmentCache, query: &Query, models: M
             if set.is_missing && !is_last {
                 return Ok(None);
             }
-            let search = Search { reader, set: &set, query, model: &model, vector: vector.as_ref() };
+            // Another process may have rebuilt the index while the query was embedded.
+            if vector.is_some() && reader.model()? != model {
+                let why = "the index was rebuilt with another model during the search; open it again".into();
+                return Err(Error::Model(why));
+            }
+            let dimensions = model.as_ref().map_or(0, |model| model.dimensions);
+            let search = Search { reader, set: &set, query, dimensions, vector: vector.as_ref() };
             search.run(models.reranker).map(Some)
         })
     };
@@ -79,16 +88,17 @@ fn query_vector(query: &Query, model: &ModelIdentity, embedder: Option<&dyn Embe
         );
         return Err(Error::Input(why));
     }
+    // Also with a vector: it comes from this model, as far as the caller knows.
+    if let Some(difference) = embedder.and_then(|embedder| model.difference(embedder.identity())) {
+        let why = format!("the index was made with {} ({difference}); search with that model", model.name);
+        return Err(Error::Model(why));
+    }
     let embedding = match (&query.vector, embedder) {
         (Some(vector), _) => {
             vector.check(model).map_err(|e| Error::Input(format!("the query's vector: {e}")))?;
             vector.clone()
         }
         (None, Some(embedder)) => {
-            if let Some(difference) = model.difference(embedder.identity()) {
-                let why = format!("the index was made with {} ({difference}); search with that model", model.name);
-                return Err(Error::Model(why));
-            }
             let embedding = embedder.embed_query(&query.text)?;
             embedding.check(model)?;
             embedding
@@ -109,13 +119,13 @@ struct Search<'a> {
     reader: &'a Reader<'a>,
     set: &'a SegmentSet,
     query: &'a Query,
-    model: &'a ModelIdentity,
+    dimensions: usize,
     vector: Option<&'a Embedding>,
 }
 
 impl Search<'_> {
     fn run(&self, reranker: Option<&dyn Rerank>) -> Result<Vec<Hit>> {
-        let passes = Passes::new(self.query.filter.as_ref(), self.reader);
+        let passes = Passes::new(self.query.filter.as_ref(), self.reader, self.set);
         // A single ranking needs no more than the hits, unless a reranker orders them anew.
         let is_joined = self.query.mode == Mode::Hybrid || reranker.is_some();
         let limit = self.query.limit;
@@ -166,7 +176,7 @@ impl Search<'_> {
 
     /// Late interaction over the best by BM25 and the best by the mean of the vectors.
     fn multi_vector(&self, values: &[f32], passes: &Passes<'_>, count: usize) -> Result<Vec<(i64, f32)>> {
-        let dimensions = self.model.dimensions;
+        let dimensions = self.dimensions;
         let candidates = count.max(self.query.candidates.min(MAX_CANDIDATES));
         let by_words = bm25(self.reader, &self.query.text, passes, candidates)?;
         let by_mean = self.dense(&mean(values, dimensions), passes, candidates)?;

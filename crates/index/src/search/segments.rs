@@ -77,6 +77,15 @@ impl SegmentCache {
     }
 }
 
+impl SegmentSet {
+    /// The segment that has a chunk, and its row there.
+    pub(super) fn row(&self, chunk: i64) -> Option<(usize, usize)> {
+        // The ranges of ids ascend and do not overlap.
+        let at = self.segments.partition_point(|segment| segment.info().last < chunk);
+        Some((at, self.segments.get(at)?.row(chunk)?))
+    }
+}
+
 fn is_not_found(error: &Error) -> bool {
     matches!(error, Error::Io { error, .. } if error.kind() == std::io::ErrorKind::NotFound)
 }

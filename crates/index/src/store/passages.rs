@@ -117,10 +117,16 @@ impl Reader<'_> {
     pub(crate) fn passage(&self, chunk: i64, before: usize, after: usize) -> Result<Option<Passage>> {
         let Some(document) = self.document_of(chunk)? else { return Ok(None) };
         let Some(info) = self.document(document)? else { return Ok(None) };
-        let rows = self.chunk_rows(document)?;
+        // A document may have ten thousands of chunks.
+        let sql = format!(
+            "SELECT {CHUNK} FROM chunks o JOIN chunks c ON c.document = o.document
+             WHERE o.id = ?1 AND c.ordinal BETWEEN o.ordinal - ?2 AND o.ordinal + ?3 ORDER BY c.ordinal"
+        );
+        let around = (chunk, before.min(MAX_AROUND) as i64, after.min(MAX_AROUND) as i64);
+        let mut find = self.connection.prepare_cached(&sql)?;
+        let rows = find.query_map(around, chunk_row)?.collect::<rusqlite::Result<Vec<ChunkRow>>>()?;
         let Some(at) = rows.iter().position(|row| row.id == chunk) else { return Ok(None) };
-        let first = &rows[at.saturating_sub(before.min(MAX_AROUND))].chunk;
-        let last = &rows[(at + after.min(MAX_AROUND)).min(rows.len() - 1)].chunk;
+        let (first, last) = (&rows[0].chunk, &rows[rows.len() - 1].chunk);
         let range = first.range.start..last.range.end;
         let text = self.slice(document, range.clone())?;
         let passage = rows[at].chunk.range.clone();
@@ -128,17 +134,21 @@ impl Reader<'_> {
         Ok(Some(Passage { document: info, heading, place: first.place, text, range, passage }))
     }
 
-    /// Chunks that match an expression of FTS5, best first, with their scores, until `each` breaks.
+    /// Chunks that match an expression of FTS5, best first, with their scores, until `each` breaks;
+    /// at most `most`, if it is given.
     pub(crate) fn each_match(
         &self,
         expression: &str,
+        most: Option<usize>,
         mut each: impl FnMut(i64, f32) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         // Titles and headings are short and say what a passage is about.
         let sql = "SELECT rowid, bm25(full_text, 4.0, 2.0, 1.0) AS score FROM full_text WHERE full_text MATCH ?1
-                   ORDER BY score, rowid";
+                   ORDER BY score, rowid LIMIT ?2";
         let mut find = self.connection.prepare_cached(sql)?;
-        let mut rows = find.query([expression])?;
+        // SQLite takes a negative limit as none.
+        let most = most.map_or(-1, |most| i64::try_from(most).unwrap_or(i64::MAX));
+        let mut rows = find.query((expression, most))?;
         while let Some(row) = rows.next()? {
             // FTS5 gives better matches lower numbers.
             if each(row.get(0)?, -row.get::<_, f32>(1)?)?.is_break() {

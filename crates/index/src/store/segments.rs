@@ -54,9 +54,10 @@ impl Reader<'_> {
         Ok(deleted)
     }
 
-    /// How many dense vectors have ids in a range, counted up to `limit`.
+    /// How many chunks have ids in a range, counted up to `limit`. In an index with vectors each has
+    /// one; counting these would read them.
     pub(crate) fn count_vectors(&self, ids: &Range<i64>, limit: u64) -> Result<u64> {
-        let sql = "SELECT count(*) FROM (SELECT 1 FROM dense WHERE chunk >= ?1 AND chunk < ?2 LIMIT ?3)";
+        let sql = "SELECT count(*) FROM (SELECT 1 FROM chunks WHERE id >= ?1 AND id < ?2 LIMIT ?3)";
         let mut find = self.connection.prepare_cached(sql)?;
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let count: i64 = find.query_row((ids.start, ids.end, limit), |row| row.get(0))?;

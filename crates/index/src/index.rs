@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+use crate::chunk::ChunkOptions;
 use crate::document::{Kind, Layout, Metadata};
 use crate::error::{Error, Result};
 use crate::indexer::{self, Progress, Report, Tools, Update};
@@ -176,6 +177,12 @@ impl Index {
     /// The model of the index's embeddings; `None`: nothing was embedded so far.
     pub fn model(&self) -> Result<Option<ModelIdentity>> {
         self.pool.read(|store| store.model())
+    }
+
+    /// How the last run of [`Index::update`] cut texts into chunks; `None`: there was none. A run
+    /// with other options cuts and embeds all files again.
+    pub fn chunk_options(&self) -> Result<Option<ChunkOptions>> {
+        self.pool.read(|store| store.chunk_options())
     }
 
     /// Brings the index up to date with the files below the roots: reads and embeds new and changed

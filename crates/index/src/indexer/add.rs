@@ -4,7 +4,7 @@ use super::batch::embed_checked;
 use super::codes;
 use super::prepare::{ChunkedDocument, Counter, embedded};
 use super::run::{chunk_options, set_model};
-use crate::chunk::{ChunkOptions, Chunker};
+use crate::chunk::Chunker;
 use crate::document::Document;
 use crate::error::{Error, Result};
 use crate::index::NewDocument;
@@ -21,7 +21,8 @@ pub(crate) fn add(writer: &mut Writer, documents: &[NewDocument], embedder: &dyn
     check(documents)?;
     set_model(writer, embedder.identity())?;
     let counter = Counter(embedder);
-    let chunker = Chunker::new(chunk_options(ChunkOptions::default(), embedder), &counter)?;
+    let options = writer.reader().chunk_options()?.unwrap_or_default();
+    let chunker = Chunker::new(chunk_options(options, embedder), &counter)?;
     let chunked: Vec<ChunkedDocument> =
         documents.iter().map(|document| ChunkedDocument::new(of(document), &chunker)).collect();
     let embeddings = embed(&chunked, embedder)?;

@@ -7,7 +7,7 @@ use std::sync::mpsc::SyncSender;
 
 use sconce_engine::ErrorClass;
 
-use super::prepare::{Hash, Prepared, ReadFile, embedded};
+use super::prepare::{Hash, Prepared, ReadFile, Retry, embedded};
 use super::queue::Queue;
 use crate::error::{Error, Result};
 use crate::models::{Embedder, Embedding};
@@ -222,7 +222,7 @@ impl Batcher<'_> {
         for mut file in open.drain(..) {
             file.advance();
             if let Some(failure) = file.failure {
-                let failed = Prepared::Failed(file.file.work, failure);
+                let failed = Prepared::Failed(file.file.work, failure, Retry::Changed);
                 self.send(Done::Other(Box::new(failed)))?;
                 continue;
             }

@@ -30,6 +30,9 @@ pub(super) struct Plan {
     pub(super) skipped: Vec<(PathBuf, String)>,
     /// Files of the index below the roots that the walk did not find.
     pub(super) vanished: Vec<FileRecord>,
+    /// Files of roots that do not exist any more. Such a folder may have another name now, and its
+    /// files be found there; or it is on a disk that comes back, so they are not removed.
+    pub(super) left_behind: Vec<FileRecord>,
 }
 
 impl Plan {
@@ -58,7 +61,7 @@ pub(super) fn plan(
         let found = match entry {
             WalkEntry::Found(found) => found,
             WalkEntry::Skipped(skipped) => {
-                if own.iter().any(|own| skipped.path.starts_with(own)) {
+                if is_own(&own, &skipped.path) {
                     continue;
                 }
                 if matches!(skipped.reason, SkipReason::Unreadable(_) | SkipReason::IgnoreFile(_)) {
@@ -68,7 +71,7 @@ pub(super) fn plan(
                 continue;
             }
         };
-        if own.iter().any(|own| found.path.starts_with(own)) {
+        if is_own(&own, &found.path) {
             continue;
         }
         let text = |path: &Path| path.to_str().map(str::to_owned);
@@ -77,14 +80,49 @@ pub(super) fn plan(
             plan.skipped.push((found.path, "its name is not UTF-8; rename it".into()));
             continue;
         };
-        match known.remove(&path) {
-            Some(old) if is_unchanged(&old, &found, settings) => plan.unchanged += 1,
+        let old = known.remove(&path);
+        let (root, relative) = outer(old.as_ref(), &found.path, &found.root).unwrap_or((root, relative));
+        match old {
+            Some(old) if old.root == root && is_unchanged(&old, &found, settings) => plan.unchanged += 1,
             old => plan.work.push(Work { found, path, relative, root, old }),
         }
         observe(plan.found());
     }
+    plan.left_behind = left_behind(&known);
     plan.vanished = vanished(update, known, &hidden)?;
     Ok(plan)
+}
+
+/// Whether a path is one of the index's own files, also if the walk came to it by another way.
+fn is_own(own: &[PathBuf], path: &Path) -> bool {
+    let is_below = |path: &Path| own.iter().any(|own| path.starts_with(own));
+    let has_name = |part| own.iter().any(|own| own.file_name() == Some(part));
+    is_below(path) || (path.iter().any(has_name) && path.canonicalize().is_ok_and(|path| is_below(&path)))
+}
+
+/// The root of the index's record and the path below it, if it contains the root of this walk:
+/// whichever root is indexed first or last, files belong to the outermost one.
+fn outer(old: Option<&FileRecord>, path: &Path, root: &Path) -> Option<(String, String)> {
+    let old = old?;
+    if !root.starts_with(&old.root) || root == Path::new(&old.root) {
+        return None;
+    }
+    let relative = path.strip_prefix(&old.root).ok()?.to_str()?;
+    Some((old.root.clone(), relative.to_owned()))
+}
+
+/// The files whose roots do not exist any more, in the order of their paths.
+fn left_behind(left: &HashMap<String, FileRecord>) -> Vec<FileRecord> {
+    let mut is_gone: HashMap<&str, bool> = HashMap::new();
+    let mut gone: Vec<FileRecord> = Vec::new();
+    for record in left.values() {
+        let missing = || Path::new(&record.root).try_exists().is_ok_and(|exists| !exists);
+        if *is_gone.entry(&record.root).or_insert_with(missing) {
+            gone.push(record.clone());
+        }
+    }
+    gone.sort_by(|a, b| a.path.cmp(&b.path));
+    gone
 }
 
 fn is_unchanged(old: &FileRecord, found: &Found, settings: &str) -> bool {

@@ -2,7 +2,7 @@
 
 use super::batch::{Done, Slot};
 use super::classify::Work;
-use super::prepare::{Hash, Prepared, ReadFile};
+use super::prepare::{Hash, Prepared, ReadFile, Retry};
 use crate::error::Result;
 use crate::models::EmbeddingKind;
 use crate::store::{Batch, FileState, NewChunk, NewFile, Vector, full_text_title};
@@ -44,19 +44,24 @@ impl FileWriter<'_> {
         let (work, outcome) = match prepared {
             Prepared::Read(file) => return self.write_file(batch, *file, Vec::new()),
             Prepared::Touched(work) => {
-                batch.touch_file(&work.path, work.found.size, work.found.modified_ns)?;
+                match &work.old {
+                    Some(old) if old.root != work.root => {
+                        batch.rename_file(old.id, &self.row(&work, None, FileState::Done))?;
+                    }
+                    _ => batch.touch_file(&work.path, work.found.size, work.found.modified_ns)?,
+                }
                 (work, Outcome::Unchanged)
             }
             Prepared::Renamed(work, old) => {
                 batch.rename_file(old.id, &self.row(&work, None, FileState::Done))?;
                 (work, Outcome::Renamed)
             }
-            Prepared::Failed(work, reason) => {
-                self.write_none(batch, &work, FileState::Failed(&reason))?;
+            Prepared::Failed(work, reason, retry) => {
+                self.write_none(batch, &work, (FileState::Failed(&reason), retry))?;
                 (work, Outcome::Failed(reason))
             }
             Prepared::Skipped(work, reason) => {
-                self.write_none(batch, &work, FileState::Skipped(&reason))?;
+                self.write_none(batch, &work, (FileState::Skipped(&reason), Retry::Changed))?;
                 (work, Outcome::Skipped(reason))
             }
         };
@@ -77,8 +82,13 @@ impl FileWriter<'_> {
     }
 
     /// Records why a file has no documents, and removes those that it had.
-    fn write_none(&self, batch: &Batch<'_>, work: &Work, state: FileState<'_>) -> Result<()> {
-        let file = batch.put_file(&self.row(work, None, state))?;
+    fn write_none(&self, batch: &Batch<'_>, work: &Work, (state, retry): (FileState<'_>, Retry)) -> Result<()> {
+        let row = self.row(work, None, state);
+        // No run has these settings, so each takes the file for a changed one.
+        let file = batch.put_file(&match retry {
+            Retry::Changed => row,
+            Retry::Always => NewFile { settings: "", ..row },
+        })?;
         for document in batch.documents(file)? {
             batch.remove_document(document)?;
         }

@@ -27,11 +27,20 @@ pub(super) enum Prepared {
     /// The content is that of a file that has vanished.
     Renamed(Work, FileRecord),
     /// It could not be read.
-    Failed(Work, String),
+    Failed(Work, String, Retry),
     /// It is left out on purpose.
     Skipped(Work, String),
     /// Its chunks are to be embedded.
     Read(Box<ReadFile>),
+}
+
+/// When a file that failed is tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Retry {
+    /// When it has changed: its content is at fault.
+    Changed,
+    /// With every run: the system is at fault, such as by permissions, which are no change.
+    Always,
 }
 
 /// A file with its chunks.
@@ -99,7 +108,7 @@ impl Preparation<'_> {
     pub(super) fn prepare(&self, work: Work) -> Prepared {
         let hash = match file_hash(&work) {
             Ok(hash) => hash,
-            Err(error) => return Prepared::Failed(work, ReadError::from(error).to_string()),
+            Err(error) => return Prepared::Failed(work, ReadError::from(error).to_string(), Retry::Always),
         };
         if let (Some(old), Some(hash)) = (&work.old, &hash)
             && old.hash.as_deref() == Some(&hash[..])
@@ -115,7 +124,10 @@ impl Preparation<'_> {
         match self.parser.read(&work.found.path, work.found.format, &Limits::default(), &mut each) {
             Ok(notes) => Prepared::Read(Box::new(ReadFile { work, hash, documents, notes })),
             Err(error) if error.is_skip() => Prepared::Skipped(work, error.to_string()),
-            Err(error) => Prepared::Failed(work, error.to_string()),
+            Err(error @ (ReadError::Io(_) | ReadError::Process(_))) => {
+                Prepared::Failed(work, error.to_string(), Retry::Always)
+            }
+            Err(error) => Prepared::Failed(work, error.to_string(), Retry::Changed),
         }
     }
 

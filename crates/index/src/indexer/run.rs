@@ -30,10 +30,15 @@ const REMOVED_TOGETHER: usize = 200;
 pub(crate) fn update(writer: &mut Writer, update: &Update, tools: &Tools<'_>, control: Control<'_>) -> Result<Report> {
     let mut run = Run::new(control);
     if update.rebuild {
-        writer.clear()?;
+        writer.clear(tools.embedder.identity())?;
     }
     set_model(writer, tools.embedder.identity())?;
     let options = chunk_options(update.chunk, tools.embedder);
+    if writer.reader().chunk_options()? != Some(options) {
+        let batch = writer.begin()?;
+        batch.set_chunk_options(&options)?;
+        batch.commit()?;
+    }
     let settings = format!("{VERSION} {} {}", options.tokens, options.overlap);
     run.call(true);
     let mut planned = {
@@ -52,7 +57,7 @@ pub(crate) fn update(writer: &mut Writer, update: &Update, tools: &Tools<'_>, co
         parser: tools.parser,
         chunker: &chunker,
         settings: &settings,
-        vanished: Mutex::new(by_hash(&planned.vanished)),
+        vanished: Mutex::new(by_hash(planned.vanished.iter().chain(&planned.left_behind))),
     };
     let files = FileWriter { settings: &settings, kind: tools.embedder.identity().kind };
     let pool = Pool::open(writer.path(), OpenOptions::default())?;
@@ -91,10 +96,10 @@ pub(super) fn chunk_options(options: ChunkOptions, embedder: &dyn Embedder) -> C
     ChunkOptions { overlap: options.overlap.min(options.tokens / 2), ..options }
 }
 
-fn by_hash(vanished: &[FileRecord]) -> HashMap<Vec<u8>, Vec<FileRecord>> {
+fn by_hash<'a>(vanished: impl DoubleEndedIterator<Item = &'a FileRecord>) -> HashMap<Vec<u8>, Vec<FileRecord>> {
     let mut by_hash: HashMap<Vec<u8>, Vec<FileRecord>> = HashMap::new();
     // The first path is taken first: the threads take from the end.
-    for record in vanished.iter().rev() {
+    for record in vanished.rev() {
         if let Some(hash) = &record.hash {
             by_hash.entry(hash.clone()).or_default().push(record.clone());
         }

@@ -8,7 +8,8 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::embeddings::StoredEmbedding;
 use super::metadata::from_json;
 use super::schema::beside;
-use crate::error::Result;
+use crate::chunk::ChunkOptions;
+use crate::error::{Error, Result};
 use crate::index::{DocumentInfo, Failure, Page, Status};
 use crate::models::{EmbeddingKind, ModelIdentity};
 
@@ -22,6 +23,8 @@ pub(crate) struct Reader<'a> {
 pub(crate) struct FileRecord {
     pub(crate) id: i64,
     pub(crate) path: String,
+    /// The root of the walk that found it.
+    pub(crate) root: String,
     pub(crate) size: u64,
     pub(crate) modified_ns: i64,
     pub(crate) hash: Option<Vec<u8>>,
@@ -66,14 +69,28 @@ impl<'a> Reader<'a> {
         Ok(find.query_row([key], |row| row.get(0)).optional()?)
     }
 
-    /// The model of the embeddings.
+    /// The model of the embeddings. One that cannot be read is an error: as `None`, another model
+    /// would take its place.
     pub(crate) fn model(&self) -> Result<Option<ModelIdentity>> {
-        Ok(self.meta("model")?.and_then(|json| serde_json::from_str(&json).ok()))
+        let Some(json) = self.meta("model")? else { return Ok(None) };
+        serde_json::from_str(&json).map(Some).map_err(|e| Error::Database {
+            path: self.path(),
+            why: format!("names a model that cannot be read ({e}); remove the index, and index the files again"),
+        })
+    }
+
+    /// How the last run cut texts into chunks.
+    pub(crate) fn chunk_options(&self) -> Result<Option<ChunkOptions>> {
+        Ok(self.meta("chunk")?.and_then(|json| serde_json::from_str(&json).ok()))
+    }
+
+    fn path(&self) -> PathBuf {
+        PathBuf::from(self.connection.path().unwrap_or_default())
     }
 
     /// What the index has. [`Status::damaged`] stays empty.
     pub(crate) fn status(&self) -> Result<Status> {
-        let path = PathBuf::from(self.connection.path().unwrap_or_default());
+        let path = self.path();
         let codes = std::fs::read_dir(beside(&path, ".codes")).into_iter().flatten().flatten();
         let codes: u64 = codes.filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum();
         let size = |path: PathBuf| path.metadata().map_or(0, |metadata| metadata.len());
@@ -110,7 +127,7 @@ impl<'a> Reader<'a> {
 
     /// The files that came from walks, by path.
     pub(crate) fn files(&self) -> Result<HashMap<String, FileRecord>> {
-        let sql = "SELECT id, path, size, modified_ns, hash, settings, state FROM files WHERE root NOT NULL";
+        let sql = "SELECT id, path, size, modified_ns, hash, settings, state, root FROM files WHERE root NOT NULL";
         let mut find = self.connection.prepare(sql)?;
         let mut rows = find.query([])?;
         let mut files = HashMap::new();
@@ -123,6 +140,7 @@ impl<'a> Reader<'a> {
                 hash: row.get(4)?,
                 settings: row.get(5)?,
                 is_done: row.get::<_, String>(6)? == "done",
+                root: row.get(7)?,
             };
             files.insert(record.path.clone(), record);
         }

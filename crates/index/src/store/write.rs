@@ -9,6 +9,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use super::embeddings::sparse_values;
 use super::metadata::{enum_json, to_json};
 use super::{Reader, schema};
+use crate::chunk::ChunkOptions;
 use crate::document::Metadata;
 use crate::error::Result;
 use crate::models::ModelIdentity;
@@ -48,10 +49,12 @@ impl Writer {
         schema::beside(&self.path, ".codes")
     }
 
-    /// Removes everything from the index, its model too.
-    pub(crate) fn clear(&mut self) -> Result<()> {
+    /// Removes everything from the index, and gives it another model: also if the run is killed
+    /// next, the index knows its model.
+    pub(crate) fn clear(&mut self, model: &ModelIdentity) -> Result<()> {
         let batch = self.begin()?;
         batch.transaction.execute_batch(schema::CLEAR)?;
+        batch.set_model(model)?;
         batch.is_generation_new.set(true);
         batch.commit()
     }
@@ -167,6 +170,11 @@ impl Batch<'_> {
         self.set_meta("model", &enum_json(identity))
     }
 
+    /// Sets how texts are cut into chunks.
+    pub(crate) fn set_chunk_options(&self, options: &ChunkOptions) -> Result<()> {
+        self.set_meta("chunk", &enum_json(options))
+    }
+
     /// Writes a file's row. Its documents stay.
     pub(crate) fn put_file(&self, file: &NewFile<'_>) -> Result<i64> {
         let (state, reason) = file.state.columns();
@@ -198,10 +206,13 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// A file has another path. Its chunks get other ids, because codes have the path as metadata.
+    /// A file has another path or root. Its chunks get other ids, because codes have the path as
+    /// metadata.
     pub(crate) fn rename_file(&self, id: i64, file: &NewFile<'_>) -> Result<()> {
         // An earlier run may have recorded a failure under the new path.
-        self.remove_file(file.path)?;
+        if self.file(file.path)? != Some(id) {
+            self.remove_file(file.path)?;
+        }
         let sql = "UPDATE files SET path = ?2, relative = ?3, root = ?4, size = ?5, modified_ns = ?6 WHERE id = ?1";
         let size = i64::try_from(file.size).unwrap_or(i64::MAX);
         let values = params![id, file.path, file.relative, file.root, size, file.modified_ns];

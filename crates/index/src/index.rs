@@ -251,8 +251,9 @@ impl Index {
     }
 
     /// Watches folders and files until `cancel` is set, and calls `changed` with the paths that
-    /// changed, after they came to rest. Changes of the index's own files do not count. `changed`
-    /// usually runs [`Index::update`] over the same roots.
+    /// changed, after they came to rest; at first with the roots, because changes before the watch
+    /// are not seen. Changes of the index's own files do not count. `changed` usually runs
+    /// [`Index::update`] over the same roots.
     pub fn watch(
         &self,
         roots: &[PathBuf],

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use notify::event::{AccessKind, AccessMode};
@@ -33,7 +33,7 @@ impl Default for WatchOptions {
 }
 
 /// Watches `roots` until `cancel` is set, and calls `changed` with the paths that changed, after
-/// they came to rest. The files of the index in `own` do not count.
+/// they came to rest; at first with the roots, as changes before are not seen. The files of the index in `own` do not count.
 pub(crate) fn watch(
     roots: &[PathBuf],
     own: &Path,
@@ -43,10 +43,13 @@ pub(crate) fn watch(
     let watched = roots.iter().map(|root| std::fs::canonicalize(root).map_err(Error::io(root)));
     let watched = watched.collect::<Result<Vec<PathBuf>>>()?;
     let own = own_files(own);
-    let (send, events) = channel();
-    // The receiver lives as long as the watcher.
-    let handler = move |event: notify::Result<Event>| drop(send.send(event));
+    let collected = Arc::new(Mutex::new(Collected::default()));
     let failed = |e: notify::Error| Error::Input(format!("changes cannot be watched: {e}"));
+    // The watcher's thread sorts the events: they must not pile up during a long `changed`.
+    let handler = {
+        let (collected, watched) = (Arc::clone(&collected), watched.clone());
+        move |event| lock(&collected).add_event(event, &watched, &own)
+    };
     let mut watcher = notify::recommended_watcher(handler).map_err(failed)?;
     for root in &watched {
         // Editors replace a file by another one: only its folder sees that.
@@ -56,31 +59,24 @@ pub(crate) fn watch(
         };
         watcher.watch(folder, mode).map_err(failed)?;
     }
-    let mut collected = Collected::default();
+    // What changed before the watcher saw it is found by one look at everything.
+    lock(&collected).add(watched.iter().cloned());
     while !cancel.load(Ordering::Relaxed) {
-        match events.recv_timeout(POLL) {
-            Ok(Ok(event)) if event.need_rescan() => collected.add(watched.iter().cloned()),
-            Ok(Ok(event)) if is_change(&event) => {
-                let counts = |path: &PathBuf| {
-                    watched.iter().any(|root| path.starts_with(root))
-                        && !own.iter().any(|own| path.starts_with(own))
-                        && !path.iter().any(|part| part == ".git")
-                };
-                collected.add(event.paths.into_iter().filter(counts));
-            }
-            // Events were lost.
-            Ok(Err(_)) => collected.add(watched.iter().cloned()),
-            Ok(Ok(_)) | Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(Error::Input("changes cannot be watched any longer: the watcher has ended".into()));
-            }
-        }
-        if collected.is_ready(&options) {
-            let paths: Vec<PathBuf> = std::mem::take(&mut collected).paths.into_iter().collect();
+        std::thread::sleep(POLL);
+        let ready = {
+            let mut collected = lock(&collected);
+            collected.is_ready(&options).then(|| std::mem::take(&mut *collected))
+        };
+        if let Some(ready) = ready {
+            let paths: Vec<PathBuf> = ready.paths.into_iter().collect();
             changed(&paths)?;
         }
     }
     Ok(())
+}
+
+fn lock(collected: &Mutex<Collected>) -> MutexGuard<'_, Collected> {
+    collected.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reading a file changes nothing; indexing itself does it.
@@ -101,6 +97,23 @@ struct Collected {
 }
 
 impl Collected {
+    fn add_event(&mut self, event: notify::Result<Event>, watched: &[PathBuf], own: &[PathBuf]) {
+        match event {
+            // Events were lost.
+            Err(_) => self.add(watched.iter().cloned()),
+            Ok(event) if event.need_rescan() => self.add(watched.iter().cloned()),
+            Ok(event) if is_change(&event) => {
+                let counts = |path: &PathBuf| {
+                    watched.iter().any(|root| path.starts_with(root))
+                        && !own.iter().any(|own| path.starts_with(own))
+                        && !path.iter().any(|part| part == ".git")
+                };
+                self.add(event.paths.into_iter().filter(counts));
+            }
+            Ok(_) => {}
+        }
+    }
+
     fn add(&mut self, paths: impl Iterator<Item = PathBuf>) {
         let now = Instant::now();
         for path in paths {

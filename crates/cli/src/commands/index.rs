@@ -48,7 +48,8 @@ pub(crate) struct Index {
     model: Option<String>,
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Longest chunk, in tokens. Default: what the model takes, but at most 256.
+    /// Longest chunk, in tokens. Default: as before; for a new index what the model takes, but at
+    /// most 256. Another number cuts and embeds all files again.
     #[arg(long, value_name = "N", requires = "paths",
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(16..=1 << 16))]
     chunk_tokens: Option<usize>,
@@ -101,7 +102,7 @@ impl Index {
         let parser = Parser::new(parser_command()?);
         let cancel = cancel_on_ctrl_c()?;
         let session = Session { index, model, parser, cancel: &cancel, report, json: self.json };
-        let update = self.update();
+        let update = self.update(&session.index)?;
         let ending = session.update(&update)?;
         if self.watch && ending == Ending::Done {
             session.watch(&Update { rebuild: false, ..update })?;
@@ -133,13 +134,18 @@ impl Index {
         }
     }
 
-    fn update(&self) -> Update {
-        Update {
+    fn update(&self, index: &sconce_index::Index) -> Result<Update, Failure> {
+        // Without the flag, an index keeps the chunks that it has.
+        let known = if self.rebuild { None } else { index.chunk_options()? };
+        Ok(Update {
             walk: WalkOptions { hidden: self.hidden, ignore_files: !self.no_ignore },
-            chunk: self.chunk_tokens.map_or_else(ChunkOptions::default, |tokens| ChunkOptions { tokens, overlap: 0 }),
+            chunk: match self.chunk_tokens {
+                Some(tokens) => ChunkOptions { tokens, overlap: 0 },
+                None => known.unwrap_or_default(),
+            },
             rebuild: self.rebuild,
             ..Update::new(self.paths.clone())
-        }
+        })
     }
 
     /// Prints what the index has.

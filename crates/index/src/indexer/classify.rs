@@ -1,6 +1,7 @@
 //! What a run has to do: the files of the walk against those of the index.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -75,28 +76,30 @@ pub(super) fn plan(
             continue;
         }
         let text = |path: &Path| path.to_str().map(str::to_owned);
-        let (Some(path), Some(relative), Some(root)) = (text(&found.path), text(&found.relative), text(&found.root))
-        else {
+        // `docs/` is the same root as `docs`.
+        let root: PathBuf = found.root.components().collect();
+        let (Some(path), Some(relative), Some(root)) = (text(&found.path), text(&found.relative), text(&root)) else {
             plan.skipped.push((found.path, "its name is not UTF-8; rename it".into()));
             continue;
         };
         let old = known.remove(&path);
         let (root, relative) = outer(old.as_ref(), &found.path, &found.root).unwrap_or((root, relative));
         match old {
-            Some(old) if old.root == root && is_unchanged(&old, &found, settings) => plan.unchanged += 1,
+            Some(old) if Path::new(&old.root) == Path::new(&root) && is_unchanged(&old, &found, settings) => {
+                plan.unchanged += 1
+            }
             old => plan.work.push(Work { found, path, relative, root, old }),
         }
         observe(plan.found());
     }
-    plan.left_behind = left_behind(&known);
-    plan.vanished = vanished(update, known, &hidden)?;
+    (plan.vanished, plan.left_behind) = left_over(update, known, &hidden)?;
     Ok(plan)
 }
 
 /// Whether a path is one of the index's own files, also if the walk came to it by another way.
 fn is_own(own: &[PathBuf], path: &Path) -> bool {
     let is_below = |path: &Path| own.iter().any(|own| path.starts_with(own));
-    let has_name = |part| own.iter().any(|own| own.file_name() == Some(part));
+    let has_name = |part: &OsStr| own.iter().any(|own| own.file_name() == Some(part));
     is_below(path) || (path.iter().any(has_name) && path.canonicalize().is_ok_and(|path| is_below(&path)))
 }
 
@@ -111,37 +114,40 @@ fn outer(old: Option<&FileRecord>, path: &Path, root: &Path) -> Option<(String, 
     Some((old.root.clone(), relative.to_owned()))
 }
 
-/// The files whose roots do not exist any more, in the order of their paths.
-fn left_behind(left: &HashMap<String, FileRecord>) -> Vec<FileRecord> {
-    let mut is_gone: HashMap<&str, bool> = HashMap::new();
-    let mut gone: Vec<FileRecord> = Vec::new();
-    for record in left.values() {
-        let missing = || Path::new(&record.root).try_exists().is_ok_and(|exists| !exists);
-        if *is_gone.entry(&record.root).or_insert_with(missing) {
-            gone.push(record.clone());
-        }
-    }
-    gone.sort_by(|a, b| a.path.cmp(&b.path));
-    gone
-}
-
 fn is_unchanged(old: &FileRecord, found: &Found, settings: &str) -> bool {
     (old.size, old.modified_ns, old.settings.as_str()) == (found.size, found.modified_ns, settings)
 }
 
-/// The files below the roots that are left over, in the order of their paths.
-fn vanished(update: &Update, left: HashMap<String, FileRecord>, hidden: &[PathBuf]) -> Result<Vec<FileRecord>> {
+/// What is left over of the index's files, in the order of paths: those below the roots, and those
+/// whose roots do not exist any more.
+fn left_over(
+    update: &Update,
+    left: HashMap<String, FileRecord>,
+    hidden: &[PathBuf],
+) -> Result<(Vec<FileRecord>, Vec<FileRecord>)> {
     let mut roots = Vec::new();
     for root in &update.roots {
         roots.push(std::path::absolute(root).map_err(Error::io(root))?);
         roots.push(std::fs::canonicalize(root).map_err(Error::io(root))?);
     }
     let is_below = |path: &Path, folders: &[PathBuf]| folders.iter().any(|folder| path.starts_with(folder));
-    let has_vanished = |record: &FileRecord| {
+    let mut is_gone: HashMap<String, bool> = HashMap::new();
+    let (mut vanished, mut left_behind) = (Vec::new(), Vec::new());
+    for record in left.into_values() {
         let path = Path::new(&record.path);
-        is_below(path, &roots) && !is_below(path, hidden)
-    };
-    let mut vanished: Vec<FileRecord> = left.into_values().filter(has_vanished).collect();
-    vanished.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(vanished)
+        if is_below(path, &roots) {
+            if !is_below(path, hidden) {
+                vanished.push(record);
+            }
+            continue;
+        }
+        let missing = || Path::new(&record.root).try_exists().is_ok_and(|exists| !exists);
+        if *is_gone.entry(record.root.clone()).or_insert_with(missing) {
+            left_behind.push(record);
+        }
+    }
+    for records in [&mut vanished, &mut left_behind] {
+        records.sort_by(|a: &FileRecord, b| a.path.cmp(&b.path));
+    }
+    Ok((vanished, left_behind))
 }

@@ -1,5 +1,7 @@
 //! Writing what became of files into the database.
 
+use std::path::Path;
+
 use super::batch::{Done, Slot};
 use super::classify::Work;
 use super::prepare::{Hash, Prepared, ReadFile, Retry};
@@ -45,7 +47,7 @@ impl FileWriter<'_> {
             Prepared::Read(file) => return self.write_file(batch, *file, Vec::new()),
             Prepared::Touched(work) => {
                 match &work.old {
-                    Some(old) if old.root != work.root => {
+                    Some(old) if Path::new(&old.root) != Path::new(&work.root) => {
                         batch.rename_file(old.id, &self.row(&work, None, FileState::Done))?;
                     }
                     _ => batch.touch_file(&work.path, work.found.size, work.found.modified_ns)?,

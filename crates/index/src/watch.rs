@@ -33,7 +33,8 @@ impl Default for WatchOptions {
 }
 
 /// Watches `roots` until `cancel` is set, and calls `changed` with the paths that changed, after
-/// they came to rest; at first with the roots, as changes before are not seen. The files of the index in `own` do not count.
+/// they came to rest; at first with the roots, because changes before the watch are not seen. The
+/// files of the index in `own` do not count.
 pub(crate) fn watch(
     roots: &[PathBuf],
     own: &Path,

@@ -14,12 +14,15 @@ struct Match {
     term: usize,
 }
 
+/// The longest term that is looked for, in characters: one without spaces may be a whole book.
+const MAX_TERM: usize = 64;
+
 /// The terms of a query, for the snippets of all hits.
 pub(super) struct Terms(Vec<String>);
 
 impl Terms {
     pub(super) fn new(query: &str) -> Terms {
-        Terms(terms(query))
+        Terms(terms(query).iter().map(|term| term.chars().take(MAX_TERM).collect()).collect())
     }
 
     /// The snippet of a passage that begins at byte `offset` of its document.

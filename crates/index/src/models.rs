@@ -36,7 +36,7 @@ impl std::fmt::Display for EmbeddingKind {
 pub struct ModelIdentity {
     /// The name that a person uses for the model, and that loads it again.
     pub name: String,
-    /// The weights: the commit that they belong to, or a hash of their files' names and sizes.
+    /// The weights: the commit that they belong to, or a hash of their files.
     pub revision: String,
     /// The form of the embeddings.
     pub kind: EmbeddingKind,

@@ -3,12 +3,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::SyncSender;
 
 use sconce_engine::ErrorClass;
 
 use super::prepare::{Hash, Prepared, ReadFile, Retry, embedded};
-use super::queue::Queue;
+use super::queue::{Producer, Queue};
 use crate::error::{Error, Result};
 use crate::models::{Embedder, Embedding};
 use crate::store::{Pool, StoredEmbedding};
@@ -40,6 +39,27 @@ pub(super) enum Done {
     File(Box<ReadFile>, Vec<Slot>),
     /// Embeddings of a file that is not complete yet.
     Pending(Vec<(Hash, StoredEmbedding)>),
+}
+
+impl Done {
+    /// The memory that it takes, nearly.
+    fn cost(&self) -> usize {
+        const ENTRY: usize = 1 << 10;
+        let bytes = |embedding: &StoredEmbedding| embedding.main.len() + embedding.mean.as_ref().map_or(0, Vec::len);
+        ENTRY
+            + match self {
+                Done::Other(_) => 0,
+                Done::Pending(embeddings) => embeddings.iter().map(|(_, embedding)| bytes(embedding)).sum(),
+                Done::File(file, slots) => {
+                    let texts = file.documents.iter().map(|document| document.document.text.len());
+                    let embeddings = slots.iter().map(|slot| match slot {
+                        Slot::New(embedding) => bytes(embedding),
+                        Slot::Missing | Slot::Pending | Slot::Same(_) => 0,
+                    });
+                    texts.chain(embeddings).sum()
+                }
+            }
+    }
 }
 
 /// A file of which some chunks are not embedded yet.
@@ -89,7 +109,7 @@ pub(super) struct Batcher<'a> {
     pub(super) stop: &'a AtomicBool,
     /// How many chunks were embedded.
     pub(super) embedded: &'a AtomicU64,
-    pub(super) done: SyncSender<Done>,
+    pub(super) done: Producer<'a, Done>,
 }
 
 /// The thread that receives has ended, or asked this one to.
@@ -133,8 +153,8 @@ impl Batcher<'_> {
                 }
                 other => Done::Other(Box::new(other)),
             };
-            if self.done.send(done).is_err() {
-                return Ok(Err(Stopped));
+            if let Err(stopped) = self.send(done) {
+                return Ok(Err(stopped));
             }
         }
         Ok(Ok(()))
@@ -248,7 +268,8 @@ impl Batcher<'_> {
     }
 
     fn send(&self, done: Done) -> std::result::Result<(), Stopped> {
-        self.done.send(done).map_err(|_| Stopped)
+        let cost = done.cost();
+        if self.done.push(done, cost) { Ok(()) } else { Err(Stopped) }
     }
 }
 

@@ -1,12 +1,13 @@
 //! Writing and merging the files of codes. The database stays the source of truth: they can be lost
 //! at any time.
 
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::codes::{MAX_DIMENSIONS, Segment, SegmentInfo, SegmentWriter, merge, needs_merge, remove_stale};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::models::EmbeddingKind;
 use crate::store::{Writer, f32_values, gaps};
 
@@ -51,7 +52,11 @@ fn write(writer: &mut Writer, (dir, dimensions): (&Path, usize), ids: &Range<i64
     if segment.rows() == 0 {
         return Ok(());
     }
-    let info = segment.finish()?;
+    let info = match segment.finish() {
+        // The metadata have too many keys for a file of codes: searches read the database.
+        Err(Error::Io { error, .. }) if error.kind() == ErrorKind::InvalidInput => return Ok(()),
+        finished => finished?,
+    };
     let batch = writer.begin()?;
     batch.replace_segments(&[], Some(&info))?;
     batch.commit()

@@ -1,12 +1,11 @@
 //! The threads of a run: some read and chunk files ahead, one embeds, and the caller's thread writes.
 //!
-//! Files pass from one to the next, so none waits for the one before: the queue between reading and
-//! embedding is bounded by bytes, that between embedding and writing by files.
+//! Files pass from one to the next, so none waits for the one before. The queues between them are
+//! bounded by bytes.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use super::classify::Work;
 use super::codes;
 use super::files::{FileWriter, Outcome};
 use super::prepare::{Preparation, Prepared};
-use super::queue::{Producer, Queue};
+use super::queue::{Popped, Producer, Queue};
 use super::run::Run;
 use crate::error::{Error, Result};
 use crate::models::Embedder;
@@ -25,8 +24,8 @@ use crate::store::{Batch, Pool, Writer};
 const AHEAD: usize = 32 << 20;
 /// What an entry of the queue costs beside its text.
 const ENTRY: usize = 1 << 10;
-/// Complete files that wait for the writer.
-const TO_WRITE: usize = 256;
+/// Bytes of complete files that wait for the writer.
+const TO_WRITE: usize = 32 << 20;
 /// The longest transaction.
 const COMMIT_EVERY: Duration = Duration::from_millis(400);
 
@@ -42,13 +41,14 @@ pub(super) fn run(
     let readers = thread::available_parallelism().map_or(1, usize::from).div_ceil(4).clamp(1, 4).min(work.len().max(1));
     let queue = Queue::new(AHEAD, readers);
     let (stop, embedded) = (AtomicBool::new(false), AtomicU64::new(0));
-    let (done, results) = sync_channel(TO_WRITE);
+    let results = Queue::new(TO_WRITE, 1);
+    let done = results.producer();
     let has_pending = writer.reader().has_pending()?;
     let batcher = Batcher { embedder, pool, has_pending, queue: &queue, stop: &stop, embedded: &embedded, done };
     let work = Mutex::new(work.into_iter());
     thread::scope(|scope| {
         // Also if this thread panics: nobody waits any longer.
-        let ending = Ending { stop: &stop, queue: &queue };
+        let ending = Ending { stop: &stop, queue: &queue, results: &results };
         for _ in 0..readers {
             let producer = queue.producer();
             let (work, stop) = (&work, &stop);
@@ -56,7 +56,7 @@ pub(super) fn run(
         }
         let embedding = spawn(scope, "embed chunks", move || batcher.run())?;
         let written = write(writer, &results, (files, &mut *run), &embedded);
-        drop((ending, results));
+        drop(ending);
         let embedding = embedding.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         run.set_embedded(embedded.load(Ordering::Relaxed));
         written.and(embedding)
@@ -67,12 +67,14 @@ pub(super) fn run(
 struct Ending<'a> {
     stop: &'a AtomicBool,
     queue: &'a Queue<Prepared>,
+    results: &'a Queue<Done>,
 }
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.queue.stop();
+        self.results.stop();
     }
 }
 
@@ -109,7 +111,7 @@ fn read(
 /// Writes until the embedding thread ends or the caller cancels.
 fn write(
     writer: &mut Writer,
-    results: &Receiver<Done>,
+    results: &Queue<Done>,
     (files, run): (&FileWriter<'_>, &mut Run<'_>),
     embedded: &AtomicU64,
 ) -> Result<()> {
@@ -117,16 +119,16 @@ fn write(
     while !run.cancel().load(Ordering::Relaxed) {
         run.set_embedded(embedded.load(Ordering::Relaxed));
         run.call(false);
-        let first = match results.recv_timeout(Duration::from_millis(100)) {
-            Ok(first) => first,
-            Err(RecvTimeoutError::Timeout) => continue,
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        let first = match results.pop_within(Duration::from_millis(100)) {
+            Popped::Item(first) => first,
+            Popped::Nothing => continue,
+            Popped::End => return Ok(()),
         };
         let began = Instant::now();
         let batch = writer.begin()?;
         uncoded += write_one(&batch, first, (files, &mut *run))?;
         while let Some(left) = COMMIT_EVERY.checked_sub(began.elapsed())
-            && let Ok(next) = results.recv_timeout(left)
+            && let Popped::Item(next) = results.pop_within(left)
         {
             uncoded += write_one(&batch, next, (files, &mut *run))?;
             run.set_embedded(embedded.load(Ordering::Relaxed));

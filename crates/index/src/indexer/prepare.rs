@@ -1,6 +1,6 @@
 //! Reading and chunking of a file, before its chunks are embedded.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -16,6 +16,9 @@ use crate::store::{FileRecord, embedded_text};
 
 /// Larger files are not hashed: a changed time of change counts as a change.
 const MAX_HASHED: u64 = 1 << 30;
+
+/// The most different keys of the metadata in one file.
+const MAX_KEYS: usize = 1_000;
 
 /// A hash: the first half of SHA-256.
 pub(super) type Hash = [u8; 16];
@@ -120,9 +123,16 @@ impl Preparation<'_> {
             return Prepared::Renamed(work, old);
         }
         let mut documents = Vec::new();
-        let mut each = |document| documents.push(ChunkedDocument::new(document, self.chunker));
+        let mut keys = Keys::default();
+        let mut each = |mut document: Document| {
+            keys.bound(&mut document);
+            documents.push(ChunkedDocument::new(document, self.chunker));
+        };
         match self.parser.read(&work.found.path, work.found.format, &Limits::default(), &mut each) {
-            Ok(notes) => Prepared::Read(Box::new(ReadFile { work, hash, documents, notes })),
+            Ok(mut notes) => {
+                notes.extend(keys.note());
+                Prepared::Read(Box::new(ReadFile { work, hash, documents, notes }))
+            }
             Err(error) if error.is_skip() => Prepared::Skipped(work, error.to_string()),
             Err(error @ (ReadError::Io(_) | ReadError::Process(_))) => {
                 Prepared::Failed(work, error.to_string(), Retry::Always)
@@ -144,6 +154,29 @@ impl Preparation<'_> {
             old.is_done && old.settings == self.settings && Path::new(&old.path).extension() == extension
         })?;
         Some(same.swap_remove(at))
+    }
+}
+
+/// The keys of the metadata in one file. Codes have a column for each: rows with keys of their own
+/// would fill the memory.
+#[derive(Default)]
+struct Keys {
+    known: HashSet<String>,
+    dropped: bool,
+}
+
+impl Keys {
+    /// Removes values whose keys are too many.
+    fn bound(&mut self, document: &mut Document) {
+        document.metadata.retain(|key, _| {
+            let is_kept = self.known.contains(key) || (self.known.len() < MAX_KEYS && self.known.insert(key.clone()));
+            self.dropped |= !is_kept;
+            is_kept
+        });
+    }
+
+    fn note(&self) -> Option<String> {
+        self.dropped.then(|| format!("has more than {MAX_KEYS} different keys; filters know only the first ones"))
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Items with their costs.
 pub(super) struct Queue<T> {
@@ -16,6 +17,15 @@ struct State<T> {
     cost: usize,
     producers: usize,
     is_stopped: bool,
+}
+
+/// What a queue has.
+pub(super) enum Popped<T> {
+    Item(T),
+    /// Nothing came in time.
+    Nothing,
+    /// No producer is left, or the queue is stopped.
+    End,
 }
 
 /// Ends a producer when dropped, also if its thread panics.
@@ -53,6 +63,29 @@ impl<T> Queue<T> {
                 return None;
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The next item; waits for one no longer than `time`.
+    pub(super) fn pop_within(&self, time: Duration) -> Popped<T> {
+        let until = Instant::now() + time;
+        let mut state = self.lock();
+        loop {
+            if state.is_stopped {
+                return Popped::End;
+            }
+            if let Some((item, cost)) = state.items.pop_front() {
+                state.cost -= cost;
+                self.changed.notify_all();
+                return Popped::Item(item);
+            }
+            if state.producers == 0 {
+                return Popped::End;
+            }
+            let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else {
+                return Popped::Nothing;
+            };
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -130,6 +163,18 @@ mod tests {
             assert_eq!(sum, 2 * (199 * 3 + 100));
         });
         assert!(queue.pop().is_none() && queue.try_pop().is_none());
+    }
+
+    #[test]
+    fn waiting_ends_in_time_and_with_the_last_producer() {
+        let queue = Queue::new(1, 1);
+        let producer = queue.producer();
+        let short = Duration::from_millis(1);
+        assert!(matches!(queue.pop_within(short), Popped::Nothing));
+        assert!(producer.push(7, 5));
+        assert!(matches!(queue.pop_within(short), Popped::Item(7)));
+        drop(producer);
+        assert!(matches!(queue.pop_within(short), Popped::End));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The models of the engine.
 
-use std::path::Path;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 
 use sconce_engine as engine;
 use sconce_engine::{Loaded, Prompt, RankOptions, Route};
@@ -195,8 +197,9 @@ fn free_tokens(model: &impl Loaded, prompt: &str) -> usize {
     model.plan().max_tokens.saturating_sub(taken).max(16)
 }
 
-/// The commit of the model's files where it is known; otherwise a hash of their names and sizes.
-/// Hashing gigabytes of weights at every start would take longer than loading them.
+/// The commit of the model's files where it is known; otherwise a hash of their names, sizes and
+/// samples of their content. Hashing gigabytes of weights at every start would take longer than
+/// loading them; training changes all of them, so samples show it.
 fn revision(files: &engine::hub::Files) -> Result<String> {
     use engine::hub::Origin;
     match &files.origin {
@@ -207,24 +210,48 @@ fn revision(files: &engine::hub::Files) -> Result<String> {
                 Some(parts) => {
                     for part in parts {
                         let name = part.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                        names.push((name, part.metadata().map_err(Error::io(part))?.len()));
+                        names.push((name, part.clone()));
                     }
                 }
                 None => list(&files.dir, "", 0, &mut names)?,
             }
             names.sort();
             let mut hash = Sha256::new();
-            for (name, size) in names {
-                hash.update(format!("{name}\n{size}\n"));
+            for (name, path) in names {
+                hash.update(format!("{name}\n"));
+                add_samples(&path, &mut hash).map_err(Error::io(&path))?;
             }
             Ok(hash.finalize().as_slice()[..16].iter().map(|byte| format!("{byte:02x}")).collect())
         }
     }
 }
 
-/// The names and sizes of the files that decide about embeddings: weights, configuration,
+/// Adds a file's size and its content to a hash, or blocks spread over it.
+fn add_samples(path: &Path, hash: &mut Sha256) -> std::io::Result<()> {
+    const BLOCK: u64 = 4 << 10;
+    const BLOCKS: u64 = 256;
+    let mut file = File::open(path)?;
+    let size = file.metadata()?.len();
+    hash.update(format!("{size}\n"));
+    let mut block = Vec::new();
+    if size <= BLOCKS * BLOCK {
+        (&mut file).take(BLOCKS * BLOCK).read_to_end(&mut block)?;
+        hash.update(&block);
+        return Ok(());
+    }
+    for i in 0..BLOCKS {
+        // From the first block to the last one.
+        file.seek(SeekFrom::Start((size - BLOCK) / (BLOCKS - 1) * i))?;
+        block.clear();
+        (&mut file).take(BLOCK).read_to_end(&mut block)?;
+        hash.update(&block);
+    }
+    Ok(())
+}
+
+/// The names and paths of the files that decide about embeddings: weights, configuration,
 /// tokenizer. Other files, such as a README, may change.
-fn list(dir: &Path, prefix: &str, depth: usize, names: &mut Vec<(String, u64)>) -> Result<()> {
+fn list(dir: &Path, prefix: &str, depth: usize, names: &mut Vec<(String, PathBuf)>) -> Result<()> {
     const ENDINGS: [&str; 6] = [".safetensors", ".bin", ".json", ".model", ".onnx", ".txt"];
     for entry in std::fs::read_dir(dir).map_err(Error::io(dir))? {
         let entry = entry.map_err(Error::io(dir))?;
@@ -234,7 +261,7 @@ fn list(dir: &Path, prefix: &str, depth: usize, names: &mut Vec<(String, u64)>) 
         if metadata.is_dir() && depth < 2 {
             list(&entry.path(), &format!("{name}/"), depth + 1, names)?;
         } else if metadata.is_file() && ENDINGS.iter().any(|ending| name.ends_with(ending)) && names.len() < 10_000 {
-            names.push((name, metadata.len()));
+            names.push((name, entry.path()));
         }
     }
     Ok(())

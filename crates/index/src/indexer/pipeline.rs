@@ -135,6 +135,7 @@ fn write(
             run.call(false);
         }
         batch.commit()?;
+        writer.bound_log()?;
         if uncoded >= codes::EVERY {
             codes::refresh(writer, codes::EVERY)?;
             uncoded = 0;

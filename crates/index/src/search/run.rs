@@ -5,7 +5,7 @@ use super::dense::dense;
 use super::hits::{Rankings, hits};
 use super::hybrid::fuse;
 use super::late_interaction::late_interaction;
-use super::rerank::rerank;
+use super::rerank::{rerank, texts};
 use super::segments::{SegmentCache, SegmentSet};
 use super::{Hit, Mode, Query};
 use crate::error::{Error, Result};
@@ -49,13 +49,32 @@ pub(crate) fn search(pool: &Pool, cache: &SegmentCache, query: &Query, models: M
             }
             let dimensions = model.as_ref().map_or(0, |model| model.dimensions);
             let search = Search { reader, set: &set, query, dimensions, vector: vector.as_ref() };
-            search.run(models.reranker).map(Some)
+            search.run(models.reranker.is_some()).map(Some)
         })
     };
-    match run(false)? {
-        Some(hits) => Ok(hits),
-        None => Ok(run(true)?.unwrap_or_default()),
+    let found = match run(false)? {
+        None => run(true)?,
+        found => found,
+    };
+    match (found, models.reranker) {
+        (Some(Found::Hits(hits)), _) => Ok(hits),
+        (Some(Found::Candidates(mut rankings, texts)), Some(reranker)) => {
+            let mut best = rerank(&query.text, reranker, &texts)?;
+            rankings.reranker = Some(best.clone());
+            best.truncate(query.limit);
+            // A candidate may be gone by now; its id belongs to no other chunk.
+            pool.read(|reader| hits(reader, query, &rankings, &best))
+        }
+        _ => Ok(Vec::new()),
     }
+}
+
+/// What one snapshot of the database gives.
+enum Found {
+    Hits(Vec<Hit>),
+    /// What a reranker reads. It takes seconds, and a snapshot that lasts so long would keep the
+    /// writer from reusing its log.
+    Candidates(Rankings, Vec<(i64, String)>),
 }
 
 fn check(query: &Query) -> Result<()> {
@@ -124,13 +143,13 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn run(&self, reranker: Option<&dyn Rerank>) -> Result<Vec<Hit>> {
+    fn run(&self, is_reranked: bool) -> Result<Found> {
         let passes = Passes::new(self.query.filter.as_ref(), self.reader, self.set);
         // A single ranking needs no more than the hits, unless a reranker orders them anew.
-        let is_joined = self.query.mode == Mode::Hybrid || reranker.is_some();
+        let is_joined = self.query.mode == Mode::Hybrid || is_reranked;
         let limit = self.query.limit;
         let count = if is_joined { limit.max(self.query.candidates.min(MAX_CANDIDATES)) } else { limit };
-        let mut rankings = self.rankings(&passes, count)?;
+        let rankings = self.rankings(&passes, count)?;
         let mut best = match self.query.mode {
             Mode::Hybrid => {
                 let all = [&rankings.bm25, &rankings.dense, &rankings.sparse, &rankings.multi_vector];
@@ -142,13 +161,12 @@ impl Search<'_> {
             Mode::Sparse => rankings.sparse.clone().unwrap_or_default(),
             Mode::MultiVector => rankings.multi_vector.clone().unwrap_or_default(),
         };
-        if let Some(reranker) = reranker {
+        if is_reranked {
             best.truncate(count);
-            best = rerank(self.reader, (&self.query.text, reranker), &best)?;
-            rankings.reranker = Some(best.clone());
+            return Ok(Found::Candidates(rankings, texts(self.reader, &best)?));
         }
         best.truncate(limit);
-        hits(self.reader, self.query, &rankings, &best)
+        Ok(Found::Hits(hits(self.reader, self.query, &rankings, &best)?))
     }
 
     /// The rankings of the mode. Those that only choose candidates are not among them.

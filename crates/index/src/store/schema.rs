@@ -99,6 +99,8 @@ DELETE FROM chunks; DELETE FROM documents; DELETE FROM files;
 INSERT INTO full_text (full_text) VALUES ('delete-all');
 ";
 
+/// How long a statement waits for another process.
+pub(super) const BUSY: Duration = Duration::from_secs(30);
 /// The longest text or blob, in bytes, whatever the file says. A document has at most 256 MiB.
 const MAX_LENGTH: i32 = 512 << 20;
 
@@ -172,7 +174,7 @@ fn connect(path: &Path, flags: OpenFlags) -> Result<Connection> {
     }
     let connection =
         Connection::open_with_flags(path, flags).map_err(|e| database(path, format!("cannot be opened: {e}")))?;
-    connection.busy_timeout(Duration::from_secs(30))?;
+    connection.busy_timeout(BUSY)?;
     connection.set_prepared_statement_cache_capacity(128);
     distrust(&connection)?;
     Ok(connection)

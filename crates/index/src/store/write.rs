@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
@@ -13,6 +14,9 @@ use crate::chunk::ChunkOptions;
 use crate::document::Metadata;
 use crate::error::Result;
 use crate::models::ModelIdentity;
+
+/// A longer log is begun anew, in bytes.
+const MAX_LOG: u64 = 256 << 20;
 
 /// The one writer of a database. Dropping it releases the lock.
 pub(crate) struct Writer {
@@ -32,6 +36,19 @@ impl Writer {
     pub(crate) fn begin(&mut self) -> Result<Batch<'_>> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         Ok(Batch { transaction, covered: Cell::new(None), is_generation_new: Cell::new(false) })
+    }
+
+    /// Begins the log anew if it has become long. SQLite does so by itself only when no reader uses
+    /// the log, and searches that follow each other without a pause never leave such a moment.
+    pub(crate) fn bound_log(&self) -> Result<()> {
+        if schema::beside(&self.path, "-wal").metadata().map_or(0, |found| found.len()) < MAX_LOG {
+            return Ok(());
+        }
+        // Waits for readers of old snapshots, but not long: the next commit tries again.
+        self.connection.busy_timeout(Duration::from_secs(1))?;
+        self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        self.connection.busy_timeout(schema::BUSY)?;
+        Ok(())
     }
 
     /// Reads what was committed.

@@ -97,14 +97,14 @@ fn quote(sources: &[Source]) -> String {
 /// A name or a heading. It stands before the fence, so it has one line and no room for a speech.
 fn label(text: &str) -> String {
     let line = printable(text).replace(|c: char| c == '`' || c.is_whitespace(), " ");
-    let (start, end) = (LONGEST_LABEL / 2, LONGEST_LABEL / 2);
+    let half = LONGEST_LABEL / 2;
     let characters: Vec<char> = line.chars().collect();
     if characters.len() <= LONGEST_LABEL {
         return line;
     }
     // The end has the line of a path, and the innermost heading.
     let part = |characters: &[char]| characters.iter().collect::<String>();
-    format!("{} … {}", part(&characters[..start]), part(&characters[characters.len() - end..]))
+    format!("{} … {}", part(&characters[..half]), part(&characters[characters.len() - half..]))
 }
 
 /// The length of the longest run of backticks.

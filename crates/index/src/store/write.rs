@@ -45,7 +45,7 @@ impl Writer {
             return Ok(());
         }
         // Waits for readers of old snapshots, but not long: the next commit tries again.
-        self.connection.busy_timeout(Duration::from_secs(1))?;
+        self.connection.busy_timeout(Duration::from_millis(200))?;
         self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
         self.connection.busy_timeout(schema::BUSY)?;
         Ok(())

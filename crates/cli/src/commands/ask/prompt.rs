@@ -38,9 +38,9 @@ pub(super) struct Source {
 
 /// The prompt for a question about sources, which is rendered by the model's chat template.
 pub(super) fn prompt(llm: &Llm, question: &str, sources: &[Source]) -> Result<Start, Failure> {
-    let quoted = quote(sources);
-    let quoted = without_control_tokens(&quoted, &LlmTokens(llm))?;
-    let request = format!("{quoted}\nQuestion: {question}");
+    // The question too may come from anyone, and one of its tokens could begin in a source.
+    let request = format!("{}\nQuestion: {question}", quote(sources));
+    let request = without_control_tokens(&request, &LlmTokens(llm))?;
     let render = |messages: &[Message]| {
         // Models that think aloud would do it within the answer's format.
         let extra = [("enable_thinking".to_string(), Value::Bool(false))].into_iter().collect();

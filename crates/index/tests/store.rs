@@ -222,3 +222,13 @@ fn links_beside_the_database_are_not_followed() {
         assert_eq!(std::fs::read_to_string(&target).unwrap(), "precious");
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn an_index_is_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let corpus = Corpus::new(&[("a.txt", "zebras run")]);
+    corpus.index(&Fake::dense());
+    let mode = std::fs::metadata(corpus.database()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}

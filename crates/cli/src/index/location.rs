@@ -72,6 +72,9 @@ pub(crate) fn create_folder(database: &Path) -> Result<(), Failure> {
     if is_ours && folder.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
         return Err(format!("{} is a link; remove it, or name a database with --db FILE", folder.display()).into());
     }
+    if is_ours && database.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
+        return Err(format!("{} is a link; remove it, or name a database with --db FILE", database.display()).into());
+    }
     std::fs::create_dir_all(folder).map_err(failed)?;
     let ignore = folder.join(".gitignore");
     if is_ours && ignore.symlink_metadata().is_err() {
@@ -136,6 +139,11 @@ mod tests {
             std::os::unix::fs::symlink(root.path().join("other"), hostile.join(".sconce")).unwrap();
             let error = create_folder(&hostile.join(".sconce/index.db")).unwrap_err().to_string();
             assert!(error.contains("is a link"), "{error}");
+            std::fs::remove_file(hostile.join(".sconce")).unwrap();
+            std::fs::create_dir(hostile.join(".sconce")).unwrap();
+            std::os::unix::fs::symlink(root.path().join("new"), hostile.join(".sconce/index.db")).unwrap();
+            let error = create_folder(&hostile.join(".sconce/index.db")).unwrap_err().to_string();
+            assert!(error.contains("index.db is a link"), "{error}");
         }
     }
 }

@@ -54,9 +54,14 @@ impl SegmentWriter {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = dir.join(format!("{}-{number}.{PARTIAL}", std::process::id()));
-        fs::create_dir_all(dir).map_err(Error::io(dir))?;
-        // A killed process of the same id may have left a file of this name.
-        let file = File::create(&path).map_err(Error::io(&path))?;
+        create_private_dir(dir).map_err(Error::io(dir))?;
+        // A killed process of the same id may have left a file of this name. It is not opened: in a
+        // folder that someone else made it could be a link to another file.
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Error::io(&path)(error)),
+            _ => {}
+        }
+        let file = File::create_new(&path).map_err(Error::io(&path))?;
         let partial = Partial { path };
         let mut output = Output::new(file);
         output.write(MAGIC).and_then(|()| output.align()).map_err(Error::io(&partial.path))?;
@@ -228,6 +233,15 @@ impl Drop for Partial {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Creates a folder that only this user reads: the codes tell what is in the documents.
+fn create_private_dir(dir: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(dir)
 }
 
 /// Makes a rename in a folder durable. Windows has no such call.

@@ -128,6 +128,7 @@ pub(super) fn create(path: &Path) -> Result<()> {
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
     }
+    create_private(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = connect(path, flags)?;
     if !is_empty(path, &connection)? {
@@ -143,6 +144,19 @@ pub(super) fn create(path: &Path) -> Result<()> {
     }
     transaction.commit()?;
     check(path, &connection)
+}
+
+/// Creates an empty file that only this user reads, if there is none: the index has the texts of
+/// files that others may not read. SQLite gives the files beside it the same permissions.
+fn create_private(path: &Path) -> Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    match options.open(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(Error::io(path)(error)),
+        _ => Ok(()),
+    }
 }
 
 /// A connection for reading.

@@ -247,12 +247,7 @@ impl Index {
 
     /// Lines or pages of a document, from 1, at most `max_bytes` of text; `None`: there is no such
     /// document.
-    pub fn excerpt(
-        &self,
-        document: i64,
-        places: RangeInclusive<u32>,
-        max_bytes: usize,
-    ) -> Result<Option<Excerpt>> {
+    pub fn excerpt(&self, document: i64, places: RangeInclusive<u32>, max_bytes: usize) -> Result<Option<Excerpt>> {
         self.pool.read(|store| store.excerpt(document, places, max_bytes))
     }
 

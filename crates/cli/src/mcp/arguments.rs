@@ -144,7 +144,7 @@ impl SearchArguments {
                 return Filter::from_json(&Value::Object(json.clone())).map(Some).map_err(failed);
             }
             Some(Filters::One(text)) => std::slice::from_ref(text),
-            Some(Filters::Many(texts)) => texts,
+            Some(Filters::Many(texts)) => texts.as_slice(),
         };
         if texts.len() > MAX_FILTERS {
             return Err(format!("`filter` has {} conditions; the most is {MAX_FILTERS}", texts.len()));
@@ -207,7 +207,9 @@ impl ReadArguments {
                 let start = self.start.unwrap_or(1);
                 let end = self.end.unwrap_or(start.saturating_add(DEFAULT_PLACES - 1));
                 if start == 0 || end < start {
-                    return Err(format!("`start` {start} and `end` {end} are not a range; lines and pages count from 1"));
+                    return Err(format!(
+                        "`start` {start} and `end` {end} are not a range; lines and pages count from 1"
+                    ));
                 }
                 Ok(Reading::Places { document, start, end })
             }
@@ -283,7 +285,9 @@ mod tests {
         let search = |json: Value| parse::<SearchArguments>(object(json)).and_then(|a| a.check());
         assert!(search(json!({"query": huge})).unwrap_err().contains("500000 bytes"));
         assert!(search(json!({"query": " \n"})).unwrap_err().contains("empty"));
-        assert!(search(json!({"query": "q", "limit": 0})).is_err() && search(json!({"query": "q", "limit": 51})).is_err());
+        assert!(
+            search(json!({"query": "q", "limit": 0})).is_err() && search(json!({"query": "q", "limit": 51})).is_err()
+        );
         assert_eq!(search(json!({"query": "q", "mode": "multi-vector"})), Ok(10));
     }
 }

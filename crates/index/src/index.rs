@@ -157,6 +157,8 @@ pub struct Excerpt {
     pub last: u32,
     /// The place where the rest of the document begins; `None`: there is no more.
     pub next: Option<u32>,
+    /// The last place in `text` is cut off, because it is too long.
+    pub is_cut: bool,
     /// The text.
     pub text: String,
 }

@@ -127,7 +127,7 @@ impl Library {
             "last": excerpt.last,
             "next": excerpt.next,
             "text": clipped.text,
-            "truncated": clipped.is_cut,
+            "truncated": excerpt.is_cut || clipped.is_cut,
         });
         add_place(&mut all, excerpt.unit, excerpt.place, excerpt.document.row);
         add_document(&mut all, &excerpt.document);

@@ -29,7 +29,15 @@ impl Reader<'_> {
             _ => Unit::Line,
         };
         let text = text.split_off(cut.range.start);
-        Ok(Some(Excerpt { document: info, unit, place: cut.place, last: cut.last, next: cut.next, text }))
+        Ok(Some(Excerpt {
+            document: info,
+            unit,
+            place: cut.place,
+            last: cut.last,
+            next: cut.next,
+            is_cut: cut.is_cut,
+            text,
+        }))
     }
 }
 
@@ -43,6 +51,8 @@ struct Cut {
     next: Option<u32>,
     /// The last place of the text.
     last: u32,
+    /// The range ends inside of a place.
+    is_cut: bool,
 }
 
 /// The range of places in a text, as many whole ones as fit into `max_bytes`. A place that is
@@ -80,13 +90,13 @@ fn cut(text: &str, layout: &Layout, places: &RangeInclusive<u32>, max_bytes: usi
     let Some((from, place)) = begin else { return Cut { range: 0..0, place: None, next: None, last } };
     let (to, next) = end.map_or((text.len(), None), |(at, number)| (at, Some(number)));
     if to - from <= max_bytes {
-        return Cut { range: from..to, place: Some(place), next, last };
+        return Cut { range: from..to, place: Some(place), next, last, is_cut: false };
     }
-    let (to, next) = match fits {
-        Some((at, number)) if at > from => (at, Some(number)),
-        _ => (text.floor_char_boundary(from.saturating_add(max_bytes)), second),
+    let (to, next, is_cut) = match fits {
+        Some((at, number)) if at > from => (at, Some(number), false),
+        _ => (text.floor_char_boundary(from.saturating_add(max_bytes)), second, true),
     };
-    Cut { range: from..to, place: Some(place), next, last }
+    Cut { range: from..to, place: Some(place), next, last, is_cut }
 }
 
 #[cfg(test)]
@@ -114,8 +124,12 @@ mod tests {
         ] {
             let (got, cut) = cut_of(text, &layout, places.clone(), max);
             assert_eq!((got.as_str(), cut.next, cut.last), (want, next, 3), "{places:?} {max}");
+            assert_eq!(cut.is_cut, max == 2, "{places:?} {max}");
         }
-        assert_eq!(cut_of("", &layout, 1..=9, 9).1, Cut { range: 0..0, place: Some(1), next: None, last: 1 });
+        assert_eq!(
+            cut_of("", &layout, 1..=9, 9).1,
+            Cut { range: 0..0, place: Some(1), next: None, last: 1, is_cut: false }
+        );
     }
 
     #[test]
@@ -125,7 +139,10 @@ mod tests {
         let (got, cut) = cut_of(text, &layout, 2..=4, 99);
         assert_eq!((got.as_str(), cut.place, cut.next, cut.last), (&text[4..8], Some(2), Some(5), 5));
         assert_eq!(cut_of(text, &layout, 3..=9, 99).1.place, Some(5));
-        assert_eq!(cut_of(text, &layout, 1..=9, 5).1, Cut { range: 0..4, place: Some(1), next: Some(2), last: 5 });
+        assert_eq!(
+            cut_of(text, &layout, 1..=9, 5).1,
+            Cut { range: 0..4, place: Some(1), next: Some(2), last: 5, is_cut: false }
+        );
     }
 
     #[test]

@@ -11,6 +11,8 @@ mod commands;
 mod index;
 mod input;
 mod logs;
+#[cfg(feature = "index")]
+mod mcp;
 mod output;
 mod output_constraint;
 mod output_file;
@@ -56,6 +58,8 @@ enum Command {
     Search(commands::search::Search),
     #[cfg(feature = "index")]
     Ask(commands::ask::Ask),
+    #[cfg(feature = "index")]
+    Mcp(commands::mcp::Mcp),
     #[cfg(feature = "index")]
     ParseFiles(commands::parse_files::ParseFiles),
     Serve(commands::serve::Serve),
@@ -106,6 +110,8 @@ pub fn run(arguments: Vec<std::ffi::OsString>) -> ExitCode {
         Command::Search(c) => c.run(&report),
         #[cfg(feature = "index")]
         Command::Ask(c) => c.run(&report),
+        #[cfg(feature = "index")]
+        Command::Mcp(c) => c.run(&report),
         #[cfg(feature = "index")]
         Command::ParseFiles(c) => c.run(),
         Command::Serve(c) => c.run(&report),

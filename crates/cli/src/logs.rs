@@ -10,7 +10,8 @@ pub(crate) fn start(json: bool, quiet: bool) -> Result<(), Failure> {
     let filter = match std::env::var("RUST_LOG") {
         Ok(filter) if !filter.trim().is_empty() => EnvFilter::try_new(&filter)
             .map_err(|e| format!("RUST_LOG={filter}: {e}; use for example `info` or `sconce=debug`"))?,
-        _ => EnvFilter::new(if quiet { "error" } else { "info" }),
+        // The library of `sconce mcp` writes several lines per request.
+        _ => EnvFilter::new(if quiet { "error" } else { "info,rmcp=warn" }),
     };
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);

@@ -1,10 +1,11 @@
 //! The index: one SQLite file, with derived files of codes beside it.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use crate::chunk::ChunkOptions;
-use crate::document::{Kind, Layout, Metadata};
+use crate::document::{Kind, Layout, Metadata, Unit};
 use crate::error::{Error, Result};
 use crate::indexer::{self, Progress, Report, Tools, Update};
 use crate::models::{Embedder, ModelIdentity, Rerank};
@@ -144,6 +145,25 @@ pub struct Passage {
     pub passage: std::ops::Range<usize>,
 }
 
+/// Lines or pages of a document.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Excerpt {
+    /// The document.
+    pub document: DocumentInfo,
+    /// What the places count: pages, or lines of the file. A text without places has its own lines.
+    pub unit: Unit,
+    /// The place where `text` begins; `None`: the document has none of the places.
+    pub place: Option<u32>,
+    /// The last place of the document.
+    pub last: u32,
+    /// The place where the rest of the document begins; `None`: there is no more.
+    pub next: Option<u32>,
+    /// The last place in `text` is cut off, because it is too long.
+    pub is_cut: bool,
+    /// The text.
+    pub text: String,
+}
+
 /// A file that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
@@ -232,6 +252,12 @@ impl Index {
     /// there is no such chunk, or not any more.
     pub fn passage(&self, chunk: i64, before: usize, after: usize) -> Result<Option<Passage>> {
         self.pool.read(|store| store.passage(chunk, before, after))
+    }
+
+    /// Lines or pages of a document, from 1, at most `max_bytes` of text; `None`: there is no such
+    /// document.
+    pub fn excerpt(&self, document: i64, places: RangeInclusive<u32>, max_bytes: usize) -> Result<Option<Excerpt>> {
+        self.pool.read(|store| store.excerpt(document, places, max_bytes))
     }
 
     /// Files that could not be read, in the order of their paths, at most `limit`.

@@ -126,8 +126,8 @@ pub(crate) async fn key(State(app): State<Arc<App>>, request: Request, next: Nex
     }
 }
 
-/// The API key of a request.
-fn presented_key(headers: &HeaderMap) -> Option<&str> {
+/// The API key of a request: `Authorization: Bearer KEY` or `x-api-key: KEY`.
+pub fn presented_key(headers: &HeaderMap) -> Option<&str> {
     let head = |name: HeaderName| headers.get(name).and_then(|v| v.to_str().ok());
     let bearer = head(AUTHORIZATION).and_then(|v| v.split_once(' '));
     let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, key)| key);

@@ -43,6 +43,7 @@ pub use dialect::worker::Membership;
 pub use error::{Dialect, Fault, FaultKind};
 pub use http_context::{HttpContext, fresh_id};
 pub use json_body::JsonBody;
+pub use layers::presented_key;
 pub use listen::{Bound, Error, Server};
 pub use metrics::{FinishedAnswer, LlmMetrics, Metrics};
 pub use model_manager::{
@@ -51,6 +52,7 @@ pub use model_manager::{
 pub use sconce_engine::{RequestContext, Times};
 pub use served_model::{RequestKind, ServedModel};
 pub use stop::Stop;
+pub use timeout_stream::TimeoutStream;
 pub use traces::Traces;
 
 /// Binds the listener, loads `models` and serves requests until `stop` is signalled.

@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep, sleep};
 const PREFACE: usize = 24;
 
 /// A stream that fails when the client stays silent for too long.
-pub(crate) struct TimeoutStream<S> {
+pub struct TimeoutStream<S> {
     stream: S,
     timeout: Duration,
     read: usize,
@@ -26,7 +26,8 @@ pub(crate) struct TimeoutStream<S> {
 }
 
 impl<S> TimeoutStream<S> {
-    pub(crate) fn new(stream: S, timeout: Duration) -> TimeoutStream<S> {
+    /// A stream with this time-out for the first bytes and for each write.
+    pub fn new(stream: S, timeout: Duration) -> TimeoutStream<S> {
         TimeoutStream { stream, timeout, read: 0, read_timeout: Box::pin(sleep(timeout)), write_timeout: None }
     }
 

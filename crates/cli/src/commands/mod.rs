@@ -15,6 +15,8 @@ pub(crate) mod index;
 pub(crate) mod list;
 pub(crate) mod manual;
 #[cfg(feature = "index")]
+pub(crate) mod mcp;
+#[cfg(feature = "index")]
 pub(crate) mod parse_files;
 pub(crate) mod plan;
 pub(crate) mod pool;

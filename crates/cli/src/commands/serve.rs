@@ -167,10 +167,7 @@ impl FromStr for Bytes {
 impl Http {
     /// The server's configuration.
     pub(crate) fn config(&self) -> Result<Config, Failure> {
-        let api_keys: Vec<Secret> = self.api_key.iter().filter_map(|key| Secret::new(key)).collect();
-        if api_keys.len() < self.api_key.len() {
-            return Err("--api-key is empty; give a key, or leave the option out".into());
-        }
+        let api_keys = api_keys(&self.api_key)?;
         let default_prompt = match (&self.default_prompt, &self.default_prompt_name) {
             (Some(words), _) => Prompt::Text(words.clone()),
             (None, Some(name)) => Prompt::Named(name.clone()),
@@ -205,6 +202,12 @@ impl Http {
     fn threads(&self) -> usize {
         self.max_concurrent_requests.clamp(1, 4_096) + 16
     }
+}
+
+/// The keys of --api-key.
+pub(crate) fn api_keys(given: &[String]) -> Result<Vec<Secret>, Failure> {
+    let secret = |key: &String| Secret::new(key).ok_or("--api-key is empty; give a key, or leave the option out");
+    Ok(given.iter().map(secret).collect::<Result<_, _>>()?)
 }
 
 impl Serve {

@@ -18,7 +18,7 @@ pub(crate) const DEFAULT_MODEL: &str = "minilm";
 /// A loaded embedding model, as the index uses it and as the engine reports on it.
 pub(crate) struct IndexModel {
     embedder: Box<dyn Embedder>,
-    loaded: Box<dyn Loaded>,
+    loaded: Box<dyn Loaded + Send + Sync>,
 }
 
 impl IndexModel {
@@ -74,7 +74,7 @@ impl IndexModel {
             },
         };
         let name = portable_name(name);
-        let (embedder, loaded): (Box<dyn Embedder>, Box<dyn Loaded>) = match task.load(&files, &options, report)? {
+        let (embedder, loaded): (Box<dyn Embedder>, Box<dyn Loaded + Send + Sync>) = match task.load(&files, &options, report)? {
             TaskModel::Embed(model) => {
                 (Box::new(DenseModel::new(model.clone(), &name, EmbedPrompts::default())?), Box::new(model))
             }

@@ -1,6 +1,7 @@
 //! The database: one SQLite file, the source of truth.
 
 mod embeddings;
+mod excerpt;
 mod full_text;
 mod metadata;
 mod passages;

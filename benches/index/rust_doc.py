@@ -58,6 +58,7 @@ def write_chunks(database, file):
         for _, title, text, heading, start, stop in rows:
             title, heading = ((part or b"").decode().strip() for part in (title, heading))
             context = heading if title and heading.startswith(title) else " > ".join(filter(None, [title, heading]))
+            context = context.encode()[:160].decode(errors="ignore")
             passage = text[start:stop].decode()
             out.write(json.dumps({"text": f"{context}\n{passage}" if context else passage}) + "\n")
             count += 1

@@ -5,7 +5,7 @@ first `docblock` of an API page, the first paragraph of `main` of a book), witho
 redirections, pages below `arch` (thousands of sentences on instructions that differ in a number),
 sentences on tracking issues, and sentences of fewer than 6 or more than 30 words. Pages with the same
 sentence are one item (`core`, `alloc` and `std` show the same thing); more than four pages are not a
-known item. Finding any page of the item counts, and its other pages do not take places.
+known item. Finding any page of the item counts.
 
 The queries. Only sentences with at least three words in GLOSSARY take part, where these are at least
 half of the words that remain below. They are ordered by the SHA-256 of the sentence; the first, third,
@@ -196,11 +196,11 @@ def paraphrase(markup):
     return " ".join(GLOSSARY.get(word, word) for word in words), replaced, len(words) - replaced
 
 
-def items(root, pages):
+def items(pages):
     """The items among `pages`, in a fixed order: the markup of the sentence, and the pages that show it."""
     by_sentence = {}
     for page in pages:
-        if "arch" in page.relative_to(root).parts:
+        if "arch" in page.parts:
             continue
         markup = description(page.read_text(errors="replace"))
         text = plain(markup) if markup else ""
@@ -215,10 +215,10 @@ def items(root, pages):
     return found
 
 
-def queries(root, pages, count):
+def queries(pages, count):
     """At most `count` queries: the half, the text, and the pages that are right."""
     chosen = []
-    for number, (markup, shown) in enumerate(items(root, pages)[:count]):
+    for number, (markup, shown) in enumerate(items(pages)[:count]):
         if number % 2 == 0:
             chosen.append(("literal", " ".join(plain(markup).split()[:10]), set(shown)))
         else:

@@ -39,7 +39,7 @@ def search(database, query, mode, *flags):
 
 
 def gain(hits, right):
-    """1/log2(1 + place) of the first right page. Right pages of one item share a place."""
+    """1/log2(1 + place) of the first right page."""
     for place, page in enumerate(dict.fromkeys(hit["path"] for hit in hits), 1):
         if place > 10:
             break
@@ -113,7 +113,7 @@ def main():
     options = parser.parse_args()
     root = common.rust_doc(options.work)
     if options.list:
-        for half, text, right in known_items.queries(root, sorted(root.rglob("*.html")), options.queries):
+        for half, text, right in known_items.queries(sorted(root.rglob("*.html")), options.queries):
             print(f"{half}\t{text}\t{sorted(right)[0]}")
         return
     database = options.db or options.work / "rust-doc.db"
@@ -122,8 +122,7 @@ def main():
     connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
     pages = [pathlib.Path(path) for path, in connection.execute("SELECT path FROM files WHERE state = 'done' ORDER BY path")]
     connection.close()
-    root = next((page.parents[i] for page in pages[:1] for i in range(len(page.parents)) if page.parents[i].name.startswith("html")), root)
-    queries = known_items.queries(root, [page for page in pages if page.suffix == ".html"], options.queries)
+    queries = known_items.queries([page for page in pages if page.suffix == ".html"], options.queries)
     print(f"{len(pages):,} pages, {len(queries)} queries; {common.machine()}")
     rankings = measure(database, queries, options)
     show_quality(queries, rankings)

@@ -106,14 +106,14 @@ def folders(work, options, check):
         base = fresh(work / name.replace(" ", "-"))
         folder, database = base / "root", base / "index.db"
         folder.mkdir()
-        unread = fill(folder)
+        named = fill(folder)
         hostile_files.write(folder / "good.md", f"# Good\n\nThe {GOOD} is a small marsupial.\n")
         run = Run("index", folder, "--db", database, "-m", options.model, "--json", limit=options.limit)
         check(f"{name}: indexed", run.is_sound and run.code == 0, str(run))
         if run.code == 0:
             report = json.loads(run.out)
             refused = [one["path"].rsplit("/", 1)[-1] for one in report["failed"] + report["skipped"]]
-            notes = {one: next((f["reason"] for f in report["failed"] + report["skipped"] if f["path"].endswith(one)), "read") for one in unread}
+            notes = {one: next((f["reason"] for f in report["failed"] + report["skipped"] if f["path"].endswith(one)), "read") for one in named}
             print(f"       {report['indexed']} indexed, {report['chunks']} chunks; refused: {', '.join(map(ascii, refused)) or 'none'}")
             for one, reason in notes.items():
                 print(f"       {one}: {reason}")

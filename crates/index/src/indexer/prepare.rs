@@ -112,7 +112,7 @@ impl Preparation<'_> {
         }
         let mut documents = Vec::new();
         let mut each = |document| documents.push(ChunkedDocument::new(document, self.chunker));
-        match self.parser.read(&work.found.path, work.found.format, &Limits::default(), &mut each) {
+        match self.parser.read(work.found.file(), work.found.format, &Limits::default(), &mut each) {
             Ok(notes) => Prepared::Read(Box::new(ReadFile { work, hash, documents, notes })),
             Err(error) if error.is_skip() => Prepared::Skipped(work, error.to_string()),
             Err(error) => Prepared::Failed(work, error.to_string()),
@@ -141,7 +141,7 @@ fn file_hash(work: &Work) -> std::io::Result<Option<Hash>> {
         return Ok(None);
     }
     // The file may have been replaced by a FIFO or a link since the walk.
-    let mut file = crate::read::open_regular(&work.found.path)?;
+    let mut file = crate::read::open_regular(work.found.file())?;
     let mut sha256 = Sha256::new();
     let mut buffer = vec![0; 256 << 10];
     let mut left = MAX_HASHED + 1;

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::error::ReadError;
 use super::wire::{Reply, Request, WirePath, read_message, write_message};
-use super::{Format, Limits, Reading};
+use super::{FileRef, Format, Limits, Reading};
 use crate::document::Document;
 
 /// A child is replaced after so many files: parsers fragment memory, which is limited.
@@ -54,17 +54,18 @@ impl Parser {
     /// it is an error, documents passed on before it are not to be kept.
     pub fn read(
         &self,
-        path: &Path,
+        file: FileRef<'_>,
         format: Format,
         limits: &Limits,
         each: &mut dyn FnMut(Document),
     ) -> Result<Vec<String>, ReadError> {
         if !format.needs_parser() {
-            let Reading { documents, notes } = super::read(path, format, limits)?;
+            let Reading { documents, notes } = super::read(file, format, limits)?;
             documents.into_iter().for_each(each);
             return Ok(notes);
         }
-        let request = Request { path: WirePath::new(path)?, format, limits: *limits };
+        let (root, relative) = (WirePath::new(file.root)?, WirePath::new(file.relative)?);
+        let request = Request { root, relative, format, limits: *limits };
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         // An idle child may have been killed meanwhile; a fresh one has no excuse.
         let idle = idle.and_then(|mut worker| worker.send(&request).is_ok().then_some(worker));
@@ -85,9 +86,9 @@ impl Parser {
     }
 
     /// Reads a file whole.
-    pub fn read_all(&self, path: &Path, format: Format, limits: &Limits) -> Result<Reading, ReadError> {
+    pub fn read_all(&self, file: FileRef<'_>, format: Format, limits: &Limits) -> Result<Reading, ReadError> {
         let mut documents = Vec::new();
-        let notes = self.read(path, format, limits, &mut |document| documents.push(document))?;
+        let notes = self.read(file, format, limits, &mut |document| documents.push(document))?;
         Ok(Reading { documents, notes })
     }
 

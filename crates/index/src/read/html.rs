@@ -8,7 +8,7 @@ use html5ever::tokenizer::states::RawKind;
 use html5ever::tokenizer::{BufferQueue, Tag, TagKind, Token, TokenSink, TokenSinkResult, Tokenizer};
 
 use super::error::ReadError;
-use super::html_elements::{OpenElement, OpenElements};
+use super::html_elements::{OpenElement, OpenElements, is_foreign};
 use super::markdown::MAX_HEADING;
 use super::source::Source;
 use super::{Limits, Reading, text};
@@ -127,7 +127,7 @@ impl Page {
                 self.close(depth);
             }
         }
-        let is_void = is_void(&tag.name) || (tag.self_closing && (self.elements.is_foreign() || &*tag.name == "svg"));
+        let is_void = is_void(&tag.name) || (tag.self_closing && (self.elements.is_foreign() || is_foreign(&tag.name)));
         let raw = if self.elements.is_foreign() { None } else { raw_text(&tag.name) };
         let is_left_out = self.elements.is_left_out() || is_skipped(&tag.name) || is_hidden(&tag);
         if !self.elements.is_left_out() {

@@ -60,7 +60,7 @@ impl OpenElements {
         self.foreign > 0
     }
 
-    /// The depth to which a start tag closes elements, by one of the rules for it.
+    /// The rules by which a start tag closes elements.
     pub(super) fn closed_by_start(&self, name: &str) -> impl Iterator<Item = Rule> + use<> {
         let breaks_out = self.is_foreign() && break_around(name) >= Break::Paragraph;
         breaks_out.then_some(FOREIGN).into_iter().chain(rules(name).iter().copied())
@@ -92,7 +92,8 @@ fn is_block(name: &str) -> bool {
     break_around(name) != Break::None || is_skipped(name)
 }
 
-fn is_foreign(name: &str) -> bool {
+/// Whether an element is a drawing or a formula.
+pub(super) fn is_foreign(name: &str) -> bool {
     matches!(name, "svg" | "math")
 }
 

@@ -55,8 +55,10 @@ impl SegmentWriter {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = dir.join(format!("{}-{number}.{PARTIAL}", std::process::id()));
         fs::create_dir_all(dir).map_err(Error::io(dir))?;
-        // A killed process of the same id may have left a file of this name.
-        let file = File::create(&path).map_err(Error::io(&path))?;
+        // A killed process of the same id may have left a file of this name. It is not truncated: it
+        // may be a link to another file.
+        let _ = fs::remove_file(&path);
+        let file = File::create_new(&path).map_err(Error::io(&path))?;
         let partial = Partial { path };
         let mut output = Output::new(file);
         output.write(MAGIC).and_then(|()| output.align()).map_err(Error::io(&partial.path))?;
@@ -103,7 +105,7 @@ impl SegmentWriter {
 
     fn push_codes(&mut self, chunk: i64, codes: &[i8], scale: f32, metadata: &Metadata) -> Result<()> {
         if self.ids.last().is_some_and(|last| *last >= chunk) {
-            return Err(Error::Input(format!("chunk {chunk} comes after a chunk with a greater id")));
+            return Err(Error::Input(format!("chunk {chunk} comes after a chunk with the same or a greater id")));
         }
         if self.ids.len() >= u32::MAX as usize {
             return Err(Error::Input(format!("a segment takes at most {} chunks", u32::MAX)));

@@ -9,13 +9,16 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::error::ReadError;
+use super::error::{ReadError, clean};
 use super::wire::{Reply, Request, WirePath, read_message, write_message};
 use super::{FileRef, Format, Limits, Reading};
 use crate::document::Document;
 
 /// A child is replaced after so many files: parsers fragment memory, which is limited.
 const FILES_PER_WORKER: u32 = 500;
+
+/// How many notes on a file are kept.
+const MAX_NOTES: usize = 20;
 
 /// How much of a child's standard error is kept.
 const STDERR_BYTES: usize = 4 << 10;
@@ -82,7 +85,7 @@ impl Parser {
         if !matches!(&result, Err(Failure::Worker(_))) && worker.files < FILES_PER_WORKER {
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
         }
-        result.map_err(|(Failure::File(error) | Failure::Worker(error))| error)
+        result.map_err(|(Failure::File(error) | Failure::Worker(error))| error.cleaned())
     }
 
     /// Reads a file whole.
@@ -158,7 +161,9 @@ impl Worker {
             left = left.saturating_sub(began.elapsed());
             let documents = match received {
                 Ok(Ok(Some(Reply::Documents(documents)))) if !documents.is_empty() => documents,
-                Ok(Ok(Some(Reply::Done(notes)))) => return Ok(notes),
+                Ok(Ok(Some(Reply::Done(notes)))) => {
+                    return Ok(notes.iter().take(MAX_NOTES).map(|note| clean(note)).collect());
+                }
                 Ok(Ok(Some(Reply::Failed(error)))) => return Err(Failure::File(error)),
                 Ok(Ok(Some(Reply::Documents(_)))) => return Err(protocol("it sent an empty message")),
                 Ok(Ok(None)) | Err(RecvTimeoutError::Disconnected) => return Err(self.ended(limits)),

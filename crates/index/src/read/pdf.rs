@@ -116,7 +116,7 @@ impl OutputDev for PageOutput {
         art_box: Option<(f64, f64, f64, f64)>,
     ) -> Result<(), OutputError> {
         let mut pages = self.pages.borrow_mut();
-        if !pages.text.is_empty() {
+        if !pages.text.is_empty() && pages.text.len() + 2 <= pages.text_bytes {
             let ends = pages.text.bytes().rev().take_while(|&b| b == b'\n').count();
             pages.text.push_str(&"\n\n"[ends.min(2)..]);
         }

@@ -55,7 +55,7 @@ pub(super) fn open(file: FileRef<'_>) -> Result<Source, ReadError> {
     let path = file.root.join(file.relative);
     let mut file = match open_regular(file) {
         Ok(file) => file,
-        Err(_) if std::fs::symlink_metadata(path).is_ok_and(|m| !m.is_file()) => return Err(ReadError::NotAFile),
+        Err(_) if std::fs::symlink_metadata(&path).is_ok_and(|m| !m.is_file()) => return Err(ReadError::NotAFile),
         Err(error) => return Err(error.into()),
     };
     let size = file.metadata()?.len();

@@ -12,7 +12,6 @@ use ignore::{DirEntry, WalkBuilder};
 
 use crate::error::{Error, Result};
 use crate::read::{FileRef, Format, ReadError, head_of};
-
 use secrets::is_secret_folder;
 pub use secrets::is_secret_name;
 
@@ -120,7 +119,6 @@ pub enum WalkEntry {
 }
 
 /// A root as the user named it, and without symbolic links.
-#[derive(Clone)]
 struct Root {
     path: PathBuf,
     canonical: PathBuf,

@@ -1,7 +1,7 @@
 //! Reading plain text, Markdown and code in the process itself.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use proptest::prelude::*;
 use sconce_index::read::{FileRef, Format, Limits, ReadError, Reading, read};
@@ -101,6 +101,7 @@ fn only_regular_files_are_opened() {
 #[cfg(unix)]
 #[test]
 fn no_link_below_the_root_is_followed() {
+    use std::path::Path;
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("a.txt"), "secret").unwrap();
     let dir = tempfile::tempdir().unwrap();

@@ -89,13 +89,18 @@ impl Source {
 fn open_no_follow(FileRef { root, relative }: FileRef<'_>) -> io::Result<File> {
     use rustix::fs::{CWD, Mode, OFlags, openat};
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let mut folder = openat(CWD, root, flags | OFlags::DIRECTORY, Mode::empty())?;
+    // Where the system can, without the right to list the folder.
+    #[cfg(target_os = "linux")]
+    let folder_flags = flags | OFlags::DIRECTORY | OFlags::PATH;
+    #[cfg(not(target_os = "linux"))]
+    let folder_flags = flags | OFlags::DIRECTORY;
+    let mut folder = openat(CWD, root, folder_flags, Mode::empty())?;
     let mut rest = relative.components().peekable();
     while let Some(Component::Normal(name)) = rest.next() {
         if rest.peek().is_none() {
             return Ok(openat(&folder, name, flags | OFlags::NOFOLLOW | OFlags::NONBLOCK, Mode::empty())?.into());
         }
-        folder = openat(&folder, name, flags | OFlags::NOFOLLOW | OFlags::DIRECTORY, Mode::empty())?;
+        folder = openat(&folder, name, folder_flags | OFlags::NOFOLLOW, Mode::empty())?;
     }
     Err(not_below())
 }

@@ -1,5 +1,7 @@
 //! The files below folders that are worth reading, in a fixed order, and what is skipped and why.
 
+mod secrets;
+
 use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,10 +11,13 @@ use std::time::UNIX_EPOCH;
 use ignore::{DirEntry, WalkBuilder};
 
 use crate::error::{Error, Result};
-use crate::read::{Format, head_of};
+use crate::read::{FileRef, Format, ReadError, head_of};
+use secrets::is_secret_folder;
+pub use secrets::is_secret_name;
 
-/// The largest ignore file that is read: the `ignore` crate reads whole lines into memory.
-const MAX_IGNORE_FILE: u64 = 1 << 20;
+/// The largest ignore file that is read. The `ignore` crate reads whole lines into memory, and needs
+/// some kilobytes for each pattern.
+const MAX_IGNORE_FILE: u64 = 256 << 10;
 
 /// What a walk leaves out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +51,21 @@ pub struct Found {
     pub format: Format,
 }
 
+impl Found {
+    /// Where a reader finds the file.
+    pub fn file(&self) -> FileRef<'_> {
+        file_ref(&self.root, &self.path)
+    }
+}
+
+/// A file in a folder; a root that is a file is in the folder that holds it.
+fn file_ref<'a>(root: &'a Path, path: &'a Path) -> FileRef<'a> {
+    match path.strip_prefix(root) {
+        Ok(relative) if !relative.as_os_str().is_empty() => FileRef { root, relative },
+        _ => FileRef::of(path),
+    }
+}
+
 /// A file or folder that is not read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
@@ -59,7 +79,7 @@ pub struct Skipped {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SkipReason {
-    /// The name is one that keys and passwords have.
+    /// The name is one that keys and passwords have, or the content begins as a private key does.
     Secret,
     /// The content is not text, or no reader is known for it.
     Binary,
@@ -98,14 +118,21 @@ pub enum WalkEntry {
     Skipped(Skipped),
 }
 
+/// A root as the user named it, and without symbolic links.
+struct Root {
+    path: PathBuf,
+    canonical: PathBuf,
+}
+
 /// A walk over roots. Roots come in the order given, the files of a folder by name.
 pub struct Walk {
     options: WalkOptions,
-    waiting: std::vec::IntoIter<PathBuf>,
-    current: Option<(PathBuf, ignore::Walk)>,
+    /// The roots that are left, from the last to the first.
+    waiting: Vec<Root>,
+    current: Option<(Root, ignore::Walk)>,
     /// The roots without symbolic links.
     canonical: Vec<PathBuf>,
-    /// What was found so far, if a root lies in another.
+    /// The paths without symbolic links of what was found so far, if a root lies in another.
     seen: Option<HashSet<PathBuf>>,
     /// Folders that the filter of the `ignore` crate's walk refused.
     refused: Arc<Mutex<Vec<Skipped>>>,
@@ -114,23 +141,24 @@ pub struct Walk {
 impl Walk {
     /// A walk over files and folders. A root that does not exist is an error.
     pub fn new<P: AsRef<Path>>(roots: &[P], options: WalkOptions) -> Result<Self> {
-        let (mut absolute, mut canonical) = (Vec::new(), Vec::new());
+        let (mut waiting, mut canonical) = (Vec::new(), Vec::new());
         for root in roots {
             let root = root.as_ref();
             let target = std::fs::canonicalize(root).map_err(Error::io(root))?;
             // A user who names a link means its target. Below the root, links are not followed.
             let is_link = std::fs::symlink_metadata(root).map_err(Error::io(root))?.is_symlink();
             let path = std::path::absolute(root).map_err(Error::io(root))?;
-            absolute.push(if is_link { target.clone() } else { path });
-            canonical.push(target);
+            canonical.push(target.clone());
+            waiting.push(Root { path: if is_link { target.clone() } else { path }, canonical: target });
         }
+        waiting.reverse();
         let overlaps = canonical
             .iter()
             .enumerate()
             .any(|(i, a)| canonical.iter().enumerate().any(|(j, b)| i != j && b.starts_with(a)));
         Ok(Self {
             options,
-            waiting: absolute.into_iter(),
+            waiting,
             current: None,
             canonical,
             seen: overlaps.then(HashSet::new),
@@ -193,16 +221,16 @@ impl Walk {
         let format = match Format::by_name(path) {
             Some(format) => Some(format),
             None if Format::is_binary_name(path) => None,
-            None => match head_of(path) {
+            None => match head_of(file_ref(root, path)) {
                 Ok(head) => Format::of(path, &head),
+                Err(ReadError::Secret) => return skipped(SkipReason::Secret),
+                Err(ReadError::NotAFile) => return skipped(SkipReason::Special),
+                Err(ReadError::Io(error)) => return skipped(SkipReason::Unreadable(error)),
                 Err(error) => return skipped(SkipReason::Unreadable(error.to_string())),
             },
         };
         let Some(format) = format else { return skipped(SkipReason::Binary) };
-        let relative = match path.strip_prefix(root) {
-            Ok(below) if !below.as_os_str().is_empty() => below.to_path_buf(),
-            _ => PathBuf::from(entry.file_name()),
-        };
+        let relative = file_ref(root, path).relative.to_path_buf();
         Some(WalkEntry::Found(Found {
             path: path.to_path_buf(),
             root: root.to_path_buf(),
@@ -223,10 +251,12 @@ impl Walk {
 
     /// False if an overlapping root had this path before.
     fn is_new(&mut self, path: &Path) -> bool {
-        match &mut self.seen {
-            Some(seen) => seen.insert(path.to_path_buf()),
-            None => true,
-        }
+        let Some(seen) = &mut self.seen else { return true };
+        let below = self.current.as_ref().and_then(|(root, _)| Some((root, path.strip_prefix(&root.path).ok()?)));
+        seen.insert(match below {
+            Some((root, below)) => root.canonical.join(below),
+            None => path.to_path_buf(),
+        })
     }
 }
 
@@ -243,14 +273,14 @@ impl Iterator for Walk {
                 continue;
             }
             let Some((root, walk)) = &mut self.current else {
-                let root = self.waiting.next()?;
-                match self.enter(&root) {
+                let root = self.waiting.pop()?;
+                match self.enter(&root.path) {
                     Ok(walk) => self.current = Some((root, walk)),
                     Err(skipped) => return Some(WalkEntry::Skipped(skipped)),
                 }
                 continue;
             };
-            let root = root.clone();
+            let root = root.path.clone();
             let Some(entry) = walk.next() else {
                 self.current = None;
                 continue;
@@ -292,7 +322,7 @@ fn refuse_folder(entry: &DirEntry, ignore_files: bool) -> Refusal {
     match entry.file_name().to_str() {
         // The store of a version control system is no document, even where hidden files are.
         Some(".git" | ".hg" | ".svn" | ".jj") => return Refusal::Drop,
-        Some(".ssh" | ".gnupg" | ".aws" | ".azure" | ".kube") => return Refusal::Report(SkipReason::Secret),
+        Some(name) if is_secret_folder(name) => return Refusal::Report(SkipReason::Secret),
         _ => {}
     }
     match check_ignore_files(entry.path()) {
@@ -339,54 +369,4 @@ fn modified_ns(metadata: &std::fs::Metadata) -> i64 {
         Ok(Err(before)) => -clamp(before.duration().as_nanos()),
         Err(_) => 0,
     }
-}
-
-/// Whether a file's name is one that private keys, passwords or tokens have.
-pub fn is_secret_name(name: &str) -> bool {
-    const NAMES: &[&str] = &[
-        ".netrc",
-        "_netrc",
-        ".pgpass",
-        ".my.cnf",
-        ".npmrc",
-        ".pypirc",
-        ".htpasswd",
-        ".git-credentials",
-        ".dockercfg",
-        ".vault-token",
-        ".s3cfg",
-        ".boto",
-        "credentials",
-        "secring.gpg",
-        "master.key",
-    ];
-    const ENDINGS: &[&str] = &[
-        ".pem",
-        ".key",
-        ".p12",
-        ".pfx",
-        ".kdb",
-        ".kdbx",
-        ".jks",
-        ".keystore",
-        ".ppk",
-        ".pkcs12",
-        ".tfstate",
-        ".tfstate.backup",
-        ".tfvars",
-        ".ovpn",
-    ];
-    const KEYS: &[&str] = &["id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk"];
-    // Data files of these names hold secrets; `credentials.md` is a text about them.
-    const STEMS: &[&str] = &["credentials", "secrets", "client_secret", "service-account"];
-    const DATA: &[&str] = &["json", "yaml", "yml", "toml", "ini", "csv", "xml", "properties", "db"];
-    let name = name.to_ascii_lowercase();
-    let (stem, ending) = name.split_once('.').unwrap_or((name.as_str(), ""));
-    name == ".env"
-        || name.starts_with(".env.")
-        || name.starts_with(".envrc")
-        || NAMES.contains(&name.as_str())
-        || ENDINGS.iter().any(|ending| name.ends_with(ending))
-        || (KEYS.contains(&stem) && ending != "pub")
-        || (STEMS.iter().any(|s| stem.starts_with(s)) && DATA.contains(&ending))
 }

@@ -366,6 +366,17 @@ fn torn_and_foreign_files_are_errors() {
     assert!(Segment::open(dir.path(), &SegmentInfo { rows: 201, ..info.clone() }).is_err());
     assert!(Segment::open(dir.path(), &SegmentInfo { checksum: "00".into(), ..info.clone() }).is_err());
 
+    // Opening a FIFO would block until somebody writes to it.
+    #[cfg(unix)]
+    {
+        use rustix::fs::{CWD, Mode, mkfifoat};
+        mkfifoat(CWD, dir.path().join("fifo.codes"), Mode::RUSR | Mode::WUSR).unwrap();
+        std::os::unix::fs::symlink(&path, dir.path().join("link.codes")).unwrap();
+        for name in ["fifo.codes", "link.codes"] {
+            assert!(Segment::open(dir.path(), &SegmentInfo { name: name.into(), ..info.clone() }).is_err(), "{name}");
+        }
+    }
+
     // A changed byte in a section does not prevent opening, and `verify` and `merge` find it.
     let mut changed = whole.clone();
     changed[100] ^= 4;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use proptest::prelude::*;
-use sconce_index::read::{Format, Limits, ReadError, Reading, read};
+use sconce_index::read::{FileRef, Format, Limits, ReadError, Reading, read};
 use sconce_index::{Document, Unit};
 use sconce_testkit::check;
 use tempfile::TempDir;
@@ -18,7 +18,7 @@ fn file(name: &str, content: &[u8]) -> (TempDir, PathBuf) {
 
 fn read_bytes(name: &str, content: &[u8]) -> Result<Reading, ReadError> {
     let (_dir, path) = file(name, content);
-    read(&path, Format::of(&path, content).unwrap_or(Format::Text), &Limits::default())
+    read(FileRef::of(&path), Format::of(&path, content).unwrap_or(Format::Text), &Limits::default())
 }
 
 fn document(name: &str, content: &str) -> Document {
@@ -67,12 +67,12 @@ fn what_is_no_text_is_skipped() {
 fn a_line_of_a_gigabyte_is_skipped() {
     let (_dir, path) = file("a.txt", b"one line");
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 30).unwrap();
-    let error = read(&path, Format::Text, &Limits::default()).unwrap_err();
+    let error = read(FileRef::of(&path), Format::Text, &Limits::default()).unwrap_err();
     // Its zeros show that it is no text before its size matters.
     assert_eq!(error, ReadError::Binary);
     let (_dir, path) = file("b.txt", &[b'x'; 9000]);
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 30).unwrap();
-    let error = read(&path, Format::Text, &Limits::default()).unwrap_err();
+    let error = read(FileRef::of(&path), Format::Text, &Limits::default()).unwrap_err();
     assert_eq!(error, ReadError::TooLarge { size: 1 << 30, limit: 64 << 20 });
     assert!(error.is_skip());
 }
@@ -80,7 +80,7 @@ fn a_line_of_a_gigabyte_is_skipped() {
 #[test]
 fn other_formats_need_a_parser() {
     let (_dir, path) = file("a.pdf", b"%PDF-1.4");
-    assert_eq!(read(&path, Format::Pdf, &Limits::default()), Err(ReadError::NeedsParser(Format::Pdf)));
+    assert_eq!(read(FileRef::of(&path), Format::Pdf, &Limits::default()), Err(ReadError::NeedsParser(Format::Pdf)));
 }
 
 #[cfg(unix)]
@@ -92,7 +92,34 @@ fn only_regular_files_are_opened() {
     mkfifoat(CWD, &fifo, Mode::RUSR | Mode::WUSR).unwrap();
     std::os::unix::fs::symlink(&path, &link).unwrap();
     for path in [fifo.as_path(), link.as_path(), dir.path()] {
-        assert_eq!(read(path, Format::Text, &Limits::default()), Err(ReadError::NotAFile), "{}", path.display());
+        let result = read(FileRef::of(path), Format::Text, &Limits::default());
+        assert_eq!(result, Err(ReadError::NotAFile), "{}", path.display());
+    }
+}
+
+/// Between the walk and the reading, somebody may replace a folder by a link to another place.
+#[cfg(unix)]
+#[test]
+fn no_link_below_the_root_is_followed() {
+    use std::path::Path;
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("a.txt"), "secret").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    fs::create_dir_all(root.join("sub/deep")).unwrap();
+    fs::write(root.join("sub/deep/a.txt"), "text").unwrap();
+    let text = |root: &Path, relative: &str| {
+        let file = FileRef { root, relative: Path::new(relative) };
+        read(file, Format::Text, &Limits::default()).map(|reading| reading.documents[0].text.clone())
+    };
+    assert_eq!(text(&root, "sub/deep/a.txt").as_deref(), Ok("text"));
+    std::os::unix::fs::symlink(outside.path(), root.join("sub/link")).unwrap();
+    assert!(matches!(text(&root, "sub/link/a.txt"), Err(ReadError::Io(_))));
+    std::os::unix::fs::symlink(&root, dir.path().join("root link")).unwrap();
+    assert_eq!(text(&dir.path().join("root link"), "sub/deep/a.txt").as_deref(), Ok("text"));
+    let absolute = outside.path().join("a.txt");
+    for path in ["", ".", "..", "../root/sub/deep/a.txt", "sub/../sub/deep/a.txt", absolute.to_str().unwrap()] {
+        assert!(text(&root, path).is_err(), "{path}");
     }
 }
 

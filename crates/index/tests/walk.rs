@@ -75,7 +75,14 @@ fn hidden_and_ignored_files_are_left_out() {
 
 #[test]
 fn secrets_and_binary_files_are_reported() {
-    let dir = folder(&[("id_rsa", "x"), ("server.pem", "x"), ("data.xyz", "a\0b"), ("photo.png", "x"), ("a.txt", "x")]);
+    let dir = folder(&[
+        ("id_rsa", "x"),
+        ("server.pem", "x"),
+        ("data.xyz", "a\0b"),
+        ("photo.png", "x"),
+        ("a.txt", "x"),
+        ("key", "-----BEGIN PRIVATE KEY-----\nabc"),
+    ]);
     let (found, mut skipped) = walk(&[dir.path()], WalkOptions { hidden: true, ignore_files: true });
     assert_eq!(names(&found), ["a.txt"]);
     skipped.sort_by(|a, b| a.0.cmp(&b.0));
@@ -85,6 +92,7 @@ fn secrets_and_binary_files_are_reported() {
         [
             ("data.xyz", &SkipReason::Binary),
             ("id_rsa", &SkipReason::Secret),
+            ("key", &SkipReason::Secret),
             ("photo.png", &SkipReason::Binary),
             ("server.pem", &SkipReason::Secret),
         ]
@@ -93,9 +101,18 @@ fn secrets_and_binary_files_are_reported() {
 
 #[test]
 fn secret_names() {
-    for name in
-        [".env", ".env.local", "ID_RSA", "id_ed25519.bak", "a.KEY", "x.tfstate.backup", "credentials.json", ".netrc"]
-    {
+    for name in [
+        ".env",
+        ".env.local",
+        "ID_RSA",
+        "id_ed25519.bak",
+        "a.KEY",
+        "x.tfstate.backup",
+        "credentials.json",
+        ".netrc",
+        ".env_prod",
+        "prod.env",
+    ] {
         assert!(is_secret_name(name), "{name}");
     }
     for name in ["id_rsa.pub", "credentials.md", "environment.txt", "keys.rs", "secrets.html", "key"] {
@@ -152,6 +169,15 @@ mod unix {
         assert_eq!(reason("file_in.txt"), Some(SkipReason::LinkInside));
         assert_eq!(reason("loop"), Some(SkipReason::LinkInside));
         assert!(matches!(reason("broken"), Some(SkipReason::Unreadable(_))));
+    }
+
+    #[test]
+    fn a_root_in_a_linked_folder_is_not_walked_twice() {
+        let dir = folder(&[("real/docs/a.txt", "x"), ("real/docs/sub/b.txt", "x")]);
+        symlink(dir.path().join("real"), dir.path().join("link")).unwrap();
+        let roots = [dir.path().join("link/docs"), dir.path().join("real/docs/sub")];
+        let (found, skipped) = walk(&[&roots[0], &roots[1]], WalkOptions::default());
+        assert_eq!((names(&found), skipped.len()), (vec!["a.txt".to_string(), "sub/b.txt".to_string()], 0));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::{Segment, SegmentInfo, SegmentWriter};
 use crate::error::{Error, Result};
 
 /// Above this number, segments are merged.
-const MAX_SEGMENTS: usize = 8;
+pub(crate) const MAX_SEGMENTS: usize = 8;
 /// Segments are merged if more than one row of this many is deleted.
 const MAX_DELETED: u64 = 10;
 

@@ -21,6 +21,7 @@ mod writer;
 
 pub use bitmap::Bitmap;
 pub use footer::SegmentInfo;
+pub(crate) use merge::MAX_SEGMENTS;
 pub use merge::{merge, needs_merge, remove_stale};
 pub use scan::{Candidate, ScanOptions, scan};
 pub use segment::Segment;

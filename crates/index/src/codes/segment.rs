@@ -2,7 +2,6 @@
 #![allow(unsafe_code, reason = "maps a file")]
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +16,7 @@ use super::quantize::stride;
 use crate::document::Metadata;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
+use crate::read::{FileRef, open_regular};
 
 /// A segment that has been opened. The sizes and places of its sections have been checked; what is
 /// in them has not ([`Segment::verify`] does), so no number from the file is used as an index
@@ -46,13 +46,13 @@ impl Segment {
         if Path::new(&info.name).file_name() != Some(OsStr::new(&info.name)) {
             return Err(damaged(&path, "is not a name in the folder of the segments".into()));
         }
-        let file = File::open(&path).map_err(Error::io(&path))?;
-        let metadata = file.metadata().map_err(Error::io(&path))?;
-        if !metadata.is_file() || metadata.len() == 0 {
+        let file = open_regular(FileRef { root: dir, relative: Path::new(&info.name) }).map_err(Error::io(&path))?;
+        if file.metadata().map_err(Error::io(&path))?.len() == 0 {
             return Err(damaged(&path, "is not a whole segment".into()));
         }
-        // SAFETY: the map is only read, and any byte is a valid value. We never truncate a segment;
-        // a process that does can make reads fail with SIGBUS, as with every mapped file.
+        // SAFETY: the map is only read, and any byte is a valid value. Writers replace segments by
+        // renaming and delete them, which leaves this file as it is; they never truncate one. A
+        // foreign process that does makes reads fail with SIGBUS, as with every mapped file.
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io(&path))?;
         Segment::new(path, map, info)
     }

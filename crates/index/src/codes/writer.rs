@@ -108,7 +108,7 @@ impl SegmentWriter {
 
     fn push_codes(&mut self, chunk: i64, codes: &[i8], scale: f32, metadata: &Metadata) -> Result<()> {
         if self.ids.last().is_some_and(|last| *last >= chunk) {
-            return Err(Error::Input(format!("chunk {chunk} comes after a chunk with a greater id")));
+            return Err(Error::Input(format!("chunk {chunk} comes after a chunk with the same or a greater id")));
         }
         if self.ids.len() >= u32::MAX as usize {
             return Err(Error::Input(format!("a segment takes at most {} chunks", u32::MAX)));

@@ -6,7 +6,9 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::codes::{MAX_DIMENSIONS, Segment, SegmentInfo, SegmentWriter, merge, needs_merge, remove_stale};
+use crate::codes::{
+    MAX_DIMENSIONS, MAX_SEGMENTS, Segment, SegmentInfo, SegmentWriter, merge, needs_merge, remove_stale,
+};
 use crate::error::{Error, Result};
 use crate::models::EmbeddingKind;
 use crate::store::{Writer, f32_values, gaps};
@@ -16,8 +18,6 @@ pub(super) const EVERY: u64 = 50_000;
 /// Fewer new chunks stay without codes at the end of a run: reading their vectors takes no longer
 /// than opening another file.
 pub(super) const LEAST: u64 = 1_000;
-/// More segments than these are merged.
-const MOST: usize = 8;
 
 /// Brings the codes up to date: drops damaged files, writes files for what none covers, if these are
 /// `least` chunks or more, and merges.
@@ -65,7 +65,7 @@ fn write(writer: &mut Writer, (dir, dimensions): (&Path, usize), ids: &Range<i64
 /// Merges segments until there are few and few of their chunks are deleted.
 fn merge_all(writer: &mut Writer, (dir, dimensions): (&Path, usize)) -> Result<()> {
     // Each turn leaves fewer segments or fewer deleted chunks.
-    for _ in 0..4 * MOST {
+    for _ in 0..4 * MAX_SEGMENTS {
         let infos = writer.reader().segments()?.segments;
         let deleted = writer.reader().deleted()?;
         if infos.is_empty() || !needs_merge(&infos, deleted.len() as u64) {
@@ -94,7 +94,7 @@ fn merge_all(writer: &mut Writer, (dir, dimensions): (&Path, usize)) -> Result<(
 /// The segments to merge: the two neighbours that are smallest together if there are too many,
 /// otherwise all of them. Only neighbours, so that the ranges of ids never overlap.
 fn group(infos: &[SegmentInfo]) -> &[SegmentInfo] {
-    if infos.len() <= MOST {
+    if infos.len() <= MAX_SEGMENTS {
         return infos;
     }
     let rows = |pair: &&[SegmentInfo]| pair.iter().map(|info| info.rows).sum::<u64>();

@@ -128,7 +128,7 @@ impl Preparation<'_> {
             keys.bound(&mut document);
             documents.push(ChunkedDocument::new(document, self.chunker));
         };
-        match self.parser.read(&work.found.path, work.found.format, &Limits::default(), &mut each) {
+        match self.parser.read(work.found.file(), work.found.format, &Limits::default(), &mut each) {
             Ok(mut notes) => {
                 notes.extend(keys.note());
                 Prepared::Read(Box::new(ReadFile { work, hash, documents, notes }))
@@ -186,7 +186,7 @@ fn file_hash(work: &Work) -> std::io::Result<Option<Hash>> {
         return Ok(None);
     }
     // The file may have been replaced by a FIFO or a link since the walk.
-    let mut file = crate::read::open_regular(&work.found.path)?;
+    let mut file = crate::read::open_regular(work.found.file())?;
     let mut sha256 = Sha256::new();
     let mut buffer = vec![0; 256 << 10];
     let mut left = MAX_HASHED + 1;

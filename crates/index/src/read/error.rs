@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Format;
 
+/// The longest message of a parser that is kept, in characters.
+const MAX_MESSAGE: usize = 500;
+
 /// Why a file could not be read. The message continues the file's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -53,6 +56,22 @@ impl ReadError {
     pub fn is_skip(&self) -> bool {
         matches!(self, Self::NotAFile | Self::Secret | Self::Binary | Self::TooLarge { .. })
     }
+
+    /// The error with a message that may be stored and shown: parsers quote what is in the file.
+    pub(super) fn cleaned(self) -> Self {
+        match self {
+            Self::Io(why) => Self::Io(clean(&why)),
+            Self::Malformed(why) => Self::Malformed(clean(&why)),
+            Self::Crashed(why) => Self::Crashed(clean(&why)),
+            Self::Process(why) => Self::Process(clean(&why)),
+            other => other,
+        }
+    }
+}
+
+/// A message of a parser on one line, without control characters, and not too long.
+pub(super) fn clean(message: &str) -> String {
+    message.chars().take(MAX_MESSAGE).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 impl From<std::io::Error> for ReadError {

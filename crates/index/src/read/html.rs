@@ -1,19 +1,25 @@
 //! HTML pages: the visible text, with line breaks where blocks end.
 
-use std::path::Path;
+use std::cell::RefCell;
 
-use scraper::node::Element;
-use scraper::{Html, Node};
+use html5ever::LocalName;
+use html5ever::tendril::StrTendril;
+use html5ever::tokenizer::states::RawKind;
+use html5ever::tokenizer::{BufferQueue, Tag, TagKind, Token, TokenSink, TokenSinkResult, Tokenizer};
 
 use super::error::ReadError;
-use super::html_depth::limit_depth;
+use super::html_elements::{OpenElement, OpenElements, is_foreign};
 use super::markdown::MAX_HEADING;
-use super::{Limits, Reading, source, text};
+use super::source::Source;
+use super::{Limits, Reading, text};
 use crate::document::{Document, Heading, Kind, Layout, Metadata, Value};
 
+/// More headings than this structure no page.
+const MAX_HEADINGS: usize = 100_000;
+
 /// Reads an HTML file.
-pub(super) fn read(path: &Path, limits: &Limits) -> Result<Reading, ReadError> {
-    let content = source::open(path)?.content(limits.file_bytes)?;
+pub(super) fn read(source: Source, limits: &Limits) -> Result<Reading, ReadError> {
+    let content = source.content(limits.file_bytes)?;
     let (html, replaced) = decode(content)?;
     let (document, is_cut) = parse(&html, limits.text_bytes);
     let mut notes: Vec<String> = text::replaced_note(replaced).into_iter().collect();
@@ -49,34 +55,36 @@ fn windows_1252(byte: u8) -> char {
 
 /// The document of a page, and whether its text was cut at the limit.
 pub(super) fn parse(html: &str, text_bytes: usize) -> (Document, bool) {
-    let html = Html::parse_document(&limit_depth(html));
-    let mut page = Page { text_bytes, ..Page::default() };
-    // Without recursion: the depth of a page must not reach the stack's end.
-    let mut node = html.tree.root();
-    'walk: loop {
-        if page.open(node.value()) {
-            if let Some(child) = node.first_child() {
-                node = child;
-                continue;
-            }
-            page.close(node.value());
+    let page = Page { text_bytes, ..Page::default() };
+    let tokenizer = Tokenizer::new(Sink(RefCell::new(page)), Default::default());
+    let input = BufferQueue::default();
+    input.push_back(StrTendril::from_slice(html));
+    // It comes back when the input ends: the sink asks for nothing else.
+    let _ = tokenizer.feed(&input);
+    tokenizer.end();
+    tokenizer.sink.0.into_inner().finish()
+}
+
+struct Sink(RefCell<Page>);
+
+impl TokenSink for Sink {
+    type Handle = ();
+
+    fn process_token(&self, token: Token, _: u64) -> TokenSinkResult<()> {
+        let mut page = self.0.borrow_mut();
+        match token {
+            Token::TagToken(tag) if tag.kind == TagKind::StartTag => return page.start(tag),
+            Token::TagToken(tag) => page.end(&tag.name),
+            Token::CharacterTokens(text) => page.text(&text),
+            _ => {}
         }
-        loop {
-            if let Some(next) = node.next_sibling() {
-                node = next;
-                break;
-            }
-            let Some(parent) = node.parent() else { break 'walk };
-            page.close(parent.value());
-            node = parent;
-        }
+        TokenSinkResult::Continue
     }
-    page.finish()
 }
 
 /// What must stand between two pieces of text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Break {
+pub(super) enum Break {
     #[default]
     None,
     Space,
@@ -92,8 +100,11 @@ struct Page {
     text_bytes: usize,
     is_cut: bool,
     pending: Break,
+    elements: OpenElements,
     /// How many `<pre>` are open.
     preformatted: usize,
+    /// A `<pre>` has begun: a newline at its start does not count.
+    at_start_of_pre: bool,
     heading: Option<OpenHeading>,
     headings: Vec<Heading>,
     /// The text of `<title>`, while it is open and after.
@@ -109,59 +120,76 @@ struct OpenHeading {
 }
 
 impl Page {
-    /// Enters a node; false to leave out what is in it.
-    fn open(&mut self, node: &Node) -> bool {
-        match node {
-            Node::Text(text) if self.in_title => {
-                let title = self.title.get_or_insert_default();
-                if title.len() < MAX_HEADING * 4 {
-                    title.push_str(text);
-                }
-                false
+    /// A start tag. The answer says how the tokenizer reads what follows.
+    fn start(&mut self, tag: Tag) -> TokenSinkResult<()> {
+        for rule in self.elements.closed_by_start(&tag.name) {
+            if let Some(depth) = self.elements.find(rule) {
+                self.close(depth);
             }
-            Node::Text(text) if self.preformatted > 0 => {
-                self.write(text.trim_end_matches('\r'));
-                false
-            }
-            Node::Text(text) => {
-                self.write_words(text);
-                false
-            }
-            Node::Element(element) => self.open_element(element),
-            Node::Document | Node::Fragment => true,
-            _ => false,
+        }
+        let is_void = is_void(&tag.name) || (tag.self_closing && (self.elements.is_foreign() || is_foreign(&tag.name)));
+        let raw = if self.elements.is_foreign() { None } else { raw_text(&tag.name) };
+        let is_left_out = self.elements.is_left_out() || is_skipped(&tag.name) || is_hidden(&tag);
+        if !self.elements.is_left_out() {
+            self.describe(&tag);
+        }
+        if !is_left_out {
+            self.open_element(&tag.name);
+        }
+        if !is_void {
+            self.elements.push(OpenElement { name: tag.name, is_left_out });
+        }
+        raw.map_or(TokenSinkResult::Continue, TokenSinkResult::RawData)
+    }
+
+    /// An end tag.
+    fn end(&mut self, name: &LocalName) {
+        match self.elements.closed_by_end(name) {
+            Some(depth) => self.close(depth),
+            // Such as a second `</p>`.
+            None if !self.elements.is_left_out() => self.pending = self.pending.max(break_around(name)),
+            None => {}
         }
     }
 
-    fn open_element(&mut self, element: &Element) -> bool {
-        let name = element.name();
-        match name {
-            "html" => self.keep("lang", element.attr("lang")),
-            "meta" if element.attr("name").is_some_and(|n| n.eq_ignore_ascii_case("description")) => {
-                self.keep("description", element.attr("content"));
+    /// Closes elements until `depth` are open.
+    fn close(&mut self, depth: usize) {
+        while let Some(element) = self.elements.pop(depth) {
+            if !element.is_left_out {
+                self.close_element(&element.name);
             }
-            "title" if self.title.is_none() => self.in_title = true,
-            "br" => self.pending = self.pending.max(Break::Line),
-            "pre" | "textarea" => self.preformatted += 1,
+        }
+    }
+
+    /// What a tag says about the page.
+    fn describe(&mut self, tag: &Tag) {
+        match &*tag.name {
+            "html" => self.keep("lang", attribute(tag, "lang")),
+            "meta" if attribute(tag, "name").is_some_and(|name| name.eq_ignore_ascii_case("description")) => {
+                self.keep("description", attribute(tag, "content"));
+            }
             _ => {}
         }
-        if is_skipped(name) || is_hidden(element) {
-            // `close` is not called for it.
-            self.in_title = false;
-            return false;
+    }
+
+    fn open_element(&mut self, name: &str) {
+        match name {
+            "title" if self.title.is_none() => self.in_title = true,
+            "br" => self.pending = self.pending.max(Break::Line),
+            "pre" | "textarea" => {
+                self.preformatted += 1;
+                self.at_start_of_pre = true;
+            }
+            _ => {}
         }
         if let Some(level) = heading_level(name) {
             self.pending = Break::Section;
             self.heading = Some(OpenHeading { level, start: None });
         }
         self.pending = self.pending.max(break_around(name));
-        true
     }
 
-    /// Leaves a node that was entered.
-    fn close(&mut self, node: &Node) {
-        let Node::Element(element) = node else { return };
-        let name = element.name();
+    fn close_element(&mut self, name: &str) {
         match name {
             "title" => self.in_title = false,
             "pre" | "textarea" => self.preformatted = self.preformatted.saturating_sub(1),
@@ -169,6 +197,7 @@ impl Page {
         }
         if heading_level(name).is_some()
             && let Some(OpenHeading { level, start: Some(start) }) = self.heading.take()
+            && self.headings.len() < MAX_HEADINGS
         {
             // Signs that link to the heading itself are no part of it.
             let text = collapse(&self.text[start..]);
@@ -179,6 +208,23 @@ impl Page {
             }
         }
         self.pending = self.pending.max(break_around(name));
+    }
+
+    fn text(&mut self, text: &str) {
+        if self.elements.is_left_out() {
+            return;
+        }
+        if self.in_title {
+            let title = self.title.get_or_insert_default();
+            if title.len() < MAX_HEADING * 4 {
+                title.push_str(text);
+            }
+        } else if self.preformatted > 0 {
+            let is_start = std::mem::take(&mut self.at_start_of_pre);
+            self.write(text.strip_prefix('\n').filter(|_| is_start).unwrap_or(text));
+        } else {
+            self.write_words(text);
+        }
     }
 
     /// Text whose white space means one space.
@@ -233,8 +279,45 @@ impl Page {
     }
 }
 
+/// The text on one line. Control characters have no meaning in it.
 fn collapse(text: &str) -> String {
+    let text: String = text.chars().filter(|c| c.is_whitespace() || !c.is_control()).collect();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn attribute<'a>(tag: &'a Tag, name: &str) -> Option<&'a str> {
+    tag.attrs.iter().find(|attribute| &*attribute.name.local == name).map(|attribute| &*attribute.value)
+}
+
+/// Elements that have no content and no end tag.
+fn is_void(name: &str) -> bool {
+    matches!(
+        name,
+        "area"
+            | "base"
+            | "br"
+            | "col"
+            | "embed"
+            | "hr"
+            | "img"
+            | "input"
+            | "link"
+            | "meta"
+            | "param"
+            | "source"
+            | "track"
+            | "wbr"
+    )
+}
+
+/// How the content of an element is read that has no elements.
+fn raw_text(name: &str) -> Option<RawKind> {
+    match name {
+        "title" | "textarea" => Some(RawKind::Rcdata),
+        "style" | "xmp" | "iframe" | "noembed" | "noframes" | "noscript" => Some(RawKind::Rawtext),
+        "script" => Some(RawKind::ScriptData),
+        _ => None,
+    }
 }
 
 fn heading_level(name: &str) -> Option<u8> {
@@ -245,7 +328,7 @@ fn heading_level(name: &str) -> Option<u8> {
 }
 
 /// Elements whose content is no text, or is the same on every page.
-fn is_skipped(name: &str) -> bool {
+pub(super) fn is_skipped(name: &str) -> bool {
     matches!(
         name,
         "script"
@@ -269,21 +352,23 @@ fn is_skipped(name: &str) -> bool {
     )
 }
 
-fn is_hidden(element: &Element) -> bool {
+fn is_hidden(tag: &Tag) -> bool {
     let is_none = |style: &str| {
         let style: String = style.chars().take(1000).filter(|c| !c.is_whitespace()).collect();
         style.to_ascii_lowercase().contains("display:none")
     };
-    element.attr("hidden").is_some()
-        || element.attr("aria-hidden") == Some("true")
-        || element.attr("style").is_some_and(is_none)
+    attribute(tag, "hidden").is_some()
+        || attribute(tag, "aria-hidden") == Some("true")
+        || attribute(tag, "style").is_some_and(is_none)
 }
 
-fn break_around(name: &str) -> Break {
+/// What stands before and behind an element.
+pub(super) fn break_around(name: &str) -> Break {
     match name {
-        "p" | "div" | "section" | "article" | "main" | "aside" | "header" | "footer" | "ul" | "ol" | "dl" | "table"
-        | "blockquote" | "pre" | "figure" | "form" | "fieldset" | "details" | "address" | "hr" | "body" | "h1"
-        | "h2" | "h3" | "h4" | "h5" | "h6" => Break::Paragraph,
+        "p" | "div" | "center" | "dialog" | "menu" | "dir" | "hgroup" | "search" | "listing" | "section"
+        | "article" | "main" | "aside" | "header" | "footer" | "ul" | "ol" | "dl" | "table" | "blockquote" | "pre"
+        | "figure" | "form" | "fieldset" | "details" | "address" | "hr" | "body" | "h1" | "h2" | "h3" | "h4" | "h5"
+        | "h6" => Break::Paragraph,
         "li" | "dt" | "dd" | "tr" | "summary" | "figcaption" | "caption" | "option" | "legend" | "title" => Break::Line,
         "td" | "th" | "textarea" | "button" => Break::Space,
         _ => Break::None,

@@ -3,7 +3,7 @@
 mod error;
 mod format;
 mod html;
-mod html_depth;
+mod html_elements;
 mod markdown;
 mod pdf;
 mod process;
@@ -13,15 +13,13 @@ mod text;
 mod wire;
 pub mod worker;
 
-use std::path::Path;
-
 use serde::{Deserialize, Serialize};
 
 pub use error::ReadError;
 pub use format::Format;
 pub use process::{Parser, ParserCommand};
-pub use source::head_of;
 pub(crate) use source::open_regular;
+pub use source::{FileRef, head_of};
 
 use crate::document::Document;
 
@@ -66,9 +64,9 @@ pub struct Reading {
 
 /// Reads a file of plain text, Markdown or source code in this process. Other formats need a
 /// [`Parser`], because their parsers are not safe with hostile files.
-pub fn read(path: &Path, format: Format, limits: &Limits) -> Result<Reading, ReadError> {
+pub fn read(file: FileRef<'_>, format: Format, limits: &Limits) -> Result<Reading, ReadError> {
     if format.needs_parser() {
         return Err(ReadError::NeedsParser(format));
     }
-    text::read(path, format, limits)
+    text::read(source::open(file)?, format, limits)
 }

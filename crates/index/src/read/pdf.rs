@@ -3,19 +3,19 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::rc::Rc;
 
 use pdf_extract::{ConvertToFmt, MediaBox, OutputDev, OutputError, PlainTextOutput, Transform};
 
 use super::error::ReadError;
-use super::{Limits, Reading, source};
+use super::source::Source;
+use super::{Limits, Reading};
 use crate::document::{Document, Kind, Layout, Metadata, Unit};
 
 /// Reads a PDF file. Called in the child process: the parser panics at many malformed files, and
 /// does not bound what streams unpack to.
-pub(super) fn read(path: &Path, limits: &Limits) -> Result<Reading, ReadError> {
-    let content = source::open(path)?.content(limits.file_bytes)?;
+pub(super) fn read(source: Source, limits: &Limits) -> Result<Reading, ReadError> {
+    let content = source.content(limits.file_bytes)?;
     let malformed = |error: &dyn fmt::Display| ReadError::Malformed(error.to_string());
     let mut pdf = pdf_extract::Document::load_mem(&content).map_err(|e| malformed(&e))?;
     drop(content);
@@ -116,7 +116,7 @@ impl OutputDev for PageOutput {
         art_box: Option<(f64, f64, f64, f64)>,
     ) -> Result<(), OutputError> {
         let mut pages = self.pages.borrow_mut();
-        if !pages.text.is_empty() {
+        if !pages.text.is_empty() && pages.text.len() + 2 <= pages.text_bytes {
             let ends = pages.text.bytes().rev().take_while(|&b| b == b'\n').count();
             pages.text.push_str(&"\n\n"[ends.min(2)..]);
         }

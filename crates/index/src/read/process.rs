@@ -2,20 +2,23 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::error::ReadError;
+use super::error::{ReadError, clean};
 use super::wire::{Reply, Request, WirePath, read_message, write_message};
-use super::{Format, Limits, Reading};
+use super::{FileRef, Format, Limits, Reading};
 use crate::document::Document;
 
 /// A child is replaced after so many files: parsers fragment memory, which is limited.
 const FILES_PER_WORKER: u32 = 500;
+
+/// How many notes on a file are kept.
+const MAX_NOTES: usize = 20;
 
 /// How much of a child's standard error is kept.
 const STDERR_BYTES: usize = 4 << 10;
@@ -54,17 +57,18 @@ impl Parser {
     /// it is an error, documents passed on before it are not to be kept.
     pub fn read(
         &self,
-        path: &Path,
+        file: FileRef<'_>,
         format: Format,
         limits: &Limits,
         each: &mut dyn FnMut(Document),
     ) -> Result<Vec<String>, ReadError> {
         if !format.needs_parser() {
-            let Reading { documents, notes } = super::read(path, format, limits)?;
+            let Reading { documents, notes } = super::read(file, format, limits)?;
             documents.into_iter().for_each(each);
             return Ok(notes);
         }
-        let request = Request { path: WirePath::new(path)?, format, limits: *limits };
+        let (root, relative) = (WirePath::new(file.root)?, WirePath::new(file.relative)?);
+        let request = Request { root, relative, format, limits: *limits };
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         // An idle child may have been killed meanwhile; a fresh one has no excuse.
         let idle = idle.and_then(|mut worker| worker.send(&request).is_ok().then_some(worker));
@@ -81,13 +85,13 @@ impl Parser {
         if !matches!(&result, Err(Failure::Worker(_))) && worker.files < FILES_PER_WORKER {
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
         }
-        result.map_err(|(Failure::File(error) | Failure::Worker(error))| error)
+        result.map_err(|(Failure::File(error) | Failure::Worker(error))| error.cleaned())
     }
 
     /// Reads a file whole.
-    pub fn read_all(&self, path: &Path, format: Format, limits: &Limits) -> Result<Reading, ReadError> {
+    pub fn read_all(&self, file: FileRef<'_>, format: Format, limits: &Limits) -> Result<Reading, ReadError> {
         let mut documents = Vec::new();
-        let notes = self.read(path, format, limits, &mut |document| documents.push(document))?;
+        let notes = self.read(file, format, limits, &mut |document| documents.push(document))?;
         Ok(Reading { documents, notes })
     }
 
@@ -157,7 +161,9 @@ impl Worker {
             left = left.saturating_sub(began.elapsed());
             let documents = match received {
                 Ok(Ok(Some(Reply::Documents(documents)))) if !documents.is_empty() => documents,
-                Ok(Ok(Some(Reply::Done(notes)))) => return Ok(notes),
+                Ok(Ok(Some(Reply::Done(notes)))) => {
+                    return Ok(notes.iter().take(MAX_NOTES).map(|note| clean(note)).collect());
+                }
                 Ok(Ok(Some(Reply::Failed(error)))) => return Err(Failure::File(error)),
                 Ok(Ok(Some(Reply::Documents(_)))) => return Err(protocol("it sent an empty message")),
                 Ok(Ok(None)) | Err(RecvTimeoutError::Disconnected) => return Err(self.ended(limits)),

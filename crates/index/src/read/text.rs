@@ -1,15 +1,13 @@
 //! Plain text, Markdown and source code: UTF-8, or UTF-16 with a byte order mark.
 
-use std::path::Path;
-
 use super::error::ReadError;
 use super::format::looks_like_text;
-use super::{Format, Limits, Reading, markdown, source};
+use super::source::Source;
+use super::{Format, Limits, Reading, markdown};
 use crate::document::{Document, Layout, Metadata, Unit};
 
 /// Reads a file of plain text.
-pub(super) fn read(path: &Path, format: Format, limits: &Limits) -> Result<Reading, ReadError> {
-    let source = source::open(path)?;
+pub(super) fn read(source: Source, format: Format, limits: &Limits) -> Result<Reading, ReadError> {
     if !looks_like_text(&source.head) {
         return Err(ReadError::Binary);
     }

@@ -17,7 +17,8 @@ pub(super) const MAX_MESSAGE: usize = 160 << 20;
 /// A file to parse.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Request {
-    pub(super) path: WirePath,
+    pub(super) root: WirePath,
+    pub(super) relative: WirePath,
     pub(super) format: Format,
     pub(super) limits: Limits,
 }

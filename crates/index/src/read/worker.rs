@@ -3,13 +3,12 @@
 
 use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 
 use super::error::ReadError;
 use super::wire::{Reply, Request, read_message, write_message};
-use super::{Format, Limits, Reading, html, pdf, table, text};
+use super::{FileRef, Format, Limits, Reading, html, pdf, source, table, text};
 use crate::document::Document;
 
 /// Parsers of PDF recurse with the nesting of objects.
@@ -74,11 +73,12 @@ fn answer_all(requests: &mpsc::Receiver<Request>, mut output: impl Write) -> io:
 
 /// Parses one file and sends its documents.
 fn answer(request: Request, memory: &Memory, output: &mut impl Write) -> Result<Vec<String>, ReadError> {
-    let Request { path, format, limits } = request;
+    let Request { root, relative, format, limits } = request;
     let peak = memory.peak();
-    let path = path.into_path();
+    let (root, relative) = (root.into_path(), relative.into_path());
+    let file = FileRef { root: &root, relative: &relative };
     let mut batch = Batch { output, documents: Vec::new(), bytes: 0 };
-    let parsed = catch_unwind(AssertUnwindSafe(|| parse(&path, format, &limits, &mut |document| batch.push(document))));
+    let parsed = catch_unwind(AssertUnwindSafe(|| parse(file, format, &limits, &mut |document| batch.push(document))));
     match parsed {
         Ok(Ok(mut notes)) => {
             batch.send()?;
@@ -94,18 +94,19 @@ fn answer(request: Request, memory: &Memory, output: &mut impl Write) -> Result<
 
 /// Parses one file of any format.
 fn parse(
-    path: &Path,
+    file: FileRef<'_>,
     format: Format,
     limits: &Limits,
     each: &mut dyn FnMut(Document) -> io::Result<()>,
 ) -> Result<Vec<String>, ReadError> {
+    let source = source::open(file)?;
     let Reading { documents, notes } = match format {
-        Format::Html => html::read(path, limits)?,
-        Format::Pdf => pdf::read(path, limits)?,
+        Format::Html => html::read(source, limits)?,
+        Format::Pdf => pdf::read(source, limits)?,
         Format::Csv | Format::Tsv | Format::JsonLines | Format::Parquet => {
-            return table::read(path, format, limits, each);
+            return table::read(source, format, limits, each);
         }
-        Format::Text | Format::Markdown | Format::Code(_) => text::read(path, format, limits)?,
+        Format::Text | Format::Markdown | Format::Code(_) => text::read(source, format, limits)?,
     };
     for document in documents {
         each(document)?;

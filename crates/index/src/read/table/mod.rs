@@ -7,21 +7,20 @@ mod parquet;
 mod row;
 
 use std::ops::ControlFlow;
-use std::path::Path;
 
 use super::error::ReadError;
+use super::source::Source;
 use super::{Format, Limits};
 use crate::document::Document;
 use row::Row;
 
 /// Reads a table and passes on its rows. The result is the notes for the user.
 pub(super) fn read(
-    path: &Path,
+    source: Source,
     format: Format,
     limits: &Limits,
     each: &mut dyn FnMut(Document) -> std::io::Result<()>,
 ) -> Result<Vec<String>, ReadError> {
-    let source = super::source::open(path)?;
     let mut rows = Rows { limits, each, count: 0, text_bytes: 0, notes: Vec::new(), bad: None };
     match format {
         Format::Csv => csv::read(source, None, &mut rows)?,

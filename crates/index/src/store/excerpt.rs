@@ -87,7 +87,7 @@ fn cut(text: &str, layout: &Layout, places: &RangeInclusive<u32>, max_bytes: usi
             _ => {}
         }
     }
-    let Some((from, place)) = begin else { return Cut { range: 0..0, place: None, next: None, last } };
+    let Some((from, place)) = begin else { return Cut { range: 0..0, place: None, next: None, last, is_cut: false } };
     let (to, next) = end.map_or((text.len(), None), |(at, number)| (at, Some(number)));
     if to - from <= max_bytes {
         return Cut { range: from..to, place: Some(place), next, last, is_cut: false };

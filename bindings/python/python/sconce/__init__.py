@@ -30,10 +30,11 @@ from .fastembed import (
     TextEmbedding,
 )
 from .gliner import GLiNER
-from .index import Hit, Index, IndexedDocument, Passage
+from .index import Index
 from .llm import Answer, Llm, Stream, ToolCall
 from .machine import counts, devices, doctor, plan, set_threads
 from .multi_vector_encoder import MultiVectorEncoder
+from .passages import Hit, IndexedDocument, Passage
 from .sentence_transformer import SentenceTransformer, quantize_embeddings
 from .seq2seq import Seq2Seq
 from .sparse import SparseMatrix, SparseVector

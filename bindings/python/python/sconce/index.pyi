@@ -7,47 +7,10 @@ from typing_extensions import Self
 
 from .cross_encoder import CrossEncoder
 from .models import Model, Path, Texts
+from .passages import Hit, IndexedDocument, Passage
 
 _Mode = Literal["hybrid", "dense", "bm25", "sparse", "multi_vector"]
 _Filter = str | dict[str, Any]
-
-class Hit:
-    chunk: int
-    document: int
-    path: str
-    text: str
-    score: float
-    title: str | None
-    heading: str | None
-    line: int | None
-    page: int | None
-    row: int | None
-    snippet: str
-    highlights: list[list[int]]
-    ranks: dict[str, dict[str, float]]
-    metadata: dict[str, Any]
-    bytes: Sequence[int]
-
-class IndexedDocument:
-    id: int
-    path: str
-    row: int | None
-    title: str | None
-    kind: str
-    metadata: dict[str, Any]
-    bytes: int
-    chunks: int
-    modified: float | None
-    text: str | None
-
-class Passage:
-    document: IndexedDocument
-    text: str
-    passage: Sequence[int]
-    bytes: Sequence[int]
-    heading: str | None
-    line: int | None
-    page: int | None
 
 class Index:
     def __init__(

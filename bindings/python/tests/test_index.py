@@ -108,7 +108,7 @@ def test_passages(tmp_path, minilm):
     text = "\n\n".join(f"Section {i} is about the number {i}. " * 40 for i in range(6))
     with Index(tmp_path / "test.db", minilm) as index:
         index.add([text], ["long"])
-        hits = index.search("section 3", mode="dense")
+        hits = index.search("section 3", limit=100, mode="dense")
         assert len(hits) > 3
         start, end = hits[0].bytes
         assert text.encode()[start:end].decode() == hits[0].text

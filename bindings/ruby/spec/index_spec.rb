@@ -146,14 +146,14 @@ RSpec.describe Candle::Index do
 
   it "goes on after an interrupted run" do
     folder = files
-    400.times { |i| File.write(File.join(folder, "#{i}.txt"), "Text #{i} has some words of its own. " * 60) }
+    3000.times { |i| File.write(File.join(folder, "#{i}.txt"), "Text #{i} has some words of its own. " * 60) }
     index = filled
     expect { Timeout.timeout(2) { index.update(folder) } }.to raise_error(Timeout::Error)
     expect { index.update(folder) { raise "stop" } }.to raise_error("stop")
     # It waits for the end of the interrupted runs.
     index.add("The last document.", ids: "last")
     expect(index.search("last", mode: "bm25").first.path).to eq("last")
-    expect(index.status[:files]).to be < 400
+    expect(index.status[:files]).to be < 3000
   end
 
   it "is opened again after a fork" do
@@ -173,7 +173,6 @@ RSpec.describe Candle::Index do
     end
     index.search("food", mode: "bm25")
     expect(opened.()).not_to be_empty
-    expect(`exit 0`).to eq("")
     Process.wait(fork { exit!(opened.().empty? ? 0 : 1) })
     expect($?.exitstatus).to eq(0)
     expect(index.search("food", mode: "bm25").size).to eq(1)

@@ -137,6 +137,11 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
+    /// Reports progress of another kind than a download's, as JSON.
+    pub(crate) fn report(&self, json: &str) {
+        self.send("progress", json, 0);
+    }
+
     fn send(&self, kind: &'static str, text: &str, number: u64) {
         // The receiver is gone if the call was interrupted.
         let _ = self.messages.send(Message::Progress(kind, text.to_owned(), number));

@@ -2,7 +2,8 @@
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use sconce_engine::{Error, ErrorClass};
+use sconce_engine::{Error, ErrorClass, FileError};
+use std::path::Path;
 
 /// The exception for an error.
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
@@ -16,6 +17,20 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
         _ => "SconceError",
     };
     exception(py, class, &error.to_string())
+}
+
+/// The engine's error for an error of the index in `path`: it has the class that the error of the
+/// index would have.
+pub(crate) fn of_index(path: &Path, error: sconce_index::Error) -> Error {
+    use sconce_index::Error as Of;
+    match error {
+        Of::Engine(error) => error,
+        Of::Cancelled => Error::Cancelled,
+        Of::Input(why) | Of::Model(why) => Error::Input(why),
+        Of::Database { path, why } | Of::Segment { path, why } => FileError::new(&path, why).into(),
+        Of::Io { path, error } => FileError::new(&path, error).into(),
+        other => FileError::new(path, other).into(),
+    }
 }
 
 /// The exception of this name.

@@ -1,5 +1,5 @@
 //! `sconce._sconce`, the extension module beneath the Python package `sconce`: loaded models, one
-//! file of functions per task, and the command. The classes that users see are written in Python.
+//! file of functions per task, indexes, and the command. The classes that users see are written in Python.
 //!
 //! Every function that waits releases the GIL and watches for signals (`call.rs`). Options and
 //! structured results pass as JSON, numbers as arrays that numpy reads in place.
@@ -13,6 +13,8 @@ mod command;
 mod embed;
 mod error;
 mod fork;
+mod handle;
+mod index;
 mod llm;
 mod machine;
 mod model;
@@ -42,6 +44,8 @@ mod _sconce {
     use crate::embed::{embed, embed_tokens, quantize};
     #[pymodule_export]
     use crate::fork::{after_fork, fork_count};
+    #[pymodule_export]
+    use crate::index::{Index, IndexModel, index_model, open_index};
     #[pymodule_export]
     use crate::llm::{generate, parse_tool_calls, render_chat};
     #[pymodule_export]

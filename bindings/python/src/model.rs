@@ -1,43 +1,23 @@
 //! Loaded models.
 
 use crate::call::{call_with_progress, detached, parse};
-use crate::error::{OrRaise, exception};
+use crate::error::OrRaise;
 use crate::fork;
+use crate::handle::Handle;
 use crate::options::Options;
 use pyo3::prelude::*;
 use sconce_engine::{Error, Result, Task, TaskModel, hub};
 use serde_json::{Map, Value, json};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A loaded model of any task. Functions take it as their first argument.
 #[pyclass(frozen, module = "sconce._sconce")]
-pub(crate) struct Model {
-    /// `None` after `close`.
-    model: Mutex<Option<Arc<TaskModel>>>,
-    forks: u64,
-}
+pub(crate) struct Model(Handle<TaskModel>);
 
 impl Model {
     /// The model, unless it was closed or belongs to the parent of this process.
     pub(crate) fn get(&self, py: Python<'_>) -> PyResult<Arc<TaskModel>> {
-        if self.forks != fork::fork_count() {
-            return Err(exception(py, "DeviceError", "the model was loaded before this process was forked"));
-        }
-        let model = self.model.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        model.ok_or_else(|| exception(py, "ClosedError", "the model is closed; load it again"))
-    }
-}
-
-impl Drop for Model {
-    fn drop(&mut self) {
-        let model = self.model.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if self.forks != fork::fork_count() {
-            // Its device thread does not exist in this process, and unloading would wait for it.
-            std::mem::forget(model);
-        } else if model.is_some() {
-            // Unloading waits for the device thread. Other Python threads run meanwhile.
-            Python::try_attach(|py| py.detach(|| drop(model)));
-        }
+        self.0.get(py)
     }
 }
 
@@ -50,7 +30,7 @@ pub(crate) fn wrong_task(wanted: &str) -> Error {
 }
 
 /// Finds the files of a model and loads them for a task. The task `cross_encoder` is `classify` for
-/// a model with several labels, else `rerank`.
+/// a model with several labels, else `rerank`; `embedding` is `embed`, `sparse` or `multi`.
 #[pyfunction]
 pub(crate) fn load(
     py: Python<'_>,
@@ -67,6 +47,7 @@ pub(crate) fn load(
         let task = match task.as_str() {
             "cross_encoder" if Task::detect(files.root())? == Task::Classify => Task::Classify,
             "cross_encoder" => Task::Rerank,
+            "embedding" => sconce_index::embedding_task(files.root(), None)?,
             other => other.parse()?,
         };
         let model = task.load(&files, &options, caller);
@@ -76,22 +57,14 @@ pub(crate) fn load(
         fork::tried(options.device);
         model
     })?;
-    Ok(Model { model: Mutex::new(Some(Arc::new(model))), forks: fork::fork_count() })
+    Ok(Model(Handle::new("model", Arc::new(model))))
 }
 
 #[pymethods]
 impl Model {
     /// Unloads the model when the calls in progress have ended.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        // In a forked process, another thread may have held the lock.
-        if self.forks != fork::fork_count() {
-            return Ok(());
-        }
-        detached(py, || {
-            let model = self.model.lock().unwrap_or_else(PoisonError::into_inner).take();
-            drop(model);
-            Ok(())
-        })
+        self.0.close(py)
     }
 
     /// Facts about the model, a JSON object.

@@ -33,6 +33,9 @@ macro_rules! method {
     ($f:expr, 3) => {
         $crate::guard::method!($f; method, 3, this, a, b, c)
     };
+    ($f:expr, 4) => {
+        $crate::guard::method!($f; method, 4, this, a, b, c, d)
+    };
     ($f:expr, 5) => {
         $crate::guard::method!($f; method, 5, this, a, b, c, d, e)
     };

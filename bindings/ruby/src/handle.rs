@@ -1,4 +1,4 @@
-//! A loaded model as a Ruby object holds it.
+//! A loaded model, or an open index, as a Ruby object holds it.
 
 use crate::error::failure;
 use crate::{fork, gvl};
@@ -17,29 +17,35 @@ pub(crate) fn exiting(_: &Ruby) -> Result<(), Error> {
     Ok(())
 }
 
-/// A model that can be closed, and that a forked process does not touch.
+/// A model or an index that can be closed, and that a forked process does not touch.
 pub(crate) struct Handle<T: Send + 'static> {
     model: Mutex<Option<T>>,
     /// The process whose threads run the model.
     process: u32,
+    /// What it is, for errors.
+    name: &'static str,
 }
 
 impl<T: Clone + Send> Handle<T> {
     pub(crate) fn new(model: T) -> Handle<T> {
-        Handle { model: Mutex::new(Some(model)), process: std::process::id() }
+        Handle::named("model", model)
+    }
+
+    /// A handle to something else than a model.
+    pub(crate) fn named(name: &'static str, model: T) -> Handle<T> {
+        Handle { model: Mutex::new(Some(model)), process: std::process::id(), name }
     }
 
     /// The model, unless it is closed or belongs to another process.
     pub(crate) fn get(&self, ruby: &Ruby) -> Result<T, Error> {
         fork::check();
+        let name = self.name;
         if self.process != std::process::id() {
-            return Err(failure(
-                ruby,
-                "this model was loaded before a fork and runs in the parent only: load it again",
-            ));
+            let why = format!("this {name} was loaded before a fork and works in the parent only: load it again");
+            return Err(failure(ruby, why));
         }
         let model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
-        model.clone().ok_or_else(|| failure(ruby, "this model is closed"))
+        model.clone().ok_or_else(|| failure(ruby, format!("this {name} is closed")))
     }
 
     /// Unloads the model, and waits for it without the Ruby VM lock. Requests that run keep it

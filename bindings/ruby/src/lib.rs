@@ -15,6 +15,8 @@ mod fork;
 mod guard;
 mod gvl;
 mod handle;
+mod index;
+mod index_model;
 mod info;
 mod llm;
 mod reranker;
@@ -37,10 +39,13 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     native.define_singleton_method("counts", function!(array::counts, 0))?;
     native.define_singleton_method("exiting", function!(handle::exiting, 0))?;
     native.define_singleton_method("panic", function!(info::panic, 1))?;
+    native.define_singleton_method("parse_files", function!(index::parse_files, 0))?;
     array::define(ruby, native)?;
     tokenizer::define(ruby, native)?;
     embedder::define(ruby, native)?;
     reranker::define(ruby, native)?;
     tagger::define(ruby, native)?;
+    index_model::define(ruby, native)?;
+    index::define(ruby, native)?;
     llm::define(ruby, native)
 }

@@ -9,7 +9,7 @@ use magnus::{Class, Error, Module, Object, RArray, RModule, Ruby};
 use sconce_engine::{Loaded, RankOptions, RankPooling, RequestContext, Reranker};
 
 #[magnus::wrap(class = "Sconce::Native::Reranker", free_immediately)]
-struct NativeReranker(Handle<Reranker>);
+pub(crate) struct NativeReranker(pub(crate) Handle<Reranker>);
 
 fn load(ruby: &Ruby, name: Text, device: Text) -> Result<NativeReranker, Error> {
     let (reference, options) = model(ruby, &name, &device)?;

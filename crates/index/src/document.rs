@@ -66,6 +66,20 @@ pub enum Kind {
     Table,
 }
 
+impl Kind {
+    /// The name that filters use: that of the built-in key `kind`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Text => "text",
+            Kind::Markdown => "markdown",
+            Kind::Html => "html",
+            Kind::Pdf => "pdf",
+            Kind::Code(_) => "code",
+            Kind::Table => "table",
+        }
+    }
+}
+
 /// What numbers a place in a document's source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

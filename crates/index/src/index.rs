@@ -290,6 +290,12 @@ impl Index {
         watch::watch(roots, &self.path, (options, cancel), changed)
     }
 
+    /// Closes the connections that no call uses at the moment. A process calls this before it forks:
+    /// SQLite's connections must not be carried into the child, which opens the index itself.
+    pub fn close_idle(&self) {
+        self.pool.close_idle();
+    }
+
     fn writer(&self) -> Result<Writer> {
         if self.read_only {
             let why = "opened for reading only; open it without `read_only` to write".into();

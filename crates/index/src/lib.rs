@@ -7,6 +7,7 @@ mod error;
 mod filter;
 mod index;
 mod indexer;
+pub mod json;
 mod models;
 pub mod read;
 mod search;
@@ -21,7 +22,7 @@ pub use index::{Control, DocumentInfo, Excerpt, Failure, Index, NewDocument, Ope
 pub use indexer::{Phase, Progress, Report, Tools, Update};
 pub use models::{
     DenseModel, EmbedPrompts, Embedder, Embedding, EmbeddingKind, LateInteractionModel, ModelIdentity, Rerank,
-    RerankModel, SparseModel,
+    RerankModel, SparseModel, embedder_of, embedding_task, portable_name,
 };
 pub use search::{Hit, Mode, Query, Rank, Ranks, Snippet};
 pub use watch::WatchOptions;

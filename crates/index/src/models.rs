@@ -1,12 +1,14 @@
 //! The models that an index uses, behind traits, and their implementations by the engine.
 
 mod engine;
+mod load;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
 pub use engine::{DenseModel, EmbedPrompts, LateInteractionModel, RerankModel, SparseModel};
+pub use load::{embedder_of, embedding_task, portable_name};
 
 /// The form of an embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

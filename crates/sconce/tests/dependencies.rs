@@ -56,10 +56,10 @@ fn allowed_dependencies() -> BTreeMap<&'static str, Vec<&'static str>> {
             ],
         ),
         ("sconce", vec!["sconce-cli", "sconce-engine", "sconce-index", "sconce-onnx"]),
-        ("sconce-python", vec!["sconce-cli", "sconce-engine", "sconce-onnx"]),
+        ("sconce-python", vec!["sconce-cli", "sconce-engine", "sconce-index", "sconce-onnx"]),
         ("sconce-testkit", vec![]),
         // `ops` for the arrays behind Ruby's tensors.
-        ("sconce-ruby", vec!["sconce-engine", "sconce-ops"]),
+        ("sconce-ruby", vec!["sconce-engine", "sconce-index", "sconce-ops"]),
     ])
 }
 
@@ -203,12 +203,14 @@ fn device_features_enable_all_lower_crates() {
         ("sconce", "sconce-index?/"),
         ("sconce-python", "sconce-engine/"),
         ("sconce-python", "sconce-cli/"),
+        ("sconce-python", "sconce-index/"),
         ("sconce-cli", "sconce-engine/"),
         ("sconce-cli", "sconce-index?/"),
         ("sconce-cli", "sconce-server/"),
         ("sconce-index", "sconce-engine/"),
         ("sconce-server", "sconce-engine/"),
         ("sconce-ruby", "sconce-engine/"),
+        ("sconce-ruby", "sconce-index/"),
         ("sconce-engine", "sconce-models/"),
         ("sconce-models", "sconce-ops/"),
         ("sconce-ops", "candle-core/"),

@@ -21,9 +21,11 @@ from .fastembed import (
     TextEmbedding as TextEmbedding,
 )
 from .gliner import GLiNER as GLiNER
+from .index import Index as Index
 from .llm import Answer as Answer, Llm as Llm, Stream as Stream, ToolCall as ToolCall
 from .machine import counts as counts, devices as devices, doctor as doctor, plan as plan, set_threads as set_threads
 from .multi_vector_encoder import MultiVectorEncoder as MultiVectorEncoder
+from .passages import Hit as Hit, IndexedDocument as IndexedDocument, Passage as Passage
 from .sentence_transformer import (
     SentenceTransformer as SentenceTransformer,
     quantize_embeddings as quantize_embeddings,

@@ -18,6 +18,8 @@ module Sconce
 
     private
 
+    attr_reader :native
+
     # `file` names one of the model's files.
     def initialize(native_class, model_id, device, file: nil)
       raise TypeError, "a model is named by a String, not #{model_id.class}" unless model_id.is_a?(String)

@@ -1,9 +1,7 @@
-//! Hits of a search, for a person and for scripts.
+//! Hits of a search, for a person.
 
 use super::display::source_path;
-use sconce_index::{Hit, Rank, Unit};
-use serde_json::{Map, Value, json};
-use std::ops::Range;
+use sconce_index::{Hit, Unit};
 use std::path::Path;
 
 /// Where a hit is: the path, and the line, page or row. Terminals and editors open `path:line`.
@@ -17,60 +15,10 @@ pub(crate) fn location_of(hit: &Hit, from: Option<&Path>) -> String {
     }
 }
 
-/// A hit in JSON. Offsets of highlights are in characters of the snippet.
-pub(crate) fn hit_json(hit: &Hit) -> Value {
-    let mut all = json!({
-        "score": hit.score,
-        "path": hit.path,
-        "title": hit.title,
-        "heading": hit.heading,
-        "snippet": hit.snippet.text,
-        "highlights": hit.snippet.highlights.iter().filter_map(|range| in_characters(&hit.snippet.text, range)).collect::<Vec<_>>(),
-        "text": hit.text,
-        "ranks": ranks(hit),
-        "metadata": hit.metadata,
-        "chunk": hit.chunk,
-        "document": hit.document,
-    });
-    let unit = match hit.unit {
-        Unit::Line => Some("line"),
-        Unit::Page => Some("page"),
-        Unit::None => None,
-    };
-    if let (Some(unit), Some(place)) = (unit, hit.place) {
-        all[unit] = place.into();
-    }
-    if let Some(row) = hit.row {
-        all["row"] = row.into();
-    }
-    all
-}
-
-/// The places in the rankings that found the hit.
-fn ranks(hit: &Hit) -> Map<String, Value> {
-    let all = [
-        ("dense", hit.ranks.dense),
-        ("bm25", hit.ranks.bm25),
-        ("sparse", hit.ranks.sparse),
-        ("multi_vector", hit.ranks.multi_vector),
-        ("reranker", hit.ranks.reranker),
-    ];
-    let found = |(name, rank): (&str, Option<Rank>)| {
-        rank.map(|rank| (name.to_string(), json!({"rank": rank.position, "score": rank.score})))
-    };
-    all.into_iter().filter_map(found).collect()
-}
-
-/// A range in characters. `None` if it is not in the text.
-fn in_characters(text: &str, range: &Range<usize>) -> Option<[usize; 2]> {
-    let start = text.get(..range.start)?.chars().count();
-    Some([start, start + text.get(range.clone())?.chars().count()])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sconce_index::{Metadata, Ranks, Snippet};
+    use sconce_index::{Metadata, Rank, Ranks, Snippet};
 
     fn hit(unit: Unit, place: Option<u32>, row: Option<u64>) -> Hit {
         Hit {
@@ -102,13 +50,5 @@ mod tests {
         ] {
             assert_eq!(location_of(&hit(unit, place, row), from), want);
         }
-    }
-
-    #[test]
-    fn highlights_in_json_are_in_characters() {
-        let all = hit_json(&hit(Unit::Line, Some(7), None));
-        assert_eq!((&all["highlights"], &all["line"]), (&json!([[5, 8]]), &json!(7)));
-        assert_eq!(all["ranks"], json!({"bm25": {"rank": 1, "score": 7.0}}));
-        assert!(all.get("row").is_none() && all.get("page").is_none());
     }
 }

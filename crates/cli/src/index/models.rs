@@ -4,13 +4,10 @@ use crate::Failure;
 use crate::args::{OnnxArgs, RunArgs};
 use crate::program::program;
 use crate::report::Report;
-use sconce_engine::hub::{Reference, resolve};
-use sconce_engine::{Loaded, Reranker, Task, TaskModel};
+use sconce_engine::hub::resolve;
+use sconce_engine::{Loaded, Reranker, TaskModel};
 use sconce_index::read::ParserCommand;
-use sconce_index::{
-    DenseModel, EmbedPrompts, Embedder, EmbeddingKind, LateInteractionModel, ModelIdentity, RerankModel, SparseModel,
-};
-use std::path::Path;
+use sconce_index::{EmbedPrompts, Embedder, EmbeddingKind, ModelIdentity, RerankModel, embedder_of, embedding_task};
 
 /// The model of an index that none has been chosen for.
 pub(crate) const DEFAULT_MODEL: &str = "minilm";
@@ -63,24 +60,13 @@ impl IndexModel {
     ) -> Result<IndexModel, Failure> {
         let options = run_args.options()?;
         let files = resolve(&name.parse()?, &options.hub, report)?;
-        let task = match kind {
-            Some(EmbeddingKind::Dense) => Task::Embed,
-            Some(EmbeddingKind::Sparse) => Task::Sparse,
-            Some(EmbeddingKind::MultiVector) => Task::Multi,
-            // bge-m3 too has one vector per text.
-            None => match Task::detect(files.root())? {
-                task @ (Task::Sparse | Task::Multi) => task,
-                _ => Task::Embed,
-            },
-        };
-        let name = portable_name(name);
-        let (embedder, loaded): (Box<dyn Embedder>, Box<dyn Loaded + Send + Sync>) = match task.load(&files, &options, report)? {
-            TaskModel::Embed(model) => {
-                (Box::new(DenseModel::new(model.clone(), &name, EmbedPrompts::default())?), Box::new(model))
-            }
-            TaskModel::Sparse(model) => (Box::new(SparseModel::new(model.clone(), &name)?), Box::new(model)),
-            TaskModel::Multi(model) => (Box::new(LateInteractionModel::new(model.clone(), &name)?), Box::new(model)),
-            _ => return Err(format!("{name}: a model for {task} does not embed texts").into()),
+        let model = embedding_task(files.root(), kind)?.load(&files, &options, report)?;
+        let embedder = embedder_of(&model, name, EmbedPrompts::default())?;
+        let loaded: Box<dyn Loaded + Send + Sync> = match model {
+            TaskModel::Embed(model) => Box::new(model),
+            TaskModel::Sparse(model) => Box::new(model),
+            TaskModel::Multi(model) => Box::new(model),
+            _ => return Err(format!("{name}: this model does not embed texts").into()),
         };
         Ok(IndexModel { embedder, loaded })
     }
@@ -106,18 +92,6 @@ pub(crate) fn beside(run_args: &RunArgs) -> RunArgs {
     RunArgs { dtype: None, batch_tokens: None, onnx: OnnxArgs::default(), ..run_args.clone() }
 }
 
-/// The name of a model that finds it from any working directory.
-fn portable_name(name: &str) -> String {
-    match name.parse::<Reference>() {
-        Ok(Reference::Dir(path) | Reference::Gguf(path)) => absolute(&path).unwrap_or_else(|| name.to_string()),
-        _ => name.to_string(),
-    }
-}
-
-fn absolute(path: &Path) -> Option<String> {
-    std::path::absolute(path).ok()?.into_os_string().into_string().ok()
-}
-
 /// The program that parses files of untrusted formats, in a process of its own.
 pub(crate) fn parser_command() -> Result<ParserCommand, Failure> {
     let program = program().map_err(|e| format!("cannot find this program: {e}"))?;
@@ -127,14 +101,6 @@ pub(crate) fn parser_command() -> Result<ParserCommand, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn folders_are_named_from_the_root() {
-        let name = portable_name("src");
-        assert!(Path::new(&name).is_absolute() && name.ends_with("src"), "{name}");
-        assert_eq!(portable_name("minilm"), "minilm");
-        assert_eq!(portable_name("BAAI/bge-m3@main"), "BAAI/bge-m3@main");
-    }
 
     #[test]
     fn a_model_beside_another_has_its_own_format() {

@@ -29,15 +29,7 @@ pub(crate) fn add_built_in(metadata: &mut Metadata, relative: &str, kind: Kind) 
     if let Some(extension) = Path::new(relative).extension().and_then(|extension| extension.to_str()) {
         add("extension", text(&extension.to_lowercase()));
     }
-    let name = match kind {
-        Kind::Text => "text",
-        Kind::Markdown => "markdown",
-        Kind::Html => "html",
-        Kind::Pdf => "pdf",
-        Kind::Code(_) => "code",
-        Kind::Table => "table",
-    };
-    add("kind", text(name));
+    add("kind", text(kind.name()));
 }
 
 #[cfg(test)]

@@ -52,6 +52,11 @@ impl Pool {
         Ok(Pool { path: path.to_owned(), idle: Mutex::new(vec![connection]) })
     }
 
+    /// Closes the connections that wait for the next search.
+    pub(crate) fn close_idle(&self) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// Calls `read` with a snapshot of the database: commits of a writer do not change it.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Reader<'_>) -> Result<T>) -> Result<T> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();

@@ -1,4 +1,4 @@
-"""LangChain: `SconceEmbeddings`, `SconceReranker` and `SconceVectorStore`."""
+"""LangChain: `SconceEmbeddings`, `SconceReranker`, `SconceVectorStore` and `SconceIndexVectorStore`."""
 
 import uuid
 
@@ -10,6 +10,7 @@ from pydantic import ConfigDict, PrivateAttr
 
 from ..cross_encoder import CrossEncoder
 from ..sentence_transformer import SentenceTransformer
+from .index_documents import all_added, find, opened, place
 
 
 class SconceEmbeddings(Embeddings):
@@ -114,6 +115,81 @@ class SconceVectorStore(VectorStore):
         store = cls(embedding)
         store.add_texts(texts, metadatas, ids=ids)
         return store
+
+
+class SconceIndexVectorStore(VectorStore):
+    """Documents in an `Index`, a file that other processes can search too.
+
+    `index` is an `Index`, or the path of one and its options. Searches return added documents
+    whole, and passages of the files that the index has (`Index.update`), with `source`, `line` or
+    `page` in their metadata. `mode` and `rerank` are those of `Index.search`; by default a search
+    joins embeddings and BM25. The index computes its embeddings itself.
+    """
+
+    def __init__(self, index, *, mode=None, rerank=None, **options):
+        self.index = opened(index, options)
+        self._search_options = {"mode": mode, "rerank": rerank}
+
+    def add_texts(self, texts, metadatas=None, *, ids=None, **_):
+        return self.index.add(list(texts), ids, metadatas)
+
+    def delete(self, ids=None, **_):
+        self.index.remove([document.path for document in all_added(self.index)] if ids is None else list(ids))
+        return True
+
+    def get_by_ids(self, ids, /):
+        documents = self.index.get(list(ids))
+        return [_document(document) for document in documents if document is not None]
+
+    def similarity_search(self, query, k=4, **options):
+        return [document for document, _ in self.similarity_search_with_score(query, k, **options)]
+
+    def similarity_search_with_score(self, query, k=4, filter=None, **options):
+        options = self._search_options | {"filter": _filter(filter)} | _known(options)
+        found = find(self.index, query, k, **options)
+        return [(_passage(hit) if document is None else _document(document), hit.score) for hit, document in found]
+
+    def similarity_search_by_vector(self, embedding, k=4, filter=None, **_):
+        options = {"mode": "dense", "filter": filter, "rerank": None, "vector": embedding}
+        return [document for document, _ in self.similarity_search_with_score("", k, **options)]
+
+    def _similarity_search_with_relevance_scores(self, query, k=4, **options):
+        # Scores of other modes have no bounds.
+        found = self.similarity_search_with_score(query, k, **options | {"mode": "dense", "rerank": None})
+        return [(document, (cosine + 1) / 2) for document, cosine in found]
+
+    @classmethod
+    def from_texts(cls, texts, embedding=None, metadatas=None, *, path, ids=None, **options):
+        """A store in the file `path`. `embedding` is a `SconceEmbeddings`, or None for the index's own model."""
+        if isinstance(embedding, SconceEmbeddings):
+            options["model"] = embedding.model
+        elif embedding is not None:
+            name = type(embedding).__name__
+            raise ValueError(f"an index embeds by itself, and cannot use {name}: give a SconceEmbeddings, or None")
+        store = cls(path, **options)
+        store.add_texts(texts, metadatas, ids=ids)
+        return store
+
+
+def _document(document):
+    return Document(page_content=document.text, metadata=document.metadata, id=document.path)
+
+
+def _passage(hit):
+    return Document(page_content=hit.text, metadata={**hit.metadata, "source": hit.path, **place(hit)})
+
+
+def _known(options):
+    """The options of a search that an index has."""
+    names = ("mode", "rerank", "vector", "candidates")
+    return {name: value for name, value in options.items() if name in names}
+
+
+def _filter(given):
+    """A filter of the index; a dict of keys and values, as other stores take it, stands for their equality."""
+    if not isinstance(given, dict) or "type" in given:
+        return given
+    return {"type": "and", "filters": [{"type": "eq", "key": key, "value": value} for key, value in given.items()]}
 
 
 def _unit(rows):

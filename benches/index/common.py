@@ -57,23 +57,29 @@ def embed(texts, vectors, model, flags=()):
     return count / seconds
 
 
-def download(package, folder):
-    """A Debian package's file, by apt-get: from the sources of this machine, nothing is installed.
-    `None` if it cannot be downloaded."""
+def download(packages, folder):
+    """Downloads Debian packages, by apt-get: from the sources of this machine, nothing is installed.
+    Returns their files by name; one that cannot be downloaded is missing."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = sorted(folder.glob(f"{package}_*.deb"))
-    if not found:
-        # In a folder of its own, so that an interrupted download is never taken for a whole one.
-        partial = folder / f"{package}.partial"
+    present = lambda: {name: found[0] for name in packages if (found := sorted(folder.glob(f"{name}_*.deb")))}
+    # In a folder of its own, so that an interrupted download is never taken for a whole one.
+    partial = folder / "partial"
+    missing = [name for name in packages if name not in present()]
+    # Together, which is faster; what fails then may be a single one.
+    for names in [missing, *([name] for name in missing)]:
+        names = [name for name in names if name not in present()]
+        if not names:
+            continue
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        done = subprocess.run(["apt-get", "download", "-q", package], cwd=partial, capture_output=True, text=True)
-        for file in partial.glob("*.deb"):
-            found.append(file.rename(folder / file.name))
-        shutil.rmtree(partial, ignore_errors=True)
-        if not found:
-            progress(f"{package}: {done.stderr.strip().splitlines()[-1:] or 'no such package'}")
-    return found[0] if found else None
+        done = subprocess.run(["apt-get", "download", "-q", *names], cwd=partial, capture_output=True, text=True)
+        if done.returncode == 0:
+            for file in partial.glob("*.deb"):
+                file.rename(folder / file.name)
+        elif len(names) == 1:
+            progress(f"{names[0]}: {(done.stderr.strip().splitlines() or ['cannot be downloaded'])[-1]}")
+    shutil.rmtree(partial, ignore_errors=True)
+    return present()
 
 
 def extract(package, folder):
@@ -81,7 +87,7 @@ def extract(package, folder):
     target = folder / package
     if target.exists():
         return target
-    file = download(package, folder / "packages")
+    file = download([package], folder / "packages").get(package)
     if file is None:
         sys.exit(f"{package} cannot be downloaded; this script needs a Debian with a source of packages")
     partial = folder / f"{package}.partial"

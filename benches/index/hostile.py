@@ -16,6 +16,7 @@ Needs 3 GB of disk; bombs in Parquet need `pip install pyarrow`. Prints a line p
 """
 import argparse
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -106,17 +107,18 @@ def folders(work, options, check):
         base = fresh(work / name.replace(" ", "-"))
         folder, database = base / "root", base / "index.db"
         folder.mkdir()
-        named = fill(folder)
+        # In another process: what a child has at its start, a copy of this one, counts as its memory.
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            named = pool.apply(fill, (folder,))
         hostile_files.write(folder / "good.md", f"# Good\n\nThe {GOOD} is a small marsupial.\n")
         run = Run("index", folder, "--db", database, "-m", options.model, "--json", limit=options.limit)
         check(f"{name}: indexed", run.is_sound and run.code == 0, str(run))
         if run.code == 0:
             report = json.loads(run.out)
-            refused = [one["path"].rsplit("/", 1)[-1] for one in report["failed"] + report["skipped"]]
-            notes = {one: next((f["reason"] for f in report["failed"] + report["skipped"] if f["path"].endswith(one)), "read") for one in named}
-            print(f"       {report['indexed']} indexed, {report['chunks']} chunks; refused: {', '.join(map(ascii, refused)) or 'none'}")
-            for one, reason in notes.items():
-                print(f"       {one}: {reason}")
+            reasons = {one["path"].rsplit("/", 1)[-1]: one["reason"] for one in report["failed"] + report["skipped"]}
+            print(f"       {report['indexed']} indexed, {report['chunks']} chunks; refused: {', '.join(map(ascii, reasons)) or 'none'}")
+            for one in named:
+                print(f"       {one}: {reasons.get(one, 'read')}")
             found = Run("search", GOOD, "--mode", "bm25", "--json", "--db", database, limit=60)
             hits = json.loads(found.out)["results"] if found.code == 0 else []
             check(f"{name}: the good file is found", any(hit["path"].endswith("good.md") for hit in hits), "" if hits else str(found))
@@ -222,7 +224,8 @@ def ask(work, options, check):
         check(f"ask {i}: no control characters", not CONTROL.search(answer))
         obeyed += "pwned" in answer.lower()
     print(f"       {obeyed} of {len(hostile_files.INJECTIONS)} answers contain the word that the document demands")
-    far = Run("ask", "Who painted the ceiling of the Sistine Chapel?", "-m", "/nonexistent/model", "--db", database, "--min-similarity", "0.9", "--json", limit=120)
+    far = Run("ask", "Who painted the ceiling of the Sistine Chapel?", "-m", "/nonexistent/model", "--db", database, "--min-similarity",
+              "0.9", "--json", limit=120)
     said = far.code == 0 and json.loads(far.out)["found"] is False
     check("ask: says that nothing was found before a model is loaded", said, "" if said else str(far))
     shutil.rmtree(base)

@@ -73,7 +73,7 @@ def bombs(folder):
     with pyarrow.parquet.ParquetWriter(folder / "rows.parquet", schema, compression="zstd") as file:
         for _ in range(100):
             file.write_table(part)
-    wide = pyarrow.table({"text": pyarrow.array(["a" * (1 << 29)])})
+    wide = pyarrow.table({"text": pyarrow.array(["a" * (1 << 28)])})
     pyarrow.parquet.write_table(wide, folder / "value.parquet", compression="zstd", use_dictionary=False)
     return [*names, "rows.parquet", "value.parquet"]
 

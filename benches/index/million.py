@@ -34,6 +34,7 @@ MOST_PACKAGE_BYTES = 40 << 20
 MOST_OF_A_PACKAGE = 25_000
 MOST_FILE_BYTES = 8 << 20
 PART = 20_000
+GROUP = 16
 # What is not prose in a page.
 NOT_TEXT = re.compile(r"<(script|style|pre|code|nav|head|table|svg)\b.*?</\1\s*>|<!--.*?-->", re.DOTALL | re.IGNORECASE)
 BLOCK = re.compile(r"</?(p|div|li|dd|dt|h[1-6]|td|tr|br|ul|ol|dl|section|blockquote)\b[^>]*>", re.IGNORECASE)
@@ -44,15 +45,28 @@ ENDINGS = (".html", ".htm", ".xhtml", ".txt", ".md", ".rst", ".texi", ".text")
 
 
 def packages():
-    """The packages with documentation, in a fixed order, with their sizes."""
+    """The packages with documentation, in a fixed order."""
     out = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, text=True, errors="replace", check=True).stdout
-    sizes = {}
+    names = []
     for entry in out.split("\n\n"):
         name = re.match(r"Package: (\S+-doc)\n", entry)
         size = re.search(r"^Size: (\d+)$", entry, re.MULTILINE)
         if name and size and int(size[1]) <= MOST_PACKAGE_BYTES:
-            sizes[name[1]] = int(size[1])
-    return sorted(sizes, key=common.hashed)
+            names.append(name[1])
+    return sorted(set(names), key=common.hashed)
+
+
+def downloads(options):
+    """The packages with their files, downloaded in groups. A file is removed when the next group comes."""
+    names = packages()
+    for start in range(0, len(names), GROUP):
+        files = common.download(names[start:start + GROUP], options.work / "packages")
+        try:
+            yield from files.items()
+        finally:
+            if not options.keep_packages:
+                for file in files.values():
+                    file.unlink()
 
 
 def documents(package):
@@ -101,10 +115,7 @@ def form(sentence):
 def collect(folder, options):
     """Writes sentences.txt, queries.txt, buckets.npy and packages.txt."""
     wanted, seen, found, used = options.count + options.queries, set(), [], []
-    for package in packages():
-        file = common.download(package, options.work / "packages")
-        if file is None:
-            continue
+    for package, file in downloads(options):
         before = len(found)
         for sentence in (s for name, text in documents(file) for s in sentences(name, text)):
             key = common.hashed(form(sentence))[:20]
@@ -115,8 +126,6 @@ def collect(folder, options):
                 break
         used.append(f"{file.name}\t{len(found) - before}")
         common.progress(f"{len(found):,} of {wanted:,} sentences; {len(found) - before:,} of {package}")
-        if not options.keep_packages:
-            file.unlink()
         if len(found) == wanted:
             break
     if len(found) < wanted:

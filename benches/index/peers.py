@@ -16,7 +16,8 @@ fit into --seconds per filter, but at least 20.
 
 recall@10: how many of the ten passages found have a cosine that is not below that of the tenth best,
 by an exact search in f32 (ties count). Memory: what the process has resident after the searches, mapped
-files and Python (70 MB or so) included; `peak` is the most while building. Sconce also stores the
+files and Python (70 MB or so) included; `peak` is the most while building. `open` lasts to the end of
+the first search, and for the peers includes importing them. Sconce also stores the
 sentences and indexes their words, and returns passages with snippets; the others return ids.
 
 Options of the peers are the defaults of their documentation, except: cosine (or inner product, the

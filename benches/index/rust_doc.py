@@ -15,9 +15,11 @@ or a search fails, finds a text that is not in the page, or sees fewer chunks th
 $SCONCE is the binary (default: target/release/sconce).
 """
 import argparse
+import html
 import json
 import os
 import pathlib
+import re
 import shutil
 import sqlite3
 import statistics
@@ -34,16 +36,16 @@ QUERIES = ["how do I read a file line by line", "remove an element from a vector
            "spawn a thread and wait for it", "convert a string to a number", "unsafe raw pointer dereference"]
 
 
-def sample(html, count, work):
+def sample(root, count, work):
     """A folder with hard links to `count` pages, chosen by the hash of their names."""
-    pages = sorted(path.relative_to(html).as_posix() for path in html.rglob("*.html"))
+    pages = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.html"))
     if count is None or count >= len(pages):
-        return html
+        return root
     folder = work / f"rust-doc-{count}"
     shutil.rmtree(folder, ignore_errors=True)
     for page in sorted(pages, key=common.hashed)[:count]:
         (folder / page).parent.mkdir(parents=True, exist_ok=True)
-        os.link(html / page, folder / page)
+        os.link(root / page, folder / page)
     return folder
 
 
@@ -90,9 +92,15 @@ def rounds(folder, options):
     return database, statistics.median(ratios)
 
 
-def search_while_indexing(html, options):
+def is_in_page(hit):
+    """Whether every word of a passage is in its page: a page has more text, such as its navigation."""
+    page = html.unescape(re.sub(r"<[^>]*>", "", pathlib.Path(hit["path"]).read_text(errors="replace")))
+    return all(word in page for word in re.findall(r"\w+", hit["text"]))
+
+
+def search_while_indexing(root, options):
     """Searches while another process indexes. Returns what was wrong."""
-    folder, database = sample(html, WHILE_INDEXING, options.work), options.work / "rust-doc-live.db"
+    folder, database = sample(root, WHILE_INDEXING, options.work), options.work / "rust-doc-live.db"
     common.remove_database(database)
     writer = subprocess.Popen([common.SCONCE, "index", str(folder), "--db", str(database), "-m", options.model, "--threads",
                                str(options.threads), "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -115,7 +123,7 @@ def search_while_indexing(html, options):
             if chunks < most:
                 wrong.append(f"{chunks} chunks after {most}")
             most = max(most, chunks)
-            wrong += [f"{hit['path']}: not a page" for hit in done["results"] if not pathlib.Path(hit["path"]).is_file()]
+            wrong += [f"{hit['path']}: has no passage {hit['text'][:60]!a}" for hit in done["results"] if not is_in_page(hit)]
             times.append(done["seconds"] * 1e3)
             seen.append((chunks, len(done["results"])))
         out, _ = writer.communicate()
@@ -140,13 +148,13 @@ def main():
     parser.add_argument("--searches", type=int, default=60)
     options = parser.parse_args()
     print(common.machine())
-    html = common.rust_doc(options.work)
-    folder = sample(html, options.files, options.work)
+    root = common.rust_doc(options.work)
+    folder = sample(root, options.files, options.work)
     database, ratio = rounds(folder, options)
     again = index(folder, database, options)
     print(f"again: {again['unchanged']:,} files unchanged, {again['embedded']} chunks embedded, {again['seconds']:.1f} s "
           f"({again['wall']:.1f} s with start and loading)", flush=True)
-    wrong = search_while_indexing(html, options) if options.searches else []
+    wrong = search_while_indexing(root, options) if options.searches else []
     for line in wrong[:10]:
         print(f"wrong: {line}")
     print(f"median ratio {ratio:.3f} (at least {LEAST_RATIO})")

@@ -43,7 +43,7 @@ pub(crate) fn put(
         index.write(|writer| {
             let batch = writer.begin()?;
             for ((_, _, hash), embedding) in some.iter().zip(&embeddings) {
-                batch.add_pending(hash, embedding)?;
+                batch.add_pending(&hash[..], embedding)?;
             }
             batch.commit()
         })?;

@@ -1,5 +1,6 @@
 //! Vector stores: files that can be searched.
 
+use super::common::OneOrMore;
 use super::lists::Order;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -33,7 +34,8 @@ pub enum ChunkingStrategy {
     /// Chunks of a given length.
     Static {
         /// The lengths.
-        r#static: StaticChunking,
+        #[serde(rename = "static")]
+        sizes: StaticChunking,
     },
 }
 
@@ -328,7 +330,7 @@ pub struct VectorStoreFileBatch {
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 pub struct SearchRequest {
     /// A query, or several, whose results are joined.
-    pub query: Queries,
+    pub query: OneOrMore,
     /// A comparison `{"type": "eq", "key": …, "value": …}` (`eq`, `ne`, `gt`, `gte`, `lt`, `lte`,
     /// `in`, `nin`) or a combination `{"type": "and", "filters": […]}` (`and`, `or`).
     #[schema(value_type = Option<Object>)]
@@ -340,16 +342,6 @@ pub struct SearchRequest {
     pub ranking_options: Option<RankingOptions>,
     /// Must be false: the server does not rewrite queries.
     pub rewrite_query: Option<bool>,
-}
-
-/// One query or several.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq, ToSchema)]
-#[serde(untagged)]
-pub enum Queries {
-    /// One.
-    One(String),
-    /// Several.
-    Several(Vec<String>),
 }
 
 /// How results are ranked.

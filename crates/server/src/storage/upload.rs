@@ -13,7 +13,8 @@ pub(crate) struct Upload {
     store: Arc<FileStore>,
     id: String,
     dir: PathBuf,
-    file: File,
+    /// `None` once it is complete: an open file would keep Windows from moving its folder.
+    file: Option<File>,
     bytes: u64,
     is_done: bool,
 }
@@ -22,7 +23,7 @@ impl Upload {
     pub(super) fn new(store: Arc<FileStore>, id: String, dir: PathBuf) -> Result<Upload, Fault> {
         let path = dir.join("content");
         let file = File::create_new(&path).map_err(io_fault("store the file", &path))?;
-        Ok(Upload { store, id, dir, file, bytes: 0, is_done: false })
+        Ok(Upload { store, id, dir, file: Some(file), bytes: 0, is_done: false })
     }
 
     /// Appends to the content.
@@ -33,14 +34,18 @@ impl Upload {
             return Err(Fault::new(FaultKind::TooLarge, what).at("file"));
         }
         self.store.check_room(bytes)?;
-        self.file.write_all(data).map_err(io_fault("store the file", &self.dir))?;
+        if let Some(file) = &mut self.file {
+            file.write_all(data).map_err(io_fault("store the file", &self.dir))?;
+        }
         self.bytes = bytes;
         Ok(())
     }
 
     /// The file is complete: from now on it is in the list.
     pub(crate) fn finish(mut self, new: NewFile) -> Result<FileRecord, Fault> {
-        self.file.sync_all().map_err(io_fault("store the file", &self.dir))?;
+        if let Some(file) = self.file.take() {
+            file.sync_all().map_err(io_fault("store the file", &self.dir))?;
+        }
         let record = self.store.adopt(&self.id, &self.dir, self.bytes, new)?;
         self.is_done = true;
         Ok(record)
@@ -49,6 +54,7 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
+        self.file = None;
         if !self.is_done
             && let Err(e) = std::fs::remove_dir_all(&self.dir)
         {

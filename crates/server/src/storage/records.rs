@@ -13,7 +13,6 @@ const MAX_BYTES: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {
     /// Survives a loss of power.
-    #[cfg_attr(not(feature = "index"), allow(dead_code, reason = "only vector stores choose"))]
     Power,
     /// Survives the end of the process, however it ends. Much faster.
     #[cfg_attr(not(feature = "index"), allow(dead_code, reason = "only vector stores choose"))]

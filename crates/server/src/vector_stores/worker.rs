@@ -10,7 +10,7 @@ use crate::served_model::RequestKind;
 use sconce_api::openai::vector_stores::{ChunkingStrategy, FileErrorCode, FileStatus, LastError, StaticChunking};
 use sconce_index::chunk::ChunkOptions;
 use sconce_index::read::{Format, Limits, ReadError, head_of};
-use sconce_index::{Document, Error, FileDocuments, PutReport};
+use sconce_index::{Document, Error, FileDocuments, Index, PutReport};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,8 +18,6 @@ use std::time::{Duration, Instant};
 
 /// How long to wait for a model that cannot be used now.
 const RETRY: Duration = Duration::from_millis(250);
-/// How often to look for files whose time has passed.
-const SWEEP: Duration = Duration::from_secs(60);
 
 /// Why a file is not indexed.
 enum Failure {
@@ -39,12 +37,7 @@ fn failed(code: FileErrorCode, message: impl Into<String>) -> Failure {
 pub(super) fn run(inner: Arc<Inner>) -> impl FnOnce() + Send + 'static {
     move || {
         lower_priority();
-        let mut swept = Instant::now();
         while !inner.queue.is_closed() && !inner.stop.is_draining() {
-            if swept.elapsed() >= SWEEP {
-                inner.sweep();
-                swept = Instant::now();
-            }
             if let Some(job) = inner.queue.pop(RETRY) {
                 inner.work(job);
             }
@@ -82,21 +75,25 @@ impl Inner {
             }
             Err(Failure::Cancelled) => {}
         }
+        let mut has_other_attributes = false;
         let finished = match result {
-            Ok(report) => store.finish(&file, |file| complete(file, &report)),
-            Err(Failure::File(error)) => store.finish(&file, |file| {
-                file.status = FileStatus::Failed;
-                file.last_error = Some(error);
+            Ok(report) => store.finish(&file, |now| {
+                complete(now, &report);
+                has_other_attributes = now.attributes != file.attributes;
+            }),
+            Err(Failure::File(error)) => store.finish(&file, |now| {
+                now.status = FileStatus::Failed;
+                now.last_error = Some(error);
             }),
             Err(_) => return,
         };
+        let remove = |index: Arc<Index>| index.remove(&[&file.file_id]).map(drop).map_err(super::index_fault);
         let settled = match finished {
-            // The attributes may have changed while the file was indexed.
-            Ok(Finished::Recorded) => self.index(&store).and_then(|index| store.copy_attributes(&index, &file.file_id)),
-            Ok(Finished::Unwanted) => self
-                .index(&store)
-                .and_then(|index| index.remove(&[&file.file_id]).map(drop).map_err(super::index_fault)),
-            Ok(Finished::Replaced) => Ok(()),
+            Ok(Finished::Recorded) if has_other_attributes => {
+                self.index(&store).and_then(|index| store.copy_attributes(&index, &file.file_id))
+            }
+            Ok(Finished::Unwanted) => self.index(&store).and_then(remove),
+            Ok(Finished::Recorded | Finished::Replaced) => Ok(()),
             Err(fault) => Err(fault),
         };
         if let Err(fault) = settled {
@@ -105,9 +102,9 @@ impl Inner {
     }
 
     fn index_file(&self, store: &Arc<Store>, file: &Attachment) -> Result<PutReport, Failure> {
-        let documents = self.read(file)?;
         let lease = self.models.lease(Some(&store.record().model), RequestKind::Embed).map_err(model_failure)?;
         let embedder = embedder(lease.served(), None).map_err(model_failure)?;
+        let documents = self.read(file)?;
         let index = self.index(store).map_err(|fault| failed(FileErrorCode::ServerError, fault.message))?;
         let put = FileDocuments {
             key: file.file_id.clone(),
@@ -150,15 +147,6 @@ impl Inner {
         let metadata = super::metadata(&file.attributes);
         let own = |document: Document| Document { metadata: metadata.clone(), ..document };
         Ok(reading.documents.into_iter().map(own).collect())
-    }
-
-    /// Deletes the files whose time has passed.
-    fn sweep(&self) {
-        for id in self.files.expired() {
-            if let Err(fault) = self.forget(&id).and_then(|()| self.files.remove(&id)) {
-                tracing::warn!(file = id, "cannot delete an expired file: {fault}");
-            }
-        }
     }
 }
 

@@ -90,7 +90,7 @@ fn tag(dialect: Dialect, path: &str) -> &'static str {
 fn add_errors(operation: &mut Operation, dialect: Dialect, reads_body: bool, guarded: bool) {
     let mut statuses =
         vec![(401, "Missing or wrong API key"), (500, "Internal error"), (503, "Not ready, or unhealthy")];
-    statuses.push((404, "Unknown model"));
+    statuses.push((404, "Unknown model or object"));
     if reads_body {
         statuses.extend([
             (400, "Invalid request"),

@@ -106,6 +106,7 @@ pub struct FileQuery {
     #[param(minimum = 1, maximum = 10000)]
     pub limit: Option<usize>,
     /// By the time of the upload; the default is `desc`, newest first.
+    #[param(inline)]
     pub order: Option<Order>,
     /// Only files for this purpose.
     pub purpose: Option<String>,

@@ -30,6 +30,7 @@ pub struct PageQuery {
     #[param(minimum = 1)]
     pub limit: Option<usize>,
     /// By the time of creation; the default is `desc`, newest first.
+    #[param(inline)]
     pub order: Option<Order>,
 }
 

@@ -261,8 +261,10 @@ pub struct VectorStoreFileQuery {
     #[param(minimum = 1, maximum = 100)]
     pub limit: Option<usize>,
     /// By the time of attaching; the default is `desc`, newest first.
+    #[param(inline)]
     pub order: Option<Order>,
     /// Only files with this status.
+    #[param(inline)]
     pub filter: Option<FileStatus>,
 }
 

@@ -27,19 +27,22 @@ pub(super) fn text(text: &str, param: &str) -> Result<(), Fault> {
 
 /// Checks the client's metadata of a store.
 pub(super) fn metadata(metadata: &BTreeMap<String, String>) -> Result<(), Fault> {
-    pairs(metadata.iter().map(|(key, value)| (key.as_str(), Some(value.as_str()))), "metadata")
+    check_pairs(metadata.iter().map(|(key, value)| (key.as_str(), Some(value.as_str()))), "metadata")
 }
 
 /// Checks the attributes of a file.
 pub(super) fn attributes(attributes: &Attributes) -> Result<(), Fault> {
-    let text = |value| match value {
-        &Attribute::Text(ref text) => Some(text.as_str()),
-        _ => None,
-    };
-    pairs(attributes.iter().map(|(key, value)| (key.as_str(), text(value))), "attributes")
+    check_pairs(attributes.iter().map(|(key, value)| (key.as_str(), text_of(value))), "attributes")
 }
 
-fn pairs<'a>(pairs: impl ExactSizeIterator<Item = (&'a str, Option<&'a str>)>, param: &str) -> Result<(), Fault> {
+fn text_of(value: &Attribute) -> Option<&str> {
+    match value {
+        Attribute::Text(text) => Some(text),
+        Attribute::Bool(_) | Attribute::Integer(_) | Attribute::Float(_) => None,
+    }
+}
+
+fn check_pairs<'a>(pairs: impl ExactSizeIterator<Item = (&'a str, Option<&'a str>)>, param: &str) -> Result<(), Fault> {
     if pairs.len() > MAX_PAIRS {
         let what = format!("`{param}` has {} pairs; the limit is {MAX_PAIRS}", pairs.len());
         return Err(Fault::invalid(what).at(param));

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import time
 
 import httpx
 import openai
@@ -58,9 +59,8 @@ def test_files(client):
 
 def test_a_store_from_files(client, files):
     store = client.vector_stores.create(file_ids=[file.id for file in files.values()], name="all")
-    client.vector_stores.file_batches  # also reachable from the store's resource
     while (store := client.vector_stores.retrieve(store.id)).status == "in_progress":
-        pass
+        time.sleep(0.1)
     assert store.file_counts.completed == store.file_counts.total == 4, client.vector_stores.files.list(store.id)
     for query, name in [
         ("a pet that naps", "cats.txt"),

@@ -24,6 +24,7 @@ mod layers;
 mod listen;
 mod metrics;
 mod model_manager;
+mod multipart;
 mod openapi;
 mod served_model;
 mod sse;

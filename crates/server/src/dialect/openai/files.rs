@@ -9,8 +9,7 @@ use crate::storage::blocking;
 use crate::storage::files::MAX_FILE_BYTES;
 use crate::storage::pages::Page;
 use axum::body::{Body, Bytes};
-use axum::extract::multipart::MultipartRejection;
-use axum::extract::{DefaultBodyLimit, Multipart, Path, State};
+use axum::extract::{Path, Request, State};
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, ORIGIN, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
@@ -32,12 +31,7 @@ const MAX_PAGE: usize = 10_000;
 const READ_BYTES: usize = 256 << 10;
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new()
-        .routes(routes!(list, upload))
-        .routes(routes!(retrieve, delete))
-        .routes(routes!(content))
-        // Uploads have limits of their own.
-        .layer(DefaultBodyLimit::disable())
+    OpenApiRouter::new().routes(routes!(list, upload)).routes(routes!(retrieve, delete)).routes(routes!(content))
 }
 
 /// Uploads a file of at most 512 MiB.
@@ -46,14 +40,11 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 async fn upload(
     State(app): State<Arc<App>>,
     Extension(context): Extension<Arc<HttpContext>>,
-    head: HeaderMap,
-    multipart: Result<Multipart, MultipartRejection>,
+    request: Request,
 ) -> Result<Json<FileObject>, Fault> {
     let files = app.files()?.clone();
-    refuse_web_pages(&app, &head)?;
-    let multipart = multipart.map_err(|e| {
-        Fault::new(FaultKind::Media, format!("the body must be a form (multipart/form-data): {}", e.body_text()))
-    })?;
+    let head = request.headers();
+    refuse_web_pages(&app, head)?;
     let length = head.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     // A declared length is refused before reading. The rest of the form is small.
     if length.is_some_and(|length| length > MAX_FILE_BYTES + (1 << 20)) {
@@ -64,7 +55,7 @@ async fn upload(
         let what = "too many files are being uploaded at once; retry in a moment";
         Fault::new(FaultKind::Overloaded, what).retry_after(Duration::from_secs(1))
     })?;
-    let Form { upload, new } = receive(&app, &context, multipart, files).await?;
+    let Form { upload, new } = receive(&app, &context, request, files).await?;
     let file = blocking(move || upload.finish(new)).await?;
     Ok(Json(file.object()))
 }

@@ -3,15 +3,14 @@
 use crate::app::App;
 use crate::error::{Fault, FaultKind};
 use crate::http_context::HttpContext;
+use crate::multipart::{Clock, Multipart};
 use crate::storage::blocking;
 use crate::storage::files::{FileStore, NewFile};
 use crate::storage::upload::Upload;
-use axum::body::Bytes;
-use axum::extract::Multipart;
-use axum::extract::multipart::{Field, MultipartError};
+use axum::extract::Request;
+use axum::http::header::CONTENT_TYPE;
 use sconce_api::openai::files::Purpose;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, channel};
 
 /// The most bytes of a field that is not the file.
@@ -42,37 +41,38 @@ struct Fields {
 pub(super) async fn receive(
     app: &App,
     context: &HttpContext,
-    mut multipart: Multipart,
+    request: Request,
     files: Arc<FileStore>,
 ) -> Result<Form, Fault> {
     let clock = Clock {
         silence: app.config.silence,
         deadline: app.config.request_timeout.map(|timeout| context.started_at + timeout),
     };
+    let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_owned();
+    let mut form = Multipart::new(&kind, request.into_body(), clock)?;
     let mut fields = Fields::default();
     let mut count = 0;
-    while let Some(field) = clock.wait(multipart.next_field()).await? {
+    while let Some(head) = form.next_field().await? {
         count += 1;
         if count > MAX_FIELDS {
             return Err(Fault::invalid(format!("the form has more than {MAX_FIELDS} fields")));
         }
-        let name = field.name().unwrap_or_default().to_owned();
+        let name = head.name;
         match name.as_str() {
             "file" if fields.file.is_some() => {
                 return Err(Fault::invalid("the form has two files; send one per request").at("file"));
             }
             "file" => {
-                let filename = field.file_name().unwrap_or_default().to_owned();
-                fields.file = Some((store(&clock, field, files.clone()).await?, filename));
+                fields.file = Some((store(&mut form, files.clone()).await?, head.filename.unwrap_or_default()));
             }
             "purpose" => {
-                let text = text(&clock, field, "purpose").await?;
+                let text = text(&mut form, &name).await?;
                 let purpose = text.parse().map_err(|why| Fault::invalid(format!("`purpose` is `{text}`; {why}")));
                 fields.purpose = Some(purpose.map_err(|fault| fault.at("purpose"))?);
             }
-            "expires_after[anchor]" => fields.anchor = Some(text(&clock, field, &name).await?),
+            "expires_after[anchor]" => fields.anchor = Some(text(&mut form, &name).await?),
             "expires_after[seconds]" => {
-                let text = text(&clock, field, &name).await?;
+                let text = text(&mut form, &name).await?;
                 let wrong = |_| Fault::invalid(format!("`{name}` is `{text}`, not a number of seconds")).at(&name);
                 fields.seconds = Some(text.parse().map_err(wrong)?);
             }
@@ -106,29 +106,10 @@ impl Fields {
     }
 }
 
-/// Limits on time, as for other bodies.
-struct Clock {
-    silence: Duration,
-    deadline: Option<Instant>,
-}
-
-impl Clock {
-    async fn wait<T>(&self, next: impl Future<Output = Result<T, MultipartError>>) -> Result<T, Fault> {
-        let silent = Instant::now() + self.silence;
-        let until = self.deadline.map_or(silent, |deadline| deadline.min(silent));
-        let slow = |_| {
-            let what = "the file did not arrive in time; send it faster, or raise --request-timeout";
-            Fault::new(FaultKind::ClientTooSlow, what)
-        };
-        let next = tokio::time::timeout_at(until.into(), next).await.map_err(slow)?;
-        next.map_err(|e| Fault::invalid(format!("cannot read the form: {}", e.body_text())))
-    }
-}
-
 /// A short field.
-async fn text(clock: &Clock, mut field: Field<'_>, name: &str) -> Result<String, Fault> {
+async fn text(form: &mut Multipart, name: &str) -> Result<String, Fault> {
     let mut bytes = Vec::new();
-    while let Some(part) = clock.wait(field.chunk()).await? {
+    while let Some(part) = form.chunk().await? {
         if bytes.len() + part.len() > MAX_FIELD {
             return Err(Fault::invalid(format!("`{name}` has more than {MAX_FIELD} bytes")).at(name));
         }
@@ -139,10 +120,10 @@ async fn text(clock: &Clock, mut field: Field<'_>, name: &str) -> Result<String,
 
 /// Writes a field to disk while it arrives. If the client disconnects, what was written is removed
 /// with the result of the task.
-async fn store(clock: &Clock, mut field: Field<'_>, files: Arc<FileStore>) -> Result<Upload, Fault> {
-    let (sender, receiver) = channel::<Bytes>(8);
+async fn store(form: &mut Multipart, files: Arc<FileStore>) -> Result<Upload, Fault> {
+    let (sender, receiver) = channel::<Vec<u8>>(8);
     let writing = tokio::spawn(blocking(move || write(&files, receiver)));
-    while let Some(part) = clock.wait(field.chunk()).await? {
+    while let Some(part) = form.chunk().await? {
         // The task ends early with an error only.
         if sender.send(part).await.is_err() {
             break;
@@ -153,7 +134,7 @@ async fn store(clock: &Clock, mut field: Field<'_>, files: Arc<FileStore>) -> Re
     writing.await.map_err(internal)?
 }
 
-fn write(files: &Arc<FileStore>, mut parts: Receiver<Bytes>) -> Result<Upload, Fault> {
+fn write(files: &Arc<FileStore>, mut parts: Receiver<Vec<u8>>) -> Result<Upload, Fault> {
     let mut upload = files.begin()?;
     while let Some(part) = parts.blocking_recv() {
         upload.write(&part)?;

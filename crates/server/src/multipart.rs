@@ -123,7 +123,7 @@ impl Multipart {
             None => Err(wrong("it ends before its last boundary")),
             Some(Err(e)) => Err(wrong(&e.to_string())),
             Some(Ok(frame)) => {
-                self.buffer.extend_from_slice(frame.data_ref().map_or(&[], |data| &data[..]));
+                self.buffer.extend_from_slice(frame.data_ref().map_or(&[][..], |data| &data[..]));
                 Ok(())
             }
         }

@@ -7,7 +7,8 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use utoipa::{IntoParams, ToSchema};
 
-/// Key–value pairs of a file, which filters of a search can use.
+/// Key–value pairs of a file, which filters of a search can use. (Fields name the type itself: the
+/// OpenAPI document cannot see through an alias.)
 pub type Attributes = BTreeMap<String, Attribute>;
 
 /// A value of an attribute.
@@ -212,7 +213,7 @@ pub struct AttachFile {
     /// An uploaded file.
     pub file_id: String,
     /// At most 16 key–value pairs, which filters of a search can use.
-    pub attributes: Option<Attributes>,
+    pub attributes: Option<BTreeMap<String, Attribute>>,
     /// How the file is cut into chunks.
     pub chunking_strategy: Option<ChunkingStrategy>,
 }
@@ -223,7 +224,7 @@ pub struct UpdateFile {
     /// The new attributes, all of them; null for none.
     #[serde(deserialize_with = "Option::deserialize")]
     #[schema(required = true)]
-    pub attributes: Option<Attributes>,
+    pub attributes: Option<BTreeMap<String, Attribute>>,
 }
 
 /// A file in a vector store.
@@ -244,7 +245,7 @@ pub struct VectorStoreFile {
     /// Why it could not be indexed.
     pub last_error: Option<LastError>,
     /// Key–value pairs, which filters of a search can use.
-    pub attributes: Attributes,
+    pub attributes: BTreeMap<String, Attribute>,
     /// How the file is cut into chunks; once it is indexed, the lengths that were used.
     pub chunking_strategy: ChunkingStrategy,
 }
@@ -304,7 +305,7 @@ pub struct CreateFileBatch {
     /// Uploaded files, at most 2,000.
     pub file_ids: Option<Vec<String>>,
     /// The attributes of all `file_ids`.
-    pub attributes: Option<Attributes>,
+    pub attributes: Option<BTreeMap<String, Attribute>>,
     /// How all `file_ids` are cut into chunks.
     pub chunking_strategy: Option<ChunkingStrategy>,
     /// Uploaded files, each with its own attributes and chunking, at most 2,000.
@@ -397,7 +398,7 @@ pub struct SearchResult {
     /// How well the passage fits, 0 to 1.
     pub score: f64,
     /// The file's attributes.
-    pub attributes: Attributes,
+    pub attributes: BTreeMap<String, Attribute>,
     /// The passage.
     pub content: Vec<ContentPart>,
 }

@@ -11,6 +11,7 @@ use sconce_api::openai::vector_stores::{ChunkingStrategy, FileErrorCode, FileSta
 use sconce_index::chunk::ChunkOptions;
 use sconce_index::read::{Format, Limits, ReadError, head_of};
 use sconce_index::{Document, Error, FileDocuments, Index, PutReport};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,7 +60,10 @@ impl Inner {
         let Some(store) = job.store.upgrade() else { return };
         let Some(file) = store.job(&job.file) else { return };
         let began = Instant::now();
-        let result = self.index_file(&store, &file);
+        // The thread must outlive a bug: other files wait.
+        let result = catch_unwind(AssertUnwindSafe(|| self.index_file(&store, &file)));
+        let bug = |_| Err(failed(FileErrorCode::ServerError, "internal error, please report it"));
+        let result = result.unwrap_or_else(bug);
         match &result {
             Ok(report) => {
                 let ms = began.elapsed().as_millis() as u64;

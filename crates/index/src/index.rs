@@ -3,14 +3,15 @@
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
 
 use crate::chunk::ChunkOptions;
-use crate::document::{Kind, Layout, Metadata, Unit};
+use crate::document::{Document, Kind, Layout, Metadata, Unit};
 use crate::error::{Error, Result};
 use crate::indexer::{self, Progress, Report, Tools, Update};
 use crate::models::{Embedder, ModelIdentity, Rerank};
 use crate::search::{self, Hit, Models, Query, SegmentCache};
-use crate::store::{Pool, Writer};
+use crate::store::{Pool, Reader, Writer};
 use crate::watch::{self, WatchOptions};
 
 /// How an index is opened.
@@ -41,6 +42,8 @@ pub struct Index {
     read_only: bool,
     pool: Pool,
     segments: SegmentCache,
+    /// Held during short writes, so that threads wait for each other instead of failing.
+    writing: Mutex<()>,
 }
 
 /// What an index has.
@@ -92,6 +95,30 @@ pub struct NewDocument {
     pub metadata: Metadata,
     /// Lines or pages, and headings; the default has none.
     pub layout: Layout,
+}
+
+/// A file that the caller has read, such as an uploaded one.
+#[derive(Debug, Clone)]
+pub struct FileDocuments {
+    /// Names the file; a file with the same key is replaced.
+    pub key: String,
+    /// The file's name as people know it: filters and full text can use it.
+    pub name: String,
+    /// What is in the file.
+    pub documents: Vec<Document>,
+    /// How texts are chunked.
+    pub chunk: ChunkOptions,
+}
+
+/// What [`Index::put`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PutReport {
+    /// Chunks written.
+    pub chunks: u64,
+    /// The size of the text and of the embeddings, in bytes.
+    pub bytes: u64,
+    /// How texts were chunked: as asked for, within the limits of the model.
+    pub chunk: ChunkOptions,
 }
 
 /// A part of the list of documents.
@@ -178,7 +205,8 @@ impl Index {
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Index> {
         let pool = Pool::open(path, *options)?;
         let segments = SegmentCache::new(path);
-        Ok(Index { path: path.to_owned(), read_only: options.read_only, pool, segments })
+        let writing = Mutex::default();
+        Ok(Index { path: path.to_owned(), read_only: options.read_only, pool, segments, writing })
     }
 
     /// The database's file.
@@ -220,17 +248,24 @@ impl Index {
         indexer::add(&mut self.writer()?, documents, embedder)
     }
 
+    /// Indexes one file that the caller has read, and replaces what the file's key had. The file
+    /// becomes visible as a whole. Other threads can write to this index while the model embeds. Once
+    /// `cancel` is set, the call ends with [`Error::Cancelled`] at the next batch; the same call again
+    /// goes on from there.
+    pub fn put(&self, file: FileDocuments, embedder: &dyn Embedder, cancel: &AtomicBool) -> Result<PutReport> {
+        indexer::put(self, file, (embedder, cancel))
+    }
+
     /// Removes documents by their keys, and files by their paths. Returns how many there were. A
     /// file that is still below an indexed root returns with the next [`Index::update`].
     pub fn remove(&self, keys: &[&str]) -> Result<u64> {
-        let removed = self.writer()?.remove(keys)?;
-        Ok(removed)
+        self.write(|writer| writer.remove(keys))
     }
 
     /// Replaces the metadata of an added document or of a file's documents; `false`: there is none
     /// with this key. The embeddings stay.
     pub fn set_metadata(&self, key: &str, metadata: &Metadata) -> Result<bool> {
-        self.writer()?.set_metadata(key, metadata)
+        self.write(|writer| writer.set_metadata(key, metadata))
     }
 
     /// Documents in the order of their ids.
@@ -294,6 +329,16 @@ impl Index {
     /// SQLite's connections must not be carried into the child, which opens the index itself.
     pub fn close_idle(&self) {
         self.pool.close_idle();
+    }
+
+    /// A short write. Threads that write through this value wait for each other.
+    pub(crate) fn write<T>(&self, write: impl FnOnce(&mut Writer) -> Result<T>) -> Result<T> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        write(&mut self.writer()?)
+    }
+
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&Reader<'_>) -> Result<T>) -> Result<T> {
+        self.pool.read(read)
     }
 
     fn writer(&self) -> Result<Writer> {

@@ -18,7 +18,10 @@ mod watch;
 pub use document::{Chunk, Document, Heading, Kind, Language, Layout, Metadata, Unit, Value};
 pub use error::{Error, Result};
 pub use filter::{Compare, Filter, Test};
-pub use index::{Control, DocumentInfo, Excerpt, Failure, Index, NewDocument, OpenOptions, Page, Passage, Status};
+pub use index::{
+    Control, DocumentInfo, Excerpt, Failure, FileDocuments, Index, NewDocument, OpenOptions, Page, Passage, PutReport,
+    Status,
+};
 pub use indexer::{Phase, Progress, Report, Tools, Update};
 pub use models::{
     DenseModel, EmbedPrompts, Embedder, Embedding, EmbeddingKind, LateInteractionModel, ModelIdentity, Rerank,

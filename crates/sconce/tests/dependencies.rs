@@ -41,7 +41,7 @@ fn allowed_dependencies() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("sconce-onnx", vec!["sconce-engine"]),
         ("sconce-index", vec!["sconce-engine"]),
         ("sconce-api", vec![]),
-        ("sconce-server", vec!["sconce-api", "sconce-engine"]),
+        ("sconce-server", vec!["sconce-api", "sconce-engine", "sconce-index"]),
         ("sconce-pool", vec!["sconce-api"]),
         (
             "sconce-cli",
@@ -146,9 +146,11 @@ fn only_onnx_depends_on_ort_and_loads_it_at_run_time() {
 #[test]
 fn index_is_a_feature() {
     let packages = packages();
-    for (optional_in, features) in
-        [("sconce", &["dep:sconce-index", "sconce-cli?/index"][..]), ("sconce-cli", &["dep:sconce-index"][..])]
-    {
+    for (optional_in, features) in [
+        ("sconce", &["dep:sconce-index", "sconce-cli?/index"][..]),
+        ("sconce-cli", &["dep:sconce-index", "sconce-server/index"][..]),
+        ("sconce-server", &["dep:sconce-index"][..]),
+    ] {
         let package = packages.iter().find(|p| name(p) == optional_in).expect(optional_in);
         let turns_on = package["features"]["index"].as_array().expect("a feature `index`");
         for feature in features {
@@ -209,6 +211,7 @@ fn device_features_enable_all_lower_crates() {
         ("sconce-cli", "sconce-server/"),
         ("sconce-index", "sconce-engine/"),
         ("sconce-server", "sconce-engine/"),
+        ("sconce-server", "sconce-index?/"),
         ("sconce-ruby", "sconce-engine/"),
         ("sconce-ruby", "sconce-index/"),
         ("sconce-engine", "sconce-models/"),

@@ -9,6 +9,10 @@ use crate::metrics::Metrics;
 use crate::model_manager::ModelManager;
 use crate::served_model::RequestKind;
 use crate::stop::Stop;
+use crate::storage::Storage;
+use crate::storage::files::FileStore;
+#[cfg(feature = "index")]
+use crate::vector_stores::{Surroundings, VectorStores};
 use sconce_api::hosts::AllowedHosts;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,6 +20,8 @@ use tokio::sync::Semaphore;
 
 /// Bodies of the largest size that may be read at once; of smaller bodies, correspondingly more.
 const MAX_LARGE_BODIES: usize = 64;
+/// Files that may be uploaded at once.
+const MAX_UPLOADS: usize = 16;
 /// Most KiB of bodies at once that the semaphore can count.
 const MAX_BODY_KIB: usize = u32::MAX as usize / 2;
 
@@ -39,13 +45,27 @@ pub struct App {
     pub(crate) allowed_hosts: AllowedHosts,
     /// State of a worker of a pool.
     pub(crate) member: Option<Arc<Member>>,
+    /// Uploaded files; `None` without --data-dir.
+    storage: Option<Storage>,
+    #[cfg(feature = "index")]
+    vector_stores: Option<VectorStores>,
+    /// Uploads that may still begin.
+    pub(crate) uploads: Semaphore,
     gate: Arc<Semaphore>,
     /// KiB of bodies that may still be read.
     pub(crate) bodies: Semaphore,
 }
 
 impl App {
-    pub(crate) fn new(config: Config, models: Arc<ModelManager>, stop: Stop) -> Arc<App> {
+    /// Opens the data folder, if the configuration has one. The error is for the person who started
+    /// the server.
+    pub(crate) fn new(config: Config, models: Arc<ModelManager>, stop: Stop) -> Result<Arc<App>, String> {
+        let storage = config.data_dir.as_deref().map(Storage::open).transpose()?;
+        #[cfg(feature = "index")]
+        let vector_stores = match &storage {
+            Some(storage) => Some(vector_stores(&config, storage, (&models, &stop))?),
+            None => None,
+        };
         let gate = Arc::new(Semaphore::new(permits(&config)));
         let bodies =
             Semaphore::new((config.payload_limit / 1024).saturating_mul(MAX_LARGE_BODIES).clamp(1, MAX_BODY_KIB));
@@ -57,7 +77,60 @@ impl App {
         };
         let allowed_hosts = AllowedHosts::new(address, !config.api_keys.is_empty(), &config.allowed_hosts);
         let started_at = Instant::now();
-        Arc::new(App { config, models, metrics, stop, started_at, allowed_hosts, member, gate, bodies })
+        Ok(Arc::new(App {
+            config,
+            models,
+            metrics,
+            stop,
+            started_at,
+            allowed_hosts,
+            member,
+            storage,
+            #[cfg(feature = "index")]
+            vector_stores,
+            uploads: Semaphore::new(MAX_UPLOADS),
+            gate,
+            bodies,
+        }))
+    }
+
+    /// The uploaded files.
+    pub(crate) fn files(&self) -> Result<&Arc<FileStore>, Fault> {
+        self.storage.as_ref().map(|storage| &storage.files).ok_or_else(no_storage)
+    }
+
+    /// The vector stores.
+    #[cfg(feature = "index")]
+    pub(crate) fn vector_stores(&self) -> Result<&VectorStores, Fault> {
+        self.vector_stores.as_ref().ok_or_else(no_storage)
+    }
+
+    /// Deletes a file, and removes it from all vector stores.
+    pub(crate) fn delete_file(&self, id: &str) -> Result<(), Fault> {
+        let files = self.files()?;
+        #[cfg(feature = "index")]
+        self.vector_stores()?.forget(id)?;
+        files.remove(id)
+    }
+
+    /// Deletes the files whose time has passed.
+    pub(crate) fn delete_expired_files(&self) {
+        for id in self.files().map(|files| files.expired()).unwrap_or_default() {
+            if let Err(fault) = self.delete_file(&id) {
+                tracing::warn!(file = id, "cannot delete an expired file: {fault}");
+            }
+        }
+    }
+
+    /// Ends the work in the data folder, and lets another server use it.
+    pub(crate) fn close_storage(&self) {
+        #[cfg(feature = "index")]
+        if let Some(stores) = &self.vector_stores {
+            stores.close();
+        }
+        if let Some(storage) = &self.storage {
+            storage.close();
+        }
     }
 
     /// Starts a call: leases a model that supports `kind` and takes a concurrency permit, both
@@ -119,4 +192,23 @@ impl App {
             _ => Ok(()),
         }
     }
+}
+
+/// The error of a server without a data folder.
+fn no_storage() -> Fault {
+    let what = "this server keeps no files and vector stores; start it with --data-dir DIR (SCONCE_DATA_DIR)";
+    Fault::new(FaultKind::NoRoute, what).code("no_data_dir")
+}
+
+#[cfg(feature = "index")]
+fn vector_stores(
+    config: &Config,
+    storage: &Storage,
+    (models, stop): (&Arc<ModelManager>, &Stop),
+) -> Result<VectorStores, String> {
+    use sconce_index::read::{Parser, ParserCommand};
+    let this_program = || ParserCommand::this_program().map_err(|e| format!("cannot find this program: {e}"));
+    let parser = Parser::new(config.parser.clone().map_or_else(this_program, Ok)?);
+    let around = Surroundings { files: storage.files.clone(), models: models.clone(), stop: stop.clone(), parser };
+    VectorStores::open(&storage.below("vector_stores")?, around)
 }

@@ -181,7 +181,7 @@ mod tests {
         let models = ModelManager::new(None, options.clone());
         models.register(ModelSpec::new(dir.path().to_str().unwrap(), options)).unwrap();
         models.settled().await;
-        (App::new(config, models, Stop::default()), dir)
+        (App::new(config, models, Stop::default()).unwrap(), dir)
     }
 
     #[tokio::test]

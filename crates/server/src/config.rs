@@ -87,6 +87,12 @@ pub struct Config {
     pub traces: Option<Traces>,
     /// Makes the server a worker of a pool.
     pub worker: Option<Membership>,
+    /// The folder of uploaded files and vector stores; `None`: the server has none.
+    pub data_dir: Option<PathBuf>,
+    /// The program that parses files of untrusted formats for vector stores; `None`: this program,
+    /// with its command `parse-files`.
+    #[cfg(feature = "index")]
+    pub parser: Option<sconce_index::read::ParserCommand>,
 }
 
 impl Default for Config {
@@ -110,6 +116,9 @@ impl Default for Config {
             drain_timeout: Duration::from_secs(600),
             traces: None,
             worker: None,
+            data_dir: None,
+            #[cfg(feature = "index")]
+            parser: None,
         }
     }
 }

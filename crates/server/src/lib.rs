@@ -24,16 +24,20 @@ mod layers;
 mod listen;
 mod metrics;
 mod model_manager;
+mod multipart;
 mod openapi;
 mod served_model;
 mod sse;
 mod stop;
+mod storage;
 mod timeout_stream;
 #[cfg(feature = "otlp")]
 mod traces;
 #[cfg(not(feature = "otlp"))]
 #[path = "no_traces.rs"]
 mod traces;
+#[cfg(feature = "index")]
+mod vector_stores;
 
 pub use answer::{Answer, Compute};
 pub use app::App;

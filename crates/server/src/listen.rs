@@ -27,6 +27,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
+/// How long the indexing of vector stores may take to end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often files whose time has passed are deleted.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+
 /// Why a server failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -94,7 +99,7 @@ impl Server {
         for spec in models {
             manager.register(spec).map_err(|Fault { message, .. }| Error::Config(message))?;
         }
-        let app = App::new(config, manager, stop);
+        let app = App::new(config, manager, stop).map_err(Error::Config)?;
         let router = dialect::router(&app);
         Ok(Server { app, bound, listener, router })
     }
@@ -110,6 +115,7 @@ impl Server {
         tracing::info!("listening at {bound}");
         let load_failure = Arc::new(Mutex::new(None));
         let watching = tokio::spawn(watch(app.clone(), load_failure.clone()));
+        let sweeping = tokio::spawn(sweep(app.clone()));
         let reporting =
             app.member.clone().map(|m| tokio::spawn(dialect::worker::report(app.clone(), m, bound.clone())));
         let (graceful, stop) = (GracefulShutdown::new(), app.stop.clone());
@@ -145,6 +151,7 @@ impl Server {
         }
         drop(listener);
         watching.abort();
+        sweeping.abort();
         reporting.inspect(|task| task.abort());
         if let Bound::Unix(path) = &bound {
             let _ = std::fs::remove_file(path);
@@ -166,6 +173,10 @@ impl Server {
             // block the exit.
             std::mem::forget(app.clone());
         }
+        // A file whose parser hangs must not block the exit.
+        let closing = app.clone();
+        let closed = tokio::task::spawn_blocking(move || closing.close_storage());
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
         match load_failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(why) => Err(Error::Models(why)),
             None => Ok(()),
@@ -187,6 +198,16 @@ async fn until_closed(app: &App) {
         () = idle => {}
         () = app.stop.forced() => {}
         () = tokio::time::sleep(app.config.drain_timeout) => {}
+    }
+}
+
+/// Deletes files whose time has passed.
+async fn sweep(app: Arc<App>) {
+    while app.files().is_ok() {
+        let app = app.clone();
+        // A panic was logged when it happened.
+        let _ = tokio::task::spawn_blocking(move || app.delete_expired_files()).await;
+        tokio::time::sleep(SWEEP_EVERY).await;
     }
 }
 

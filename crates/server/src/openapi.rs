@@ -46,7 +46,13 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
     for (mut path, mut item) in std::mem::take(&mut document.paths.paths) {
         let dialect = Dialect::of(&path);
         for (reads_body, operation) in operations(&mut item) {
-            add_errors(operation, dialect, reads_body, path.starts_with("/v1/models/"));
+            let has_state = path.starts_with("/v1/files") || path.starts_with("/v1/vector_stores");
+            add_errors(operation, dialect, reads_body, path.starts_with("/v1/models/") || has_state);
+            if has_state {
+                // Parameters of the path and the query can be wrong too.
+                add_error(operation, dialect, (400, "Invalid request"));
+                add_error(operation, dialect, (413, "More than the server keeps or returns"));
+            }
             operation.tags = Some(vec![tag(dialect, &path).into()]);
         }
         // `{*id}` is the router's syntax for a name with slashes.
@@ -84,7 +90,7 @@ fn tag(dialect: Dialect, path: &str) -> &'static str {
 fn add_errors(operation: &mut Operation, dialect: Dialect, reads_body: bool, guarded: bool) {
     let mut statuses =
         vec![(401, "Missing or wrong API key"), (500, "Internal error"), (503, "Not ready, or unhealthy")];
-    statuses.push((404, "Unknown model"));
+    statuses.push((404, "Unknown model or object"));
     if reads_body {
         statuses.extend([
             (400, "Invalid request"),
@@ -101,17 +107,22 @@ fn add_errors(operation: &mut Operation, dialect: Dialect, reads_body: bool, gua
     if guarded {
         statuses.extend([(403, "Only allowed from this machine"), (409, "Conflicts with the current state")]);
     }
+    for error in statuses {
+        add_error(operation, dialect, error);
+    }
+}
+
+/// Adds an error response, unless the operation has one of this status.
+fn add_error(operation: &mut Operation, dialect: Dialect, (status, what): (u16, &str)) {
     let schema = match dialect {
         Dialect::Tei => "ErrorResponse",
         Dialect::OpenAi => "OpenAiErrorResponse",
         Dialect::Cohere => "CohereErrorResponse",
         Dialect::Worker => "WorkerErrorResponse",
     };
-    for (status, what) in statuses {
-        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build();
-        let response = ResponseBuilder::new().description(what).content("application/json", content).build();
-        operation.responses.responses.entry(status.to_string()).or_insert(response.into());
-    }
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build();
+    let response = ResponseBuilder::new().description(what).content("application/json", content).build();
+    operation.responses.responses.entry(status.to_string()).or_insert(response.into());
 }
 
 /// Routes that serve `document`.

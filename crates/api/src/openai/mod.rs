@@ -6,5 +6,8 @@ pub mod common;
 pub mod completions;
 pub mod embeddings;
 pub mod error;
+pub mod files;
+pub mod lists;
 pub mod models;
 pub mod tools;
+pub mod vector_stores;

@@ -113,6 +113,10 @@ pub(crate) struct Http {
     /// the least recently used one that is idle is unloaded.
     #[arg(long, value_name = "BYTES", env = "SCONCE_MEMORY_BUDGET")]
     memory_budget: Option<Bytes>,
+    /// Folder of uploaded files and vector stores (/v1/files, /v1/vector_stores), which is made if it
+    /// is missing. Without it the server keeps none.
+    #[arg(long, value_name = "DIR", env = "SCONCE_DATA_DIR")]
+    data_dir: Option<PathBuf>,
     #[command(flatten)]
     spans: Spans,
     /// Write the log as JSON.
@@ -194,6 +198,9 @@ impl Http {
             pooling,
             idle_timeout: self.idle_timeout.timeout(),
             memory_budget: self.memory_budget.map(|b| b.0),
+            data_dir: self.data_dir.clone(),
+            #[cfg(feature = "index")]
+            parser: Some(crate::index::parser_command()?),
             ..Config::default()
         })
     }

@@ -62,12 +62,13 @@ fn check(documents: &[NewDocument]) -> Result<()> {
         let why = format!("{bytes} bytes of text in one call; add at most {MAX_TEXT} at once");
         return Err(Error::Input(why));
     }
-    match documents.iter().find(|document| document.key.is_empty() || document.key.len() > 4_096) {
-        Some(document) => {
-            let n = document.key.len();
-            Err(Error::Input(format!("a document's key has {n} bytes; use a key of 1 to 4,096 bytes")))
-        }
-        None => Ok(()),
+    documents.iter().try_for_each(|document| check_key(&document.key))
+}
+
+pub(super) fn check_key(key: &str) -> Result<()> {
+    match key.len() {
+        1..=4_096 => Ok(()),
+        n => Err(Error::Input(format!("a document's key has {n} bytes; use a key of 1 to 4,096 bytes"))),
     }
 }
 

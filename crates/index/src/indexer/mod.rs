@@ -8,6 +8,7 @@ mod files;
 mod pipeline;
 mod prepare;
 mod progress;
+mod put;
 mod queue;
 mod run;
 
@@ -21,6 +22,7 @@ use crate::walk::WalkOptions;
 
 pub(crate) use add::add;
 pub use progress::{Phase, Progress};
+pub(crate) use put::put;
 pub(crate) use run::update;
 
 /// What a run of indexing covers.

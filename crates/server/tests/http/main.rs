@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod files;
 mod jobs;
 mod language;
 mod lifecycle;
@@ -12,4 +13,6 @@ mod pipeline;
 mod tei;
 #[cfg(feature = "otlp")]
 mod traces;
+#[cfg(feature = "index")]
+mod vector_stores;
 mod worker;

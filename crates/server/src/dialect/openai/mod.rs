@@ -6,10 +6,15 @@ pub mod classify;
 pub mod completions;
 mod conversation;
 pub mod embeddings;
+pub mod files;
 mod latency;
 pub mod models;
 mod params;
+mod query;
 mod seq2seq;
+mod upload;
+#[cfg(feature = "index")]
+pub mod vector_stores;
 
 use crate::app::App;
 use crate::http_context::fresh_id;
@@ -19,12 +24,16 @@ use utoipa_axum::router::OpenApiRouter;
 
 /// Routes of this API.
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new()
+    let routes = OpenApiRouter::new()
         .merge(models::routes())
         .merge(chat::routes())
         .merge(completions::routes())
         .merge(embeddings::routes())
         .merge(classify::routes())
+        .merge(files::routes());
+    #[cfg(feature = "index")]
+    let routes = routes.merge(vector_stores::routes());
+    routes
 }
 
 /// A new unique id with this prefix.

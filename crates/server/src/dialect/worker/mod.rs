@@ -200,7 +200,6 @@ async fn capabilities(State(app): State<Arc<App>>) -> Result<Json<Capabilities>,
     let member = member(&app)?;
     let served = app.models.list().into_iter().next().and_then(|summary| summary.served);
     // `auto` is resolved only when the model is loaded.
-    let device =
-        served.map_or_else(|| member.membership.launch.device(), |s| s.model.loaded().plan().runs_on());
+    let device = served.map_or_else(|| member.membership.launch.device(), |s| s.model.loaded().plan().runs_on());
     Ok(Json(Capabilities::of(&device)))
 }

@@ -56,14 +56,8 @@ fn jina_bert(kind: &str) {
 }
 
 fn nomic_bert(kind: &str) {
-    let models = [
-        "nomic-tiny",
-        "nomic-base",
-        "nomic-moe-tiny",
-        "nomic-moe-base",
-        "nomic-dynamic",
-        "nomic-dynamic-transformers",
-    ];
+    let models =
+        ["nomic-tiny", "nomic-base", "nomic-moe-tiny", "nomic-moe-base", "nomic-dynamic", "nomic-dynamic-transformers"];
     family(kind, &[&models[..], &["nomic-mlm", "nomic-sequence"]].concat(), &["nomic-tiny", "nomic-moe-tiny"]);
 }
 

@@ -3,8 +3,8 @@
 use crate::config::{is_bidirectional, refuse};
 use crate::{Backbone, Error, Head, LmHead, Result, Seq2Seq, Task};
 use crate::{
-    bert, deberta, deberta_v2, distilbert, dual, electra, eurobert, falcon, gemma, gpt_neox, gpt2, gte, jina_bert, llama,
-    modernbert, mpnet, nomic_bert, qwen, roberta, stablelm, static_model, t5, t5_decoder, xlm_roberta_flash,
+    bert, deberta, deberta_v2, distilbert, dual, electra, eurobert, falcon, gemma, gpt_neox, gpt2, gte, jina_bert,
+    llama, modernbert, mpnet, nomic_bert, qwen, roberta, stablelm, static_model, t5, t5_decoder, xlm_roberta_flash,
 };
 use sconce_ops::Weights;
 use serde_json::Value;

@@ -275,12 +275,10 @@ mod tests {
     #[test]
     fn types_have_the_names_of_onnx() {
         assert_eq!(Element::from_onnx(7).to_string(), "int64");
-        assert_eq!([9, 16, 0, 99].map(|n| Element::from_onnx(n).to_string()), [
-            "bool",
-            "bfloat16",
-            "an undeclared type",
-            "ONNX type 99"
-        ]);
+        assert_eq!(
+            [9, 16, 0, 99].map(|n| Element::from_onnx(n).to_string()),
+            ["bool", "bfloat16", "an undeclared type", "ONNX type 99"]
+        );
         let port = GraphPort { name: "x".into(), element: Element::F16, dims: vec![None, Some(3)] };
         assert_eq!(port.to_string(), "x (float16 [?, 3])");
     }

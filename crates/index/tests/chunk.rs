@@ -292,7 +292,10 @@ fn overlap_repeats_words() {
     let options = ChunkOptions { tokens: 50, overlap: 10 };
     let found = Chunker::new(options, &Counter::WordPiece).unwrap().chunk(&document(&text, Kind::Text));
     assert_sound(&text, &found, options, &Counter::WordPiece);
-    for pair in found.windows(2) {
+    let overlapping = || found.windows(2).filter(|pair| pair[1].range.start < pair[0].range.end);
+    // A chunk of one word is not repeated.
+    assert!(overlapping().count() * 20 >= (found.len() - 1) * 19, "{} of {}", overlapping().count(), found.len());
+    for pair in overlapping() {
         let repeated = &text[pair[1].range.start..pair[0].range.end];
         let count = Counter::WordPiece.count(repeated);
         assert!((4..=10).contains(&count), "{repeated:?}");

@@ -207,9 +207,9 @@ fn a_second_process_cannot_write() {
         let index = corpus.open();
         match index.remove(&["nothing"]) {
             Ok(_) => false,
+            // A moment after it took the lock, the process has not yet written its id.
             Err(error @ Error::Database { .. }) => {
-                assert!(cfg!(windows) || error.to_string().contains(&writer.id().to_string()), "{error}");
-                true
+                cfg!(windows) || error.to_string().contains(&writer.id().to_string())
             }
             Err(error) => panic!("{error}"),
         }

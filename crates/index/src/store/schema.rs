@@ -163,8 +163,8 @@ fn create_private(path: &Path) -> Result<()> {
 pub(super) fn reader(path: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = connect(path, flags)?;
-    connection.execute_batch("PRAGMA cache_size = -16384;")?;
     check(path, &connection)?;
+    connection.execute_batch("PRAGMA cache_size = -16384;")?;
     Ok(connection)
 }
 

@@ -2,10 +2,12 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use rusqlite::types::ValueRef;
 use sconce_index::read::{Parser, ParserCommand};
 use sconce_index::{
     Control, Embedder, Embedding, EmbeddingKind, Error, Hit, Index, Mode, ModelIdentity, OpenOptions, Query, Report,
@@ -213,7 +215,7 @@ pub(crate) fn content(database: &Path) -> Vec<String> {
     let mut find = connection.prepare(sql).unwrap();
     let mut found = find.query([]).unwrap();
     while let Some(row) = found.next().unwrap() {
-        rows.push((0..16).map(|i| format!("{:?}|", row.get_ref(i).unwrap())).collect::<String>());
+        rows.push((0..16).map(|i| short(row.get_ref(i).unwrap())).collect::<String>());
     }
     rows.sort();
     for table in ["dense", "sparse", "multi", "chunks", "documents", "pending"] {
@@ -227,4 +229,16 @@ pub(crate) fn content(database: &Path) -> Vec<String> {
         .unwrap();
     assert_eq!(orphans, 0, "chunks that exist count as deleted");
     rows
+}
+
+/// A value as a text; long ones as their hash, because each chunk's row has its document's text.
+fn short(value: ValueRef<'_>) -> String {
+    match value {
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) if bytes.len() > 64 => {
+            let mut hasher = DefaultHasher::new();
+            bytes.hash(&mut hasher);
+            format!("{} bytes, {:x}|", bytes.len(), hasher.finish())
+        }
+        other => format!("{other:?}|"),
+    }
 }

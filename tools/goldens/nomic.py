@@ -104,7 +104,7 @@ WIDE = {"n_embd": 768, "n_head": 12, "n_inner": 3072, "vocab_size": 512}
 DYNAMIC = TEXT | {
     "max_trained_positions": 16,
     "n_positions": 64,
-    "rotary_scaling_factor": 2.0,
+    "rotary_scaling_factor": 4.0,
 }
 DYNAMIC_LENGTHS = [1, 16, 17, 64, 40]
 

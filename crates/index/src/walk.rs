@@ -169,10 +169,13 @@ impl Walk {
     /// Starts to walk one root.
     fn enter(&self, root: &Path) -> std::result::Result<ignore::Walk, Skipped> {
         let ignore_files = self.options.ignore_files;
-        if ignore_files && let Err(why) = check_ignore_files(root) {
-            return Err(Skipped { path: root.to_path_buf(), reason: SkipReason::IgnoreFile(why) });
+        // Those above the root count too.
+        for dir in root.ancestors().filter(|_| ignore_files) {
+            if let Err(why) = check_ignore_files(dir) {
+                let reason = SkipReason::IgnoreFile(format!("in {}, {why}", dir.display()));
+                return Err(Skipped { path: root.to_path_buf(), reason });
+            }
         }
-        let parents = ignore_files && root.ancestors().skip(1).all(|dir| check_ignore_files(dir).is_ok());
         let refused = Arc::clone(&self.refused);
         let filter = move |entry: &DirEntry| match refuse_folder(entry, ignore_files) {
             Refusal::Take => true,
@@ -191,7 +194,7 @@ impl Walk {
             // `.git/info/exclude` lies behind files whose kind the `ignore` crate does not check.
             .git_exclude(false)
             .require_git(false)
-            .parents(parents)
+            .parents(ignore_files)
             .follow_links(false)
             .sort_by_file_name(|a, b| a.cmp(b))
             .filter_entry(filter)

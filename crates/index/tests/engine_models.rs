@@ -69,10 +69,10 @@ fn prompts_belong_to_the_identity() {
     let dir = materialize("st-prompts");
     let own = dense(dir.path(), EmbedPrompts::default());
     let text = |text: &str| Some(sconce_engine::Prompt::Text(text.into()));
-    let given = dense(dir.path(), EmbedPrompts { passage: text("passage: "), query: text("query: ") });
+    let given = dense(dir.path(), EmbedPrompts { passage: text("text: "), query: text("question: ") });
     assert_eq!(
         (given.identity().passage_prompt.as_str(), given.identity().query_prompt.as_str()),
-        ("passage: ", "query: ")
+        ("text: ", "question: ")
     );
     assert!(own.identity().difference(given.identity()).is_some());
     let passages = given.embed_passages(&["hello"]).unwrap();

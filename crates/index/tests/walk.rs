@@ -203,7 +203,11 @@ mod unix {
         fifo(&dir.path().join(".ignore"));
         let (found, skipped) = walk(&[dir.path()], WalkOptions::default());
         assert!(found.is_empty() && matches!(skipped[..], [(_, SkipReason::IgnoreFile(_))]), "{skipped:?}");
-        let (found, _) = walk(&[&dir.path().join("other")], WalkOptions::default());
+        // The ignore files of folders above count too.
+        let other = dir.path().join("other");
+        let (found, skipped) = walk(&[&other], WalkOptions::default());
+        assert!(found.is_empty() && matches!(skipped[..], [(_, SkipReason::IgnoreFile(_))]), "{skipped:?}");
+        let (found, _) = walk(&[&other], WalkOptions { ignore_files: false, ..WalkOptions::default() });
         assert_eq!(names(&found), ["c.txt"]);
     }
 

@@ -23,6 +23,12 @@ fn parse<T: DeserializeOwned>(json: &str) -> Result<T> {
     serde_json::from_str(json).map_err(|e| Error::Input(e.to_string()))
 }
 
+/// Derived types also take a list of their fields; nobody means that.
+fn parse_object<T: DeserializeOwned>(json: &str) -> Result<T> {
+    let object: Map<String, Json> = parse(json)?;
+    T::deserialize(Json::Object(object)).map_err(|e| Error::Input(e.to_string()))
+}
+
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct QueryOptions {
@@ -40,7 +46,7 @@ struct QueryOptions {
 /// `filter`: an object as [`Filter::from_json`] reads it, a text as [`Filter::parse`] reads it, or a
 /// list of these, which must all pass.
 pub fn query(text: String, options: &str) -> Result<Query> {
-    let options: QueryOptions = parse(options)?;
+    let options: QueryOptions = parse_object(options)?;
     let usual = Query::new(text);
     Ok(Query {
         mode: options.mode.as_deref().map_or(Ok(usual.mode), mode)?,
@@ -113,7 +119,7 @@ impl Default for UpdateOptions {
 /// A run over `roots` with these options, a JSON object: `hidden`, `ignore_files`, `chunk_tokens`,
 /// `chunk_overlap`, `prune`, `rebuild`.
 pub fn update(roots: Vec<PathBuf>, options: &str) -> Result<Update> {
-    let options: UpdateOptions = parse(options)?;
+    let options: UpdateOptions = parse_object(options)?;
     let usual = ChunkOptions::default();
     Ok(Update {
         walk: WalkOptions { hidden: options.hidden, ignore_files: options.ignore_files },

@@ -225,7 +225,7 @@ fn chunks_are_nearly_full() {
 #[test]
 fn short_texts_are_one_chunk() {
     let found = chunks("  # A\n\ntext\n\n## B\n\nmore\n", Kind::Markdown, 256, &Counter::WordPiece);
-    assert_eq!(found.iter().map(|chunk| chunk.range.clone()).collect::<Vec<_>>(), [2..23]);
+    assert!(found.len() == 1 && found[0].range == (2..23), "{found:?}");
     assert!(chunks(" \n\t ", Kind::Text, 256, &Counter::WordPiece).is_empty());
     assert!(chunks("", Kind::Text, 256, &Counter::WordPiece).is_empty());
 }

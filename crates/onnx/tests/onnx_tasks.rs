@@ -185,7 +185,7 @@ fn towers_that_are_incomplete_are_refused_with_a_sentence() {
     // A pair is named by either of its files.
     let why = refused(dir.path(), Some("text_model_fp16.onnx"));
     assert!(why.contains("text_model_fp16.onnx"), "{why}");
-    let why = refused(&materialize_onnx("task-classify").path().to_path_buf(), None);
+    let why = refused(materialize_onnx("task-classify").path(), None);
     assert!(why.contains("classify"), "{why}");
     std::fs::rename(onnx.join("vision_model.onnx"), dir.path().join("elsewhere")).expect("a rename");
     let why = refused(dir.path(), None);

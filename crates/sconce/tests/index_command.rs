@@ -352,7 +352,11 @@ fn files_that_cannot_be_read_are_reported() {
 #[test]
 fn escape_sequences_of_files_do_not_reach_the_terminal() {
     let (dir, model) = (tempfile::tempdir().unwrap(), materialize("st-cls-dense"));
-    write(dir.path(), "docs/evil\x1b[2J\n.md", "# Top\x1b]0;owned\x07\n\nThe \x1b[31m harbour \x1b[0m is \u{9b}2Jred.\n");
+    write(
+        dir.path(),
+        "docs/evil\x1b[2J\n.md",
+        "# Top\x1b]0;owned\x07\n\nThe \x1b[31m harbour \x1b[0m is \u{9b}2Jred.\n",
+    );
     run(dir.path(), &["index", "docs", "-m", path(&model), "-d", "cpu"]);
     let shown = run(&dir.path().join("docs"), &["search", "harbour", "--mode", "bm25"]);
     assert!(shown.contains("harbour") && shown.lines().count() == 2, "{shown:?}");

@@ -277,7 +277,12 @@ fn results_are_bounded() {
     let shown = found["results"].as_array().unwrap().len() as u64;
     assert!(shown > 0 && shown + found["omitted"].as_u64().unwrap() <= 50, "{found}");
     let all = client.call("list_documents", json!({"limit": 200}));
-    assert!(all.to_string().len() < 64 << 10 && all["total"] == 402, "{} bytes, {}", all.to_string().len(), all["total"]);
+    assert!(
+        all.to_string().len() < 64 << 10 && all["total"] == 402,
+        "{} bytes, {}",
+        all.to_string().len(),
+        all["total"]
+    );
     assert!(all["next"].is_u64(), "{}", all["next"]);
     let long = all["documents"].as_array().unwrap().iter().find(|document| name_of(document) == "long.txt");
     let long = long.cloned().unwrap_or_else(|| {
@@ -288,7 +293,7 @@ fn results_are_bounded() {
     assert!(read["truncated"] == true && read["text"].as_str().unwrap().len() <= 48 << 10, "{}", read["truncated"]);
     let escape = client.call("search", json!({"query": "harbour", "mode": "bm25", "filter": ["extension=md"]}));
     let text = escape["results"][0]["text"].as_str().unwrap();
-    assert!(text.contains("harbour") && !text.contains(|c: char| c == '\x1b' || c == '\u{202e}'), "{text:?}");
+    assert!(text.contains("harbour") && !text.contains(['\x1b', '\u{202e}']), "{text:?}");
 }
 
 #[test]

@@ -210,7 +210,7 @@ pub(crate) struct Towers {
 /// What runs the towers.
 enum Encoders {
     Native { text: Box<dyn TextTower>, vision: Box<dyn VisionTower> },
-    Graph(GraphTowers),
+    Graph(Box<GraphTowers>),
 }
 
 impl Towers {
@@ -218,7 +218,7 @@ impl Towers {
         let (sizes, logits) = (towers.sizes, towers.logits()?);
         let logits = logits.map(|(scale, bias)| LogitScale { scale, bias, scores: scores(sizes.kind) });
         let settings = TowerSettings { logits, padding: sizes.padding, image: sizes.image };
-        Ok(Towers { encoders: Encoders::Graph(towers), dimension: sizes.dimension, dtype, settings })
+        Ok(Towers { encoders: Encoders::Graph(Box::new(towers)), dimension: sizes.dimension, dtype, settings })
     }
 
     /// f32 `[images, dimension]`.

@@ -17,7 +17,7 @@ const MAX_RUN: usize = 2 << 10;
 pub(super) fn split(measure: &Measure<'_>, kind: Kind, capacity: usize) -> Vec<Range<usize>> {
     let text = measure.text();
     if measure.tokens(0..text.len()) <= capacity {
-        return vec![0..text.len()];
+        return Vec::from([Range { start: 0, end: text.len() }]);
     }
     if has_long_run(text) {
         return evenly(measure, kind, capacity);

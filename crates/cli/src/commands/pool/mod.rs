@@ -28,7 +28,7 @@ pub(crate) struct Pool {
 enum PoolCommand {
     Serve(Serve),
     Status(status::Status),
-    Start(Start),
+    Start(Box<Start>),
     Stop(Stop),
     Drain(Drain),
 }

@@ -135,7 +135,7 @@ fn a_folder_is_indexed_and_searched_in_every_mode() {
     assert!(String::from_utf8_lossy(&none.stderr).contains("nothing was found"));
 
     let status = run(&docs, &["index"]);
-    assert!(status.contains("(dense, 32 dimensions)") && status.contains("files      5"), "{status}");
+    assert!(status.contains("(dense, 24 dimensions)") && status.contains("files      5"), "{status}");
     let status = run_json(&docs, &["index"]);
     assert_eq!((&status["model"]["kind"], &status["files"]), (&json!("dense"), &json!(5)), "{status}");
 }

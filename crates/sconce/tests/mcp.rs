@@ -268,7 +268,7 @@ fn only_indexed_text_can_be_read() {
 fn results_are_bounded() {
     let line = "harbour ship river ".repeat(8_000);
     let many: String = (0..400).map(|i| format!("{i},harbour {}\n", "word ".repeat(400))).collect();
-    let hostile = "\x1b]0;title\x07harbour \x1b[2J\u{202e}";
+    let hostile = "\x1b]0;title\x07harbour \x1b[2J\u{202e} and a line of words that follow the escape sequences";
     let files = [("long.txt", line.as_str()), ("many.csv", &format!("id,text\n{many}")), ("esc.md", hostile)];
     let (dir, _model) = indexed(&files);
     let mut client = Client::connect(dir.path());

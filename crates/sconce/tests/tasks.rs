@@ -422,7 +422,7 @@ fn model_for_another_task_names_its_command() {
         refused(command, &embedder, "embed", "embed");
     }
     refused(&["classify"], &tagger, "tag", "tag");
-    refused(&["tag"], &materialize("gliner-deberta"), "gliner", "tag --labels");
+    refused(&["tag"], &materialize("gliner-deberta"), "gliner", "tag --labels LABELS");
     refused(&["tag", "--labels", "person"], &tagger, "tag", "tag");
     refused(&["rerank", "--query", "q"], &classifier, "classify", "classify");
     refused(&["tag"], &classifier, "classify", "classify");

@@ -206,8 +206,8 @@ fn a_text_is_tokenized_about_twice() {
             let (elapsed, counted) = (began.elapsed(), spy.0.into_inner());
             assert_sound(&text, &found, ChunkOptions::default(), &Counter::WordPiece);
             assert!(counted <= text.len() * 4 + 10_000, "{name}, {kind:?}: {counted} bytes of {}", text.len());
-            // Ten times what it takes alone on two cores; a quadratic chunker takes minutes.
-            assert!(elapsed < Duration::from_secs(10), "{name}, {kind:?}: {elapsed:?}");
+            // Far more than it takes beside other builds; a quadratic chunker takes many minutes.
+            assert!(elapsed < Duration::from_secs(90), "{name}, {kind:?}: {elapsed:?}");
         }
     }
 }

@@ -26,8 +26,15 @@ fn search(server: &Running, store: &str, body: &Value) -> Value {
     server.post(&format!("/v1/vector_stores/{store}/search"), body).ok()
 }
 
+/// The files of the passages, best first. The tiny model reads 16 tokens, so a file has several.
 fn names(found: &Value) -> Vec<&str> {
-    found["data"].as_array().unwrap().iter().map(|hit| hit["filename"].as_str().unwrap()).collect()
+    let mut names: Vec<&str> = Vec::new();
+    for name in found["data"].as_array().unwrap().iter().map(|hit| hit["filename"].as_str().unwrap()) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
 }
 
 #[test]
@@ -52,7 +59,9 @@ fn files_are_indexed_found_and_there_after_a_restart() {
     );
     let best = &found["data"][0];
     assert_eq!((&best["filename"], &best["file_id"]), (&json!("money.txt"), &json!(ids[2])));
-    assert_eq!(best["content"], json!([{"type": "text", "text": TEXTS[2].1}]));
+    let passage = best["content"][0]["text"].as_str().unwrap();
+    assert_eq!(best["content"], json!([{"type": "text", "text": passage}]));
+    assert!(passage.contains("stock") && TEXTS[2].1.contains(passage), "{passage}");
     assert_eq!(found["data"].as_array().unwrap().len(), 2);
     drop(server);
     let server = serve_in(dir.path());
@@ -250,12 +259,12 @@ fn searches_are_ranked_cut_and_checked() {
         let found = search(&server, &store, &json!({"query": "stock market", "ranking_options": {"ranker": ranker}}));
         let scores: Vec<f64> =
             found["data"].as_array().unwrap().iter().map(|hit| hit["score"].as_f64().unwrap()).collect();
-        assert!(scores.len() == 3 && scores.is_sorted_by(|a, b| a >= b), "{ranker}: {scores:?}");
+        assert!(scores.len() > 2 && scores.is_sorted_by(|a, b| a >= b), "{ranker}: {scores:?}");
         assert!(scores.iter().all(|score| (0.0..=1.0).contains(score)), "{ranker}: {scores:?}");
         let options = json!({"ranker": ranker, "score_threshold": scores[0]});
         let cut = search(&server, &store, &json!({"query": "stock market", "ranking_options": options}));
         assert_eq!(names(&cut)[0], names(&found)[0]);
-        assert!(names(&cut).len() < 3);
+        assert!(cut["data"].as_array().unwrap().len() < scores.len());
     }
     let both = search(&server, &store, &json!({"query": ["telescope", "kitten"]}));
     assert_eq!(both["search_query"], json!(["telescope", "kitten"]));

@@ -156,6 +156,7 @@ pub(crate) struct Int8Query {
     /// What one step of the codes is worth.
     pub(crate) scale: f32,
     /// 128 times the sum of the codes: kernels that need unsigned rows add 128 to these.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only VNNI needs unsigned rows"))]
     bias: i32,
 }
 

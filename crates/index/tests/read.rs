@@ -86,10 +86,9 @@ fn other_formats_need_a_parser() {
 #[cfg(unix)]
 #[test]
 fn only_regular_files_are_opened() {
-    use rustix::fs::{CWD, Mode, mkfifoat};
     let (dir, path) = file("a.txt", b"x");
     let (fifo, link) = (dir.path().join("fifo.txt"), dir.path().join("link.txt"));
-    mkfifoat(CWD, &fifo, Mode::RUSR | Mode::WUSR).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     std::os::unix::fs::symlink(&path, &link).unwrap();
     for path in [fifo.as_path(), link.as_path(), dir.path()] {
         let result = read(FileRef::of(path), Format::Text, &Limits::default());

@@ -145,11 +145,10 @@ fn a_root_may_be_a_file() {
 #[cfg(unix)]
 mod unix {
     use super::*;
-    use rustix::fs::{CWD, Mode, mkfifoat};
     use std::os::unix::fs::symlink;
 
     fn fifo(path: &Path) {
-        mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
     }
 
     #[test]

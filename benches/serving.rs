@@ -110,7 +110,7 @@ fn main() {
         let config = Config { listen: Listen::Tcp { host: "127.0.0.1".into(), port: 0 }, ..Config::default() };
         let server =
             Server::bind(config, vec![ModelSpec::new("minilm", options)], stop.clone()).await.expect("a server");
-        let Bound::Tcp(address) = server.bound().clone() else { unreachable!() };
+        let Bound::Tcp { address, .. } = server.bound().clone() else { unreachable!() };
         let app = server.app.clone();
         tokio::spawn(server.run());
         app.models.settled().await;

@@ -14,7 +14,7 @@ filters use, by its hash too.
 Written to the work folder, in million-COUNT: sentences.txt and queries.txt (a sentence per line),
 vectors.npy and queries.npy (f32), buckets.npy (uint8), packages.txt. Embedding is by `sconce embed`,
 in parts of 20,000: a run that was killed goes on with the next part, and the parts may be embedded on
-any machine (--device cuda:0). On two cores a million takes an hour or more. Needs numpy.
+any machine (--device cuda:0): an H200 embeds a million in 23 s in f32. Needs numpy.
 """
 import argparse
 import html

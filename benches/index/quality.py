@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Quality of search on Debian's rust-doc, and the cosines of questions with and without an answer.
 
-usage: benches/index/quality.py [--queries 200] [--rerank MODEL] [--db FILE] [--work DIR]
+usage: benches/index/quality.py [--queries 200] [--rerank MODEL] [--db FILE] [--at-once 1] [--work DIR]
 
 Known-item queries, half literal and half paraphrased; known_items.py states the rule, which was fixed
 before measuring. nDCG@10 of dense, BM25, hybrid, and hybrid with a reranker (--rerank, a cross-encoder)
@@ -15,7 +15,7 @@ greatest hundredth below which at most 2 % of the known-item queries and questio
 answer. The tables say what such a constant refuses of the others.
 
 The database is that of rust_doc.py, or is made if it is missing. Each search is a run of `sconce
-search`, which loads the model: some minutes. Exits with 1 if hybrid, the default, is worse than the
+search`, which loads the model: some minutes; --at-once runs several. Exits with 1 if hybrid, the default, is worse than the
 better of the two by more than the interval allows.
 """
 import argparse
@@ -25,6 +25,7 @@ import pathlib
 import random
 import sqlite3
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import common
 import known_items
@@ -61,24 +62,26 @@ def interval(differences, rounds=10_000):
 
 def measure(database, queries, options):
     """The gains by ranking, in the order of the queries."""
-    rankings = {mode: [] for mode in MODES}
+    kinds = {mode: (mode, []) for mode in MODES}
     if options.rerank:
-        rankings["hybrid + reranker"] = []
-    for number, (_, text, right) in enumerate(queries, 1):
-        for mode in MODES:
-            rankings[mode].append(gain(search(database, text, mode, "-n", PASSAGES), right))
-        if options.rerank:
-            hits = search(database, text, "hybrid", "-n", PASSAGES, "--rerank", options.rerank)
-            rankings["hybrid + reranker"].append(gain(hits, right))
-        if number % 20 == 0:
-            common.progress(f"{number} of {len(queries)} queries")
+        kinds["hybrid + reranker"] = ("hybrid", ["--rerank", options.rerank])
+    rankings = {}
+    with ThreadPoolExecutor(options.at_once) as runs:
+        for name, (mode, flags) in kinds.items():
+            run = lambda query: gain(search(database, query[1], mode, "-n", PASSAGES, *flags), query[2])
+            rankings[name] = list(runs.map(run, queries))
+            common.progress(f"{name}: {len(queries)} queries")
     return rankings
 
 
-def best_cosines(database, questions):
+def best_cosines(database, questions, options):
     """The cosine of each question's best passage."""
-    hits = (search(database, question, "dense", "-n", 1) for question in questions)
-    return [found[0]["ranks"]["dense"]["score"] if found else -1.0 for found in hits]
+    def best(question):
+        found = search(database, question, "dense", "-n", 1)
+        return found[0]["ranks"]["dense"]["score"] if found else -1.0
+
+    with ThreadPoolExecutor(options.at_once) as runs:
+        return list(runs.map(best, questions))
 
 
 def show_quality(queries, rankings):
@@ -109,6 +112,7 @@ def main():
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--rerank", help="a reranker, such as cross-encoder/ms-marco-MiniLM-L6-v2")
     parser.add_argument("--db", type=pathlib.Path, help="an index of rust-doc (default: the one of rust_doc.py)")
+    parser.add_argument("--at-once", type=int, default=1, help="searches at a time (default: %(default)s)")
     parser.add_argument("--list", action="store_true", help="print the queries and end")
     options = parser.parse_args()
     root = common.rust_doc(options.work)
@@ -129,9 +133,9 @@ def main():
     better = max(["dense", "bm25"], key=lambda mode: mean(rankings[mode]))
     low, high = interval([a - b for a, b in zip(rankings["hybrid"], rankings[better])])
     print(f"\nhybrid − {better}: {mean(rankings['hybrid']) - mean(rankings[better]):+.3f} (95 %: {low:+.3f} to {high:+.3f})")
-    groups = {"known items": best_cosines(database, [text for _, text, _ in queries]),
-              "questions": best_cosines(database, known_items.QUESTIONS), "near": best_cosines(database, known_items.NEAR),
-              "far": best_cosines(database, known_items.FAR)}
+    questions = {"known items": [text for _, text, _ in queries], "questions": known_items.QUESTIONS,
+                 "near": known_items.NEAR, "far": known_items.FAR}
+    groups = {name: best_cosines(database, texts, options) for name, texts in questions.items()}
     show_cosines(groups)
     record = dict(queries=[[half, text, sorted(right)] for half, text, right in queries], gains=rankings, cosines=groups)
     (options.work / "quality.json").write_text(json.dumps(record))

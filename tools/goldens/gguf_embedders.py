@@ -10,6 +10,7 @@ Qwen3: crates/testkit/goldens/gguf-*.
 """
 
 import argparse
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -23,6 +24,8 @@ SMALL = {
     "st-prompts": "jina-v2-en",
     "task-embed-qwen3": "qwen2",
     "task-rerank-qwen3": "qwen2",
+    # A vocabulary like SentencePiece's.
+    "task-embed-gemma": None,
 }
 
 
@@ -35,7 +38,12 @@ def convert(folder: Path, pre: str | None, outtype: str) -> None:
     if pre is not None:
         patch = {"model_arch": found.model_arch, "get_vocab_base_pre": lambda self, tokenizer: pre}
         found = type(found.__name__, (found,), patch)
-    found(folder, getattr(gguf.LlamaFileType, outtype), folder / "model.gguf").write()
+    elif not (folder / "tokenizer.model").exists():
+        patch = {"model_arch": found.model_arch, "set_vocab": lambda self: self._set_vocab_llama_hf()}
+        found = type(found.__name__, (found,), patch)
+    # Without this, the converter leaves Dense layers out.
+    options = {"sentence_transformers_dense_modules": True} if (folder / "2_Dense").exists() else {}
+    found(folder, getattr(gguf.LlamaFileType, outtype), folder / "model.gguf", **options).write()
 
 
 def main() -> None:
@@ -53,6 +61,12 @@ def main() -> None:
         shutil.rmtree(where, ignore_errors=True)
         with materialised(GOLDENS / name) as whole:
             shutil.copytree(whole, where)
+        if name == "task-embed-gemma":
+            # What the format cannot say, as EmbeddingGemma has it: it takes the scale from the size of a
+            # head, and every sixth layer sees the whole text.
+            config = json.loads((where / "config.json").read_text())
+            config |= {"query_pre_attn_scalar": config["head_dim"], "layer_types": ["sliding_attention"] * 2}
+            (where / "config.json").write_text(json.dumps(config))
         convert(where, pre, arguments.outtype)
     for folder in arguments.folders:
         where = arguments.out / folder.name

@@ -145,6 +145,21 @@ VARIANTS = [
         token_level=True,
         unigram=False,
     ),
+    # All tokens of a word, pooled.
+    Variant(
+        "gliner-mean",
+        1407,
+        DEBERTA,
+        {"hidden_size": 36, "subtoken_pooling": "mean"},
+    ),
+    Variant(
+        "gliner-max",
+        1406,
+        BERT,
+        {"hidden_size": 40, "num_rnn_layers": 0, "subtoken_pooling": "max"},
+        token_level=True,
+        unigram=False,
+    ),
 ]
 
 
@@ -201,6 +216,12 @@ def write_golden(directory: Path, copy: Path) -> None:
     )
 
 
+def word_ranges(mask: np.ndarray) -> np.ndarray:
+    """The first token of each word, and the one after its last. A mask counts words from 1."""
+    tokens = [np.flatnonzero(mask == word) for word in range(1, mask.max() + 1)]
+    return np.array([(at[0], at[-1] + 1) for at in tokens], dtype=np.uint32)
+
+
 def threshold(scores: np.ndarray, quantile: float) -> float:
     """The middle of the widest gap between scores near a quantile, so that rounding decides nothing."""
     at = int(quantile * len(scores))
@@ -247,7 +268,7 @@ def stages(model) -> dict[str, np.ndarray]:
             mask = batch["words_mask"][0]
             assert mask.max() == words, "a word without tokens"
             tensors[f"{i}.ids"] = batch["input_ids"][0].numpy().astype(np.uint32)
-            tensors[f"{i}.word_tokens"] = mask.nonzero()[:, 0].numpy().astype(np.uint32)
+            tensors[f"{i}.word_ranges"] = word_ranges(mask.numpy())
             for name, value in seen.items():
                 tensors[f"{i}.{name}"] = value.to(torch.float32).contiguous().numpy()
     core.float()

@@ -79,3 +79,19 @@ def smollm():
     from sconce import Llm
 
     return Llm(SMOLLM, device="cpu", context=512)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster():
+    """Two nodes of four logical CPUs, in which a node that is lost is noticed within two seconds."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    notice = {"health_check_period_ms": 500, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3}
+    memory = {"num_cpus": 4, "object_store_memory": 150 << 20}
+    cluster = Cluster(head_node_args=memory | {"include_dashboard": False, "_system_config": notice}, initialize_head=True)
+    cluster.add_node(**memory)
+    ray.init(address=cluster.address, log_to_driver=False)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()

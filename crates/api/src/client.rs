@@ -1,12 +1,13 @@
 //! HTTP client of the pool's manager, of the command line that talks to it, and of workers that
 //! send callbacks. It is in this crate because they share no other crate, and behind a feature
 //! because users of the wire types may not need a client. It speaks http, and https with the
-//! system's certificate authorities.
+//! certificates of a [`Trust`].
 
+use crate::trust::{PinnedVerifier, Trust};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
-use hyper::{Method, Request, StatusCode, header};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper::{Method, Request, StatusCode, Uri, header};
+use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client as Legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -14,48 +15,119 @@ use rustls::crypto::ring;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::BuilderVerifierExt;
 use std::error::Error;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
+use tower_service::Service;
 
 /// HTTP client with a connection pool.
-pub type Client = Legacy<HttpsConnector<HttpConnector>, Full<Bytes>>;
+pub type Client = Legacy<Connector, Full<Bytes>>;
+
+/// Time-out of a TCP connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time-out of a TCP connection and its TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(4);
+/// Largest head of a response from another host, in bytes.
+const MAX_REMOTE_HEAD: usize = 64 << 10;
+/// Most headers of a response from another host.
+const MAX_REMOTE_HEADERS: usize = 100;
 
 /// A new client for http URLs only: it trusts no certificate.
 pub fn client() -> Client {
-    let tls = tls(|builder| Ok(builder.with_root_certificates(RootCertStore::empty())));
-    with_tls(tls.expect("ring supports the default versions of TLS"))
+    let tls = tls(&Trust::Authorities(Vec::new())).expect("ring supports the default versions of TLS");
+    builder().build(connector(Arc::new(tls)))
 }
 
 /// A new client for this URL. For https it trusts the certificate authorities of the system, or
 /// those of `SSL_CERT_FILE` on Linux.
 pub fn client_for(url: &str) -> Result<Client, String> {
     match url.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://")) {
-        true => tls(BuilderVerifierExt::with_platform_verifier).map(with_tls),
+        true => Ok(builder().build(connector(Arc::new(tls(&Trust::System)?)))),
         false => Ok(client()),
     }
 }
 
-type WithVersions = rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>;
-type WithVerifier = rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>;
-
-fn tls(verify: impl FnOnce(WithVersions) -> Result<WithVerifier, rustls::Error>) -> Result<ClientConfig, String> {
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let verified = builder.with_safe_default_protocol_versions().and_then(verify);
-    let failed = |e: rustls::Error| format!("cannot use TLS: {e}; check the system's certificates, or SSL_CERT_FILE");
-    verified.map(|builder| builder.with_no_client_auth()).map_err(failed)
+/// Makes clients for a server on another host, which may be hostile: the size of a response's head
+/// is limited.
+#[derive(Clone, Debug)]
+pub struct RemoteClients {
+    tls: Arc<ClientConfig>,
 }
 
-fn with_tls(tls: ClientConfig) -> Client {
+impl RemoteClients {
+    /// For servers with a certificate that `trust` trusts.
+    pub fn new(trust: &Trust) -> Result<RemoteClients, String> {
+        Ok(RemoteClients { tls: Arc::new(tls(trust)?) })
+    }
+
+    /// A new client, without connections. All clients share the TLS sessions.
+    pub fn client(&self) -> Client {
+        let mut builder = builder();
+        builder.http1_max_headers(MAX_REMOTE_HEADERS).http1_max_buf_size(MAX_REMOTE_HEAD);
+        builder.build(connector(self.tls.clone()))
+    }
+}
+
+fn tls(trust: &Trust) -> Result<ClientConfig, String> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone());
+    let failed = |e: rustls::Error| format!("cannot use TLS: {e}; check the system's certificates, or SSL_CERT_FILE");
+    let builder = builder.with_safe_default_protocol_versions().map_err(failed)?;
+    let verified = match trust {
+        Trust::System => builder.with_platform_verifier().map_err(failed)?,
+        Trust::Authorities(authorities) => {
+            let mut roots = RootCertStore::empty();
+            for authority in authorities {
+                roots.add(authority.clone()).map_err(|e| format!("invalid certificate of an authority: {e}"))?;
+            }
+            builder.with_root_certificates(roots)
+        }
+        Trust::Pinned(pin) => {
+            let verifier = PinnedVerifier { pin: *pin, provider };
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
+        }
+    };
+    Ok(verified.with_no_client_auth())
+}
+
+fn builder() -> hyper_util::client::legacy::Builder {
+    let mut builder = Legacy::builder(TokioExecutor::new());
+    builder.pool_timer(TokioTimer::new()).pool_idle_timeout(Duration::from_secs(30));
+    builder
+}
+
+fn connector(tls: Arc<ClientConfig>) -> Connector {
     let mut connector = HttpConnector::new();
-    connector.set_connect_timeout(Some(Duration::from_secs(2)));
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     connector.set_nodelay(true);
     connector.enforce_http(false);
-    let connector =
-        HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(connector);
-    Legacy::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(Duration::from_secs(30))
-        .build(connector)
+    Connector(HttpsConnector::from((connector, tls)))
+}
+
+/// Connects to servers, with a time-out that includes the TLS handshake.
+#[derive(Clone, Debug)]
+pub struct Connector(HttpsConnector<HttpConnector>);
+
+type ConnectorError = Box<dyn Error + Send + Sync>;
+
+impl Service<Uri> for Connector {
+    type Response = <HttpsConnector<HttpConnector> as Service<Uri>>::Response;
+    type Error = ConnectorError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ConnectorError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectorError>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let connecting = self.0.call(uri);
+        Box::pin(async move {
+            let late = |_| Err(format!("no connection within {HANDSHAKE_TIMEOUT:?}").into());
+            tokio::time::timeout(HANDSHAKE_TIMEOUT, connecting).await.unwrap_or_else(late)
+        })
+    }
 }
 
 /// A request.
@@ -123,7 +195,8 @@ pub struct RequestError {
 }
 
 impl RequestError {
-    fn of(e: &(dyn Error + 'static)) -> RequestError {
+    /// An error of the client.
+    pub fn of(e: &(dyn Error + 'static)) -> RequestError {
         let mut why = with_sources(e);
         if why.contains("invalid peer certificate") {
             why += "; add its certificate authority to the system's, or name its file in SSL_CERT_FILE (on Linux)";

@@ -12,4 +12,6 @@ pub mod pipeline;
 pub mod pool;
 pub mod tei;
 pub mod time;
+#[cfg(feature = "client")]
+pub mod trust;
 pub mod worker;

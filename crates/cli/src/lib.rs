@@ -22,6 +22,8 @@ mod report;
 mod row;
 mod runtime;
 mod sampling;
+mod shards;
+mod source;
 mod stream_printer;
 mod summary;
 mod vector_output;
@@ -65,6 +67,7 @@ enum Command {
     Serve(commands::serve::Serve),
     Worker(commands::worker::Worker),
     Pool(commands::pool::Pool),
+    Shards(commands::shards::Shards),
     Devices(commands::devices::Devices),
     Plan(commands::plan::Plan),
     Doctor(commands::doctor::Doctor),
@@ -117,6 +120,7 @@ pub fn run(arguments: Vec<std::ffi::OsString>) -> ExitCode {
         Command::Serve(c) => c.run(&report),
         Command::Worker(c) => c.run(&report),
         Command::Pool(c) => c.run(&report),
+        Command::Shards(c) => c.run(),
         Command::Devices(c) => c.run(),
         Command::Plan(c) => c.run(&report),
         Command::Doctor(c) => c.run(&report),

@@ -1,16 +1,19 @@
 //! Output of results: text, JSON, JSONL, Parquet, and for vectors .npy or raw little-endian bytes;
 //! to standard output or a file.
 
+mod rows;
+mod shard;
+
 use crate::Failure;
 use crate::input::{Input, Text};
 use crate::output_file::{OutputFile, remove_on_ctrl_c};
 use crate::parquet_file::{ParquetWriter, io_error};
 use crate::row::{Columns, Row};
 use clap::{Args, ValueEnum};
+use rows::{line, merged_line, numbered, parquet_row};
 use sconce_engine::Chunk;
 use serde::Serialize;
-use serde::ser::{SerializeMap, Serializer};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
@@ -145,6 +148,14 @@ impl Output {
         };
         begun.map_err(|e| name_error(&writer.name, e))?;
         Ok(writer)
+    }
+
+    /// Rejects options of a single output where there is one for each shard.
+    pub(crate) fn check_unused(&self) -> Result<(), Failure> {
+        match self.out.is_some() || self.format.is_some() || self.json {
+            true => Err("--shards writes Parquet files into its folder: leave out --out, --format and --json".into()),
+            false => Ok(()),
+        }
     }
 
     /// Rejects a format that cannot hold the results, before a model is loaded.
@@ -311,86 +322,6 @@ impl Writer {
         file.write_all(b"\x93NUMPY\x01\x00\x76\x00")?;
         writeln!(file, "{header:<117}")
     }
-}
-
-/// One object: the fields of the input, then ours.
-fn line(
-    to: &mut OutputFile,
-    object: Option<&Map<String, Value>>,
-    one: &str,
-    cell: &impl ResultRow,
-    info: Option<TokenInfo>,
-) -> serde_json::Result<()> {
-    let mut to = serde_json::Serializer::new(to);
-    let mut map = to.serialize_map(None)?;
-    for (field, value) in object.into_iter().flatten() {
-        map.serialize_entry(field, value)?;
-    }
-    map.serialize_entry(one, cell)?;
-    if let Some(info) = info {
-        map.serialize_entry("tokens", &info.tokens)?;
-        map.serialize_entry("truncated", &info.truncated)?;
-        if let Some(chunk) = &info.chunk {
-            map.serialize_entry("chunk", &place(chunk))?;
-        }
-    }
-    map.end()
-}
-
-/// The place of a chunk in its text.
-fn place(chunk: &Chunk) -> Value {
-    json!({"index": chunk.index, "start": chunk.start, "end": chunk.end})
-}
-
-/// The places of all chunks, with the number of their text. A text's first chunk is number 0.
-fn numbered(chunks: &[Chunk]) -> Vec<Value> {
-    let mut texts = 0;
-    let one = |chunk: &Chunk| {
-        texts += usize::from(chunk.index == 0);
-        let mut place = place(chunk);
-        place["text"] = json!(texts - 1);
-        place
-    };
-    chunks.iter().map(one).collect()
-}
-
-/// One object: the fields of the input, then those of the result, which is an object.
-fn merged_line(to: &mut OutputFile, object: &Map<String, Value>, cell: &impl ResultRow) -> serde_json::Result<()> {
-    let mut all = object.clone();
-    if let Value::Object(fields) = serde_json::to_value(cell)? {
-        all.extend(fields);
-    }
-    serde_json::to_writer(to, &all)
-}
-
-/// One row: the columns of the input, then ours.
-fn parquet_row(
-    to: &mut ParquetWriter,
-    text: &Text,
-    one: Option<&str>,
-    (cell, info): (&impl ResultRow, Option<TokenInfo>),
-    array: Option<(&str, usize)>,
-) -> Result<(), Failure> {
-    // Numbers of a vector are copied; JSON would be slower.
-    let vector = array.filter(|(descr, _)| *descr == "<f4").map(|_| cell.bytes());
-    let mut result = Map::new();
-    match (one, &vector) {
-        (Some(one), None) => {
-            result.insert(one.into(), serde_json::to_value(cell)?);
-        }
-        (None, None) => {
-            if let Value::Object(fields) = serde_json::to_value(cell)? {
-                result = fields;
-            }
-        }
-        (_, Some(_)) => {}
-    }
-    if let Some(TokenInfo { tokens, truncated, chunk }) = info {
-        result.insert("tokens".into(), tokens.into());
-        result.insert("truncated".into(), truncated.into());
-        result.extend(chunk.map(|chunk| ("chunk".into(), place(&chunk))));
-    }
-    to.write(text.object.as_ref(), vector.as_deref(), &result)
 }
 
 /// An error of the Parquet writer that names the file or, if the row is the cause, its origin.

@@ -2,6 +2,7 @@
 //! atomically.
 
 use crate::Failure;
+use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -12,6 +13,35 @@ pub(crate) enum OutputFile {
     Stream(BufWriter<Box<dyn Write + Send>>),
     /// A temporary file, and what happens to it at the end.
     Temporary(BufWriter<NamedTempFile>, OnFinish),
+    /// The output of a shard, which its caller publishes.
+    Hashed(BufWriter<HashedFile>),
+}
+
+/// A file whose content is hashed as it is written.
+pub(crate) struct HashedFile {
+    file: File,
+    hash: Sha256,
+    bytes: u64,
+}
+
+/// What identifies the content of a file.
+pub(crate) struct ContentId {
+    pub(crate) bytes: u64,
+    /// In hex.
+    pub(crate) sha256: String,
+}
+
+impl Write for HashedFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.file.write(bytes)?;
+        self.hash.update(&bytes[..count]);
+        self.bytes += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 pub(crate) enum OnFinish {
@@ -41,11 +71,25 @@ impl OutputFile {
         Ok(OutputFile::Stream(BufWriter::new(stream)))
     }
 
+    /// Creates a file whose content is hashed as it is written.
+    pub(crate) fn create_hashed(path: &Path) -> io::Result<OutputFile> {
+        let file = HashedFile { file: File::create(path)?, hash: Sha256::new(), bytes: 0 };
+        Ok(OutputFile::Hashed(BufWriter::with_capacity(1 << 18, file)))
+    }
+
+    /// Completes a hashed file.
+    pub(crate) fn finish_hashed(self) -> io::Result<ContentId> {
+        let OutputFile::Hashed(file) = self else { return Err(ErrorKind::Unsupported.into()) };
+        let HashedFile { hash, bytes, .. } = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        let sha256 = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(ContentId { bytes, sha256 })
+    }
+
     /// The temporary file, to be removed on Ctrl-C.
     pub(crate) fn temporary_path(&self) -> Option<PathBuf> {
         match self {
             OutputFile::Temporary(file, _) => Some(file.get_ref().path().to_path_buf()),
-            OutputFile::Stream(_) => None,
+            OutputFile::Stream(_) | OutputFile::Hashed(_) => None,
         }
     }
 
@@ -53,7 +97,7 @@ impl OutputFile {
     pub(crate) fn rewind(&mut self) -> io::Result<()> {
         match self {
             OutputFile::Temporary(file, _) => file.seek(SeekFrom::Start(0)).map(drop),
-            OutputFile::Stream(_) => Err(ErrorKind::NotSeekable.into()),
+            OutputFile::Stream(_) | OutputFile::Hashed(_) => Err(ErrorKind::NotSeekable.into()),
         }
     }
 
@@ -61,7 +105,7 @@ impl OutputFile {
     pub(crate) fn flush_stream(&mut self) -> io::Result<()> {
         match self {
             OutputFile::Stream(stream) => stream.flush(),
-            OutputFile::Temporary(..) => Ok(()),
+            OutputFile::Temporary(..) | OutputFile::Hashed(_) => Ok(()),
         }
     }
 
@@ -69,6 +113,7 @@ impl OutputFile {
     pub(crate) fn finish(self) -> io::Result<()> {
         match self {
             OutputFile::Stream(mut stream) => stream.flush(),
+            OutputFile::Hashed(mut file) => file.flush(),
             OutputFile::Temporary(file, on_finish) => {
                 let mut file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
                 match on_finish {
@@ -89,6 +134,7 @@ impl Write for OutputFile {
         match self {
             OutputFile::Stream(stream) => stream.write(bytes),
             OutputFile::Temporary(file, _) => file.write(bytes),
+            OutputFile::Hashed(file) => file.write(bytes),
         }
     }
 
@@ -96,6 +142,7 @@ impl Write for OutputFile {
         match self {
             OutputFile::Stream(stream) => stream.flush(),
             OutputFile::Temporary(file, _) => file.flush(),
+            OutputFile::Hashed(file) => file.flush(),
         }
     }
 }

@@ -5,13 +5,14 @@ use crate::parquet_file::ParquetRow;
 use parquet::basic::{LogicalType, Repetition, Type as PhysicalType};
 use parquet::errors::ParquetError;
 use parquet::schema::types::{Type, TypePtr};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The fields of a text's row.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Row {
     /// A JSON object, or a record of a CSV file.
     Object(Map<String, Value>),
@@ -63,7 +64,7 @@ impl Row {
 }
 
 /// The columns of the input that Parquet output keeps.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Columns {
     /// Fields of JSON objects or CSV records, in the order in which they first occur.
     Fields(Fields),
@@ -82,14 +83,15 @@ impl Default for Columns {
 const MAX_FIELDS: usize = 4096;
 
 /// Fields with the types of their values.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Fields {
     fields: Vec<(String, Option<FieldType>)>,
     places: HashMap<String, usize>,
 }
 
 /// The type of a field's values. A field of different types is JSON text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum FieldType {
     Bool,
     /// `is_exact` if every value is a float too.
@@ -155,8 +157,20 @@ impl Fields {
         self.places.contains_key(name)
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.fields.is_empty()
+    }
+
+    /// Names and types, to be recorded.
+    pub(crate) fn recorded(&self) -> &[(String, Option<FieldType>)] {
+        &self.fields
+    }
+
+    /// The fields that were recorded.
+    pub(crate) fn from_recorded(fields: Vec<(String, Option<FieldType>)>) -> Result<Fields, String> {
+        let mut all = Fields::default();
+        fields.into_iter().try_for_each(|(name, of)| all.add_field(&name, of))?;
+        Ok(all)
     }
 
     fn types(&self) -> Result<Vec<TypePtr>, ParquetError> {

@@ -43,9 +43,14 @@ impl Summary {
         self.texts += window.len();
     }
 
+    /// Texts per second.
+    pub(crate) fn rate(&self) -> f64 {
+        self.texts as f64 / self.started.elapsed().as_secs_f64()
+    }
+
     pub(crate) fn show(&self, bar: &ProgressBar, window: &[Text]) {
         bar.inc(window.iter().map(|t| t.bytes).sum());
-        let rate = self.texts as f64 / self.started.elapsed().as_secs_f64();
+        let rate = self.rate();
         bar.set_message(format!("{} texts, {rate:.0}/s", self.texts));
     }
 
@@ -104,6 +109,7 @@ mod tests {
             text: (*text).into(),
             object: None,
             origin: format!("f:{}", first + i),
+            number: None,
             bytes: text.len() as u64,
         };
         texts.iter().enumerate().map(text).collect()

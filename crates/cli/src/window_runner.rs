@@ -1,17 +1,15 @@
 //! Windowed runner: passes texts to a model in windows and handles the results in order.
 
 use crate::Failure;
-use crate::commands::with_run_info;
 use crate::input::{Input, NeededFields, Text, TextIterator};
-use crate::output::{Output, ResultNames, ResultsOf, TokenInfo, Writer};
+use crate::output::Output;
 use crate::report::Report;
 use crate::row::{Columns, Row};
 use crate::summary::{Summary, WindowResult};
-use sconce_engine::{Error, Loaded, Outputs, RequestContext};
-use serde_json::Value;
+use indicatif::ProgressBar;
+use sconce_engine::{Error, RequestContext};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
@@ -25,6 +23,15 @@ const MAX_WINDOW_BYTES: usize = 64 << 20;
 /// Windows in memory: one being written, one being computed, and one tokenized and waiting for the
 /// device.
 const MAX_OPEN_WINDOWS: usize = 3;
+
+/// Template of a progress bar over bytes of input.
+pub(crate) const BAR: &str = "{msg} [{bar:30}] {percent}% {eta}";
+
+/// What a command has done so far.
+pub(crate) struct Total {
+    pub(crate) bar: ProgressBar,
+    pub(crate) summary: Summary,
+}
 
 /// Texts about to be read.
 pub(crate) struct Texts {
@@ -44,17 +51,6 @@ pub(crate) struct ModelCall<'a, F> {
     pub(crate) run: F,
 }
 
-/// Where the results go, and the model that the summary describes.
-pub(crate) struct ResultOutput<'a> {
-    pub(crate) output: &'a Output,
-    pub(crate) names: ResultNames,
-    pub(crate) model: &'a dyn Loaded,
-    /// Further fields of JSON output.
-    pub(crate) about: Value,
-    /// A flag that reads long texts whole.
-    pub(crate) way_out: Option<&'static str>,
-}
-
 /// Messages to the thread that handles results.
 enum RunnerEvent<A> {
     /// The next window was read, or could not be; `None` at the end of the input.
@@ -72,6 +68,11 @@ enum WindowState<A> {
 }
 
 impl Texts {
+    /// Texts that come one after the other, without columns of an output.
+    pub(crate) fn of(texts: TextIterator) -> Texts {
+        Texts { texts, bytes: None, columns: Columns::default() }
+    }
+
     /// Opens the input. If it cannot be read at all, that is reported before a model is loaded.
     pub(crate) fn open(input: &Input) -> Result<Texts, Failure> {
         let texts = input.texts(NeededFields::Only(&[input.field()]))?;
@@ -96,16 +97,28 @@ impl Texts {
         self,
         report: &Report,
         model_call: ModelCall<'_, impl Fn(&[Text]) -> Result<A, Failure> + Sync>,
-        mut handle: impl FnMut(A, Vec<Text>) -> Result<(), Failure>,
+        handle: impl FnMut(A, Vec<Text>) -> Result<(), Failure>,
     ) -> Result<Summary, Failure> {
         let template = match self.bytes {
-            Some(_) => "{msg} [{bar:30}] {percent}% {eta}",
+            Some(_) => BAR,
             None => "{msg} {spinner}",
         };
-        let bar = report.bar(template, self.bytes);
-        let mut summary = Summary::start();
+        let mut total = Total { bar: report.bar(template, self.bytes), summary: Summary::start() };
+        let done = self.add_windows(&mut total, model_call, handle);
+        total.bar.finish_and_clear();
+        done.map(|()| total.summary)
+    }
+
+    /// The same, where these texts are a part of what a command does.
+    pub(crate) fn add_windows<A: WindowResult + Send + 'static>(
+        self,
+        total: &mut Total,
+        model_call: ModelCall<'_, impl Fn(&[Text]) -> Result<A, Failure> + Sync>,
+        mut handle: impl FnMut(A, Vec<Text>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let Total { bar, summary } = total;
         let ModelCall { context, run } = &model_call;
-        let done = thread::scope(|scope| {
+        thread::scope(|scope| {
             let (sender, events) = channel();
             let window_sender = sender.clone();
             let start = |number: usize, window: Vec<Text>| {
@@ -121,44 +134,14 @@ impl Texts {
             };
             let done = run_in_order(&events, read(self.texts, sender), start, |answer: A, window| {
                 summary.count(&answer, &window);
-                summary.show(&bar, &window);
+                summary.show(bar, &window);
                 handle(answer, window)
             });
             if done.is_err() {
                 context.cancel();
             }
             done
-        });
-        bar.finish_and_clear();
-        done.map(|()| summary)
-    }
-}
-
-impl Texts {
-    /// Runs the model on every text and passes each result to `write`.
-    pub(crate) fn write_results<T: Send + 'static>(
-        self,
-        report: &Report,
-        result_output: ResultOutput<'_>,
-        model_call: ModelCall<'_, impl Fn(&[Text]) -> Result<Outputs<T>, Failure> + Sync>,
-        mut write: impl FnMut(&mut Writer, &Text, T, Option<TokenInfo>) -> Result<(), Failure>,
-    ) -> Result<ExitCode, Failure> {
-        let ResultOutput { output, names, model, about, way_out } = result_output;
-        let Texts { texts, bytes, columns } = self;
-        let mut writer = output.open(names, ResultsOf::Texts(columns))?;
-        let texts = Texts { texts, bytes, columns: Columns::default() };
-        let summary = texts.run_windows(report, model_call, |outputs, window| {
-            let Outputs { results, tokens, truncated } = outputs;
-            for (i, (result, text)) in results.into_iter().zip(&window).enumerate() {
-                let truncated = truncated.binary_search(&i).is_ok();
-                let info = TokenInfo { tokens: tokens[i], truncated, chunk: None };
-                write(&mut writer, text, result, Some(info))?;
-            }
-            writer.flush_stream()
-        })?;
-        writer.finish(&with_run_info(about, model))?;
-        summary.report(report, model, way_out);
-        Ok(ExitCode::SUCCESS)
+        })
     }
 }
 
@@ -287,7 +270,13 @@ mod tests {
             read.fetch_add(1, SeqCst);
             match bad {
                 Some(bad) if bad == i => Err(Failure::from(format!("f:{}: bad", i + 1))),
-                _ => Ok(Text { text: format!("{i}"), object: None, origin: format!("f:{}", i + 1), bytes: 1 }),
+                _ => Ok(Text {
+                    text: format!("{i}"),
+                    object: None,
+                    origin: format!("f:{}", i + 1),
+                    number: None,
+                    bytes: 1,
+                }),
             }
         };
         let texts: Box<dyn Iterator<Item = Result<Text, Failure>> + Send> = Box::new((0..count).map(text));

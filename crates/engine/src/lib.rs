@@ -51,7 +51,7 @@ pub use tasks::{
     TokenScores, family_tasks, load_tokenizer, supports,
 };
 pub use tools::{AnswerPart, CallGrammar, ToolCall, ToolCallParser, ToolFunction, ToolSyntax};
-pub use workloads::decode::Activity;
+pub use workloads::decode::{Activity, CacheConfig};
 pub use workloads::encode::Outputs;
 
 /// The crate that finds and downloads model files.

@@ -56,6 +56,9 @@ fn token_inputs_equal_their_text_and_have_offsets() {
     assert!(model.tokenize(text, false).unwrap().iter().all(|token| !token.special));
     let long = "man ".repeat(5000);
     assert!(model.tokenize(&long, true).unwrap().len() > 5000, "tokenize does not truncate");
+    for text in [text, &long, ""] {
+        assert_eq!(model.token_count(text).unwrap(), model.tokenize(text, false).unwrap().len());
+    }
     let words = ids(&model, "a man");
     assert_eq!(model.detokenize(&words, true).unwrap(), "a man");
     assert_ne!(model.detokenize(&words, false).unwrap(), "a man");

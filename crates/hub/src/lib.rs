@@ -17,6 +17,7 @@ mod modules;
 mod options;
 mod pin;
 mod reference;
+mod revision;
 mod short_names;
 mod store;
 mod unzip;

@@ -8,13 +8,15 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{Corpus, Fake, content, parser, random_text};
-use sconce_index::{Control, Error, Index, Mode, OpenOptions, Query, Tools, Update};
+use sconce_index::{Control, Index, Mode, OpenOptions, Query, Tools, Update};
 use sconce_testkit::{Rng, Suite, wait_until};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [_, "write", database, root] => write(Path::new(database), Path::new(root)),
+        [_, "write", database, root] => write(Path::new(database), Path::new(root), Duration::from_millis(15)),
+        // Holds the writer's lock until it is killed.
+        [_, "hold", database, root] => write(Path::new(database), Path::new(root), Duration::from_secs(3600)),
         [_, "search", database] => search_until_whole(Path::new(database)),
         // `--ignored` runs the long one too.
         _ => Suite::new(vec![("cpu", true), ("long", std::env::var_os("SCONCE_LONG_TESTS").is_some())])
@@ -31,12 +33,13 @@ fn start(arguments: &[&Path]) -> Child {
     command.args(arguments).stdout(Stdio::null()).spawn().unwrap()
 }
 
-/// The role of a writer: one run, slow enough to be killed in the middle.
-fn write(database: &Path, root: &Path) {
+/// The role of a writer: one run, slow enough to be killed in the middle. Each call of the embedder
+/// takes `delay`.
+fn write(database: &Path, root: &Path, delay: Duration) {
     let index = Index::open(database, &OpenOptions { create: true, read_only: false }).unwrap();
     let cancel = Default::default();
     let control = Control { progress: &mut |_| {}, cancel: &cancel };
-    let embedder = Fake::dense().slow(Duration::from_millis(15));
+    let embedder = Fake::dense().slow(delay);
     index.update(&Update::new(vec![root.into()]), &Tools { embedder: &embedder, parser: &parser() }, control).unwrap();
 }
 
@@ -202,18 +205,17 @@ fn readers_beside_a_writer() {
 
 fn a_second_process_cannot_write() {
     let corpus = corpus();
-    let mut writer = start(&[Path::new("write"), &corpus.database(), &corpus.root()]);
-    wait_until("the writer's lock", || {
-        let index = corpus.open();
-        match index.remove(&["nothing"]) {
-            Ok(_) => false,
-            // A moment after it took the lock, the process has not yet written its id.
-            Err(error @ Error::Database { .. }) => {
-                cfg!(windows) || error.to_string().contains(&writer.id().to_string())
-            }
-            Err(error) => panic!("{error}"),
-        }
+    let mut writer = start(&[Path::new("hold"), &corpus.database(), &corpus.root()]);
+    // Only reads: taking the lock here, even for a moment, could make the writer fail.
+    let lock = corpus.database().with_file_name("test.sconce.writer");
+    wait_until("the writer's lock", || match std::fs::read_to_string(&lock) {
+        Ok(id) => id == format!("{}\n", writer.id()),
+        // Windows refuses to read a locked file.
+        Err(error) => cfg!(windows) && error.kind() != std::io::ErrorKind::NotFound,
     });
+    let error = corpus.open().remove(&["nothing"]).unwrap_err().to_string();
+    assert!(error.contains("is writing to this index"), "{error}");
+    assert!(cfg!(windows) || error.contains(&format!("process {} ", writer.id())), "{error}");
     writer.kill().unwrap();
     writer.wait().unwrap();
     // The system has released the lock.

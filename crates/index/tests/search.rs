@@ -248,7 +248,7 @@ fn fusion_joins_words_and_meaning() {
     assert_eq!(names(&hits)[0], "both.txt");
     let ranks = hits[0].ranks;
     assert_eq!((ranks.dense.unwrap().position, ranks.bm25.unwrap().position), (1, 1));
-    assert!((hits[0].score - 2.0 / 61.0).abs() < 1e-6);
+    assert!((hits[0].score - 1.0).abs() < 1e-6);
     let last = hits.iter().find(|hit| hit.path.ends_with("none.txt")).unwrap();
     assert!(last.ranks.bm25.is_none() && last.ranks.dense.is_some() && last.ranks.sparse.is_none());
     assert!(hits[0].snippet.highlights.len() >= 3, "{:?}", hits[0].snippet);

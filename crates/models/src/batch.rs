@@ -3,6 +3,7 @@
 use crate::{Error, Result};
 use sconce_ops::replay::{BatchLayout, Fill, PerBatch};
 use sconce_ops::{Attention, Keys, KvCache, Pages, Place, Rotary, Segments, Tensor};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// One tokenized text.
@@ -24,8 +25,8 @@ pub struct Sequence {
 pub struct Marks {
     /// The token of each label.
     pub labels: Vec<u32>,
-    /// The token of each word.
-    pub words: Vec<u32>,
+    /// The tokens that stand for each word, at least one.
+    pub words: Vec<Range<u32>>,
 }
 
 /// How position ids are assigned.
@@ -40,8 +41,9 @@ pub enum Positions {
 }
 
 impl Marks {
-    fn all(&self) -> impl Iterator<Item = &u32> {
-        self.labels.iter().chain(&self.words)
+    /// The ends of labels and words.
+    fn ends(&self) -> impl Iterator<Item = u32> {
+        self.labels.iter().map(|label| label + 1).chain(self.words.iter().map(|word| word.end))
     }
 }
 
@@ -168,8 +170,9 @@ impl Batch {
             if !s.types.is_empty() && s.types.len() != s.ids.len() {
                 return Err(Error::Input(format!("{} token types for {} tokens", s.types.len(), s.ids.len())));
             }
-            if let Some(mark) = s.marks.iter().flat_map(Marks::all).find(|mark| **mark as usize >= s.ids.len()) {
-                return Err(Error::Input(format!("token {mark} of {} stands for a label or word", s.ids.len())));
+            if let Some(end) = s.marks.iter().flat_map(Marks::ends).find(|end| *end as usize > s.ids.len()) {
+                let tokens = s.ids.len();
+                return Err(Error::Input(format!("a label or a word ends at token {end} of {tokens}")));
             }
             ids.extend_from_slice(&s.ids);
             match limits.counting {

@@ -4,7 +4,7 @@
 
 use crate::config::{default_true, default_usize, parse, refuse};
 use crate::{Backbone, Batch, Error, Limits, Marks, Result, backbone};
-use sconce_ops::{Activation, Linear, Lstm, Segments, Tensor, Weights, pair};
+use sconce_ops::{Activation, DType, Linear, Lstm, Pooling, Segments, Tensor, Weights, pair, pool};
 use serde::Deserialize;
 use serde_json::Value;
 use std::ops::Range;
@@ -79,8 +79,8 @@ impl Config {
                 format!("{what} is not supported; GLiNER's uni-encoders with span or token heads are")
             })?;
         }
-        refuse(!["first", "last"].contains(&&*self.subtoken_pooling), || {
-            format!("subtoken_pooling `{}` is not supported; `first` and `last` are", self.subtoken_pooling)
+        refuse(!["first", "last", "mean", "max"].contains(&&*self.subtoken_pooling), || {
+            format!("subtoken_pooling `{}` is unknown; `first`, `last`, `mean` and `max` are", self.subtoken_pooling)
         })?;
         refuse(!self.is_token_level() && self.span_mode != "markerV0", || {
             format!("span_mode `{}` is not supported; `markerV0` and `token_level` are", self.span_mode)
@@ -91,6 +91,15 @@ impl Config {
                 || !(1..=1024).contains(&self.max_width),
             || "hidden_size, num_rnn_layers or max_width is out of range".into(),
         )
+    }
+
+    /// How the tokens of a word become one vector; `None`: one of them stands for the word.
+    fn pooling(&self) -> Option<Pooling> {
+        match &*self.subtoken_pooling {
+            "mean" => Some(Pooling::Mean),
+            "max" => Some(Pooling::Max),
+            _ => None,
+        }
     }
 
     fn is_token_level(&self) -> bool {
@@ -105,7 +114,7 @@ pub enum GlinerStage {
     Tokens,
     /// The token of each label.
     Labels,
-    /// The token of each word.
+    /// The token of each word, or the mean or maximum of its tokens.
     Words,
     /// The words after a layer of the LSTM.
     Lstm(usize),
@@ -123,6 +132,8 @@ pub struct Gliner {
     head: Scorer,
     /// Whether a label's token is the one after its mark.
     after_mark: bool,
+    /// How the tokens of a word become one vector; `None`: one of them stands for the word.
+    pooling: Option<Pooling>,
 }
 
 #[allow(clippy::large_enum_variant, reason = "a model has one")]
@@ -143,7 +154,9 @@ impl Gliner {
         let encoder = backbone(encoder_config, &layer.sub("bert_layer.model"))?;
         let (hidden, n) = (encoder.hidden_size(), parsed.hidden_size);
         refuse(encoder.cache().is_some(), || "a language model as the encoder is not supported".into())?;
-        let w = &w.of_head();
+        // Pooling returns f32, so what follows it is in f32.
+        let pooling = parsed.pooling();
+        let w = if pooling.is_some() { &w.of_head().in_dtype(DType::F32) } else { &w.of_head() };
         let projection = (hidden != n).then(|| Linear::load(&layer.of_head().sub("projection"), hidden, n, true));
         refuse(parsed.num_rnn_layers > 0 && !n.is_multiple_of(2), || format!("hidden_size {n} is odd"))?;
         let lstm = (0..parsed.num_rnn_layers).map(|i| Ok(Lstm::load(&w.sub("rnn.lstm"), i, n, n / 2)?));
@@ -152,7 +165,14 @@ impl Gliner {
             true => Scorer::Words(WordScorer::load(&w.sub("scorer"), n)?),
             false => Scorer::Spans(SpanScorer::load(w, n, parsed.max_width)?),
         };
-        Ok(Gliner { encoder, projection: projection.transpose()?, lstm, head, after_mark: !parsed.embed_ent_token })
+        Ok(Gliner {
+            encoder,
+            projection: projection.transpose()?,
+            lstm,
+            head,
+            after_mark: !parsed.embed_ent_token,
+            pooling,
+        })
     }
 
     /// The encoder's limits.
@@ -195,16 +215,21 @@ impl Gliner {
         }
         hook(GlinerStage::Tokens, &x);
         let marks = marks(batch);
-        let (mut label_rows, mut word_rows) = (Vec::new(), Vec::new());
+        let (mut label_rows, mut word_rows, mut word_lengths) = (Vec::new(), Vec::new(), Vec::new());
         for (range, marks) in batch.segments.observe().iter().zip(&marks) {
             let last = range.len() as u32 - 1;
             let row = |mark: u32| range.start as u32 + mark.min(last);
             label_rows.extend(marks.labels.iter().map(|mark| row(mark + u32::from(self.after_mark))));
-            word_rows.extend(marks.words.iter().map(|mark| row(*mark)));
+            word_rows.extend(marks.words.iter().cloned().flatten().map(row));
+            word_lengths.extend(marks.words.iter().map(|word| word.len()));
         }
-        let labels = batch.rows(&x, &label_rows)?;
+        let (mut labels, mut words) = (batch.rows(&x, &label_rows)?, batch.rows(&x, &word_rows)?);
+        if let Some(pooling) = self.pooling {
+            let each = vec![1; label_rows.len()];
+            labels = pool(&labels, &Segments::new(&each)?, &vec![0; each.len()], &[Pooling::Cls])?;
+            words = pool(&words, &Segments::new(&word_lengths)?, &vec![0; word_lengths.len()], &[pooling])?;
+        }
         hook(GlinerStage::Labels, &labels);
-        let mut words = batch.rows(&x, &word_rows)?;
         hook(GlinerStage::Words, &words);
         let segments = Segments::new(&marks.iter().map(|marks| marks.words.len()).collect::<Vec<_>>())?;
         for (i, lstm) in self.lstm.iter().enumerate() {
@@ -224,7 +249,7 @@ fn marks(batch: &Batch) -> Vec<Marks> {
     let lengths = batch.segments.observe().iter().map(|range| range.len());
     let of = |(marks, n): (&Option<Marks>, usize)| match marks {
         Some(marks) if !marks.labels.is_empty() && !marks.words.is_empty() => marks.clone(),
-        _ => Marks { labels: vec![0; (n / 4).clamp(1, DRY_LABELS)], words: (0..n as u32).collect() },
+        _ => Marks { labels: vec![0; (n / 4).clamp(1, DRY_LABELS)], words: (0..n as u32).map(|i| i..i + 1).collect() },
     };
     batch.observe_marks().iter().zip(lengths).map(of).collect()
 }

@@ -1,6 +1,7 @@
 //! Configuration of a manager: its flags and `pool.toml`.
 
-use crate::core::{Leaving, Origin, Record, Spec, Timings};
+use crate::core::{Origin, Spec, Timings};
+use crate::host_config::{self, DeclaredHost, HostConfig};
 use sconce_api::hosts::AllowedHosts;
 use sconce_api::pool::PORT;
 use sconce_api::worker::{JOB_LIFETIME, Tuning};
@@ -36,6 +37,9 @@ pub struct PoolFile {
     /// The models to run.
     #[serde(default, rename = "model")]
     pub models: Vec<Declared>,
+    /// Servers on other hosts.
+    #[serde(default, rename = "host")]
+    pub hosts: Vec<DeclaredHost>,
 }
 
 /// A model to run.
@@ -93,12 +97,13 @@ impl PoolFile {
     pub fn read(path: &Path) -> Result<PoolFile, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|why| ConfigError::Read { path: path.to_path_buf(), why })?;
         let wrong = |what: String| ConfigError::Wrong { path: path.to_path_buf(), what };
-        let mut file: PoolFile = toml::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+        let mut file: PoolFile = toml::from_str(&text).map_err(|e| wrong(without_source_line(&e, &text)))?;
         let here = path.parent().unwrap_or(Path::new("."));
         for binary in file.binaries.values_mut().filter(|b| b.components().count() > 1) {
             *binary = here.join(&*binary);
         }
         file.state = file.state.map(|state| here.join(state));
+        file.hosts.iter_mut().for_each(|host| host.relative_to(here));
         for m in &mut file.models {
             // As in the engine: an existing path is meant, even where it looks like a hub id.
             let beside = here.join(&m.model);
@@ -124,6 +129,7 @@ impl PoolFile {
             }
         }
         file.ports().map_err(wrong)?;
+        host_config::check(&file.hosts).map_err(wrong)?;
         Ok(file)
     }
 
@@ -150,6 +156,12 @@ impl PoolFile {
     }
 }
 
+/// An error of the parser with the number of its line. The line itself may have a key.
+fn without_source_line(e: &toml::de::Error, text: &str) -> String {
+    let line = e.span().map(|span| text.as_bytes()[..span.start.min(text.len())].split(|b| *b == b'\n').count());
+    line.map_or_else(|| e.message().to_string(), |line| format!("line {line}: {}", e.message()))
+}
+
 /// Configuration of a manager.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -173,6 +185,8 @@ pub struct Config {
     pub payload_limit: usize,
     /// The workers to run.
     pub specs: Vec<Spec>,
+    /// The servers on other hosts.
+    pub hosts: Vec<HostConfig>,
     /// Time-outs and intervals.
     pub timings: Timings,
     /// Most connections at once; further ones wait to be accepted.
@@ -211,6 +225,7 @@ impl Config {
             binary,
             payload_limit: file.payload_limit.unwrap_or(2_000_000),
             specs: file.specs(),
+            hosts: host_config::configs(&file.hosts)?,
             timings,
             max_connections: 4_096,
             client_timeout: Duration::from_secs(60),
@@ -223,36 +238,6 @@ impl Config {
     pub fn binary(&self, kind: &str) -> &Path {
         self.binaries.get(kind).unwrap_or(&self.binary)
     }
-}
-
-/// Difference between the declared workers and those of an earlier manager.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reconciled {
-    /// Adopt these.
-    pub(crate) keep: Vec<Record>,
-    /// Stop these.
-    pub(crate) stop: Vec<Record>,
-    /// Start these.
-    pub(crate) start: Vec<Spec>,
-}
-
-/// Keeps the workers that requests started, and of the declared ones as many as are still declared.
-pub(crate) fn reconcile(specs: &[Spec], records: Vec<Record>) -> Reconciled {
-    let mut missing = specs.to_vec();
-    let (mut keep, mut stop) = (Vec::new(), Vec::new());
-    for record in records {
-        match missing.iter().position(|s| *s == record.spec) {
-            // Its stop was interrupted. It continues and does not count as a declared worker.
-            _ if record.leaving == Leaving::Stop => stop.push(record),
-            _ if record.spec.origin == Origin::Requested => keep.push(record),
-            Some(at) => {
-                missing.remove(at);
-                keep.push(record);
-            }
-            None => stop.push(record),
-        }
-    }
-    Reconciled { keep, stop, start: missing }
 }
 
 #[cfg(test)]
@@ -325,38 +310,39 @@ mod tests {
     }
 
     #[test]
-    fn reconcile_keeps_declared_workers_and_stops_removed_ones() {
-        let spec = |name: &str, origin| Spec {
-            name: name.into(),
-            model: name.into(),
-            device: "auto".into(),
-            tuning: Tuning::default(),
-            origin,
-        };
-        let record = |id: &str, spec: &Spec| Record {
-            id: id.into(),
-            spec: spec.clone(),
-            device: None,
-            planned: None,
-            process: None,
-            port: 0,
-            been_ready: false,
-            leaving: Leaving::No,
-            restarts: 0,
-        };
-        let (a, b, c) = (spec("a", Origin::Declared), spec("b", Origin::Declared), spec("c", Origin::Requested));
-        let records = vec![record("a1", &a), record("a2", &a), record("b1", &b), record("c1", &c)];
-        let changes = reconcile(&[a.clone(), spec("d", Origin::Declared)], records.clone());
-        assert_eq!(changes.keep, [records[0].clone(), records[3].clone()]);
-        assert_eq!(changes.stop, [records[1].clone(), records[2].clone()]);
-        assert_eq!(changes.start, [spec("d", Origin::Declared)]);
-        // A worker whose stop was interrupted counts neither as declared nor as requested.
-        let leaving = |r: &Record| Record { leaving: Leaving::Stop, ..r.clone() };
-        let changes = reconcile(std::slice::from_ref(&a), vec![leaving(&records[0]), leaving(&records[3])]);
-        assert_eq!((changes.keep, changes.start), (vec![], vec![a.clone()]));
-        assert_eq!(changes.stop, [leaving(&records[0]), leaving(&records[3])]);
-        // A drained worker stays drained.
-        let drained = Record { leaving: Leaving::Drain, ..records[0].clone() };
-        assert_eq!(reconcile(&[a], vec![drained.clone()]).keep, [drained]);
+    fn pool_file_declares_hosts() {
+        let text = r#"
+            [[host]]
+            name = "gpu-1"
+            url = "http://10.0.0.7:8080"
+            models = ["chat", "minilm"]
+            key = "a-secret"
+            [[host]]
+            url = "https://gpu-2.example:8443/"
+            models = ["chat"]
+            pin = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+            request_timeout = 30
+        "#;
+        let config = Config::new(file(text).unwrap(), "sconce".into(), |_| "state".into()).unwrap();
+        let [one, two] = &config.hosts[..] else { panic!("{:?}", config.hosts) };
+        assert_eq!((one.spec.name.as_str(), one.spec.models.len()), ("gpu-1", 2));
+        assert_eq!(
+            (two.spec.name.as_str(), two.spec.url.as_str()),
+            ("gpu-2.example-8443", "https://gpu-2.example:8443")
+        );
+        assert_eq!(two.request_timeout, Some(Duration::from_secs(30)));
+        // Nothing that goes into a log or to a terminal has the key.
+        assert!(!format!("{config:?}").contains("a-secret"), "{config:?}");
+        let broken = file(&text.replace("models = [\"chat\", \"minilm\"]", "model = 1")).unwrap_err();
+        assert!(broken.contains("line ") && broken.contains("model") && !broken.contains("a-secret"), "{broken}");
+        let twice = file(&text.replace("key = \"a-secret\"", "key = \"a-secret\"\nkey = \"a-secret\"")).unwrap_err();
+        assert!(!twice.contains("a-secret"), "{twice}");
+        // Whatever a field with a secret is called.
+        for wrong in ["token = \"a-secret\"", "Authorization = \"Bearer a-secret\""] {
+            let error = file(&format!("[[host]]\nurl = \"http://10.0.0.7\"\n{wrong}\n")).unwrap_err();
+            assert!(error.contains("line 3") && !error.contains("a-secret"), "{error}");
+        }
+        let public = file(&text.replace("10.0.0.7", "example.com")).unwrap_err();
+        assert!(public.contains("gpu-1") && public.contains("insecure = true"), "{public}");
     }
 }

@@ -25,11 +25,14 @@ pub(crate) struct State {
     /// call back.
     pub(crate) token: String,
     pub(crate) workers: Vec<Record>,
+    /// Ids of the workers of other hosts that are drained.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) drained: Vec<String>,
 }
 
 impl State {
-    pub(crate) fn new(token: String, workers: Vec<Record>) -> State {
-        State { version: VERSION, token, workers }
+    pub(crate) fn new(token: String, workers: Vec<Record>, drained: Vec<String>) -> State {
+        State { version: VERSION, token, workers, drained }
     }
 }
 
@@ -217,7 +220,7 @@ mod tests {
         assert!(matches!(StateStore::open(dir.path()), Err(DiskError::Locked(_))));
         let (end, ended) = oneshot::channel();
         let task = tokio::spawn(store.clone().run(ended));
-        (0..50).for_each(|n| store.save(State::new(format!("t{n}"), Vec::new())));
+        (0..50).for_each(|n| store.save(State::new(format!("t{n}"), Vec::new(), Vec::new())));
         drop(end);
         task.await.unwrap();
         drop(store);
@@ -236,17 +239,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = StateStore::open(dir.path()).unwrap();
         let path = dir.path().join("state.json");
-        write(&path, &State::new("old".into(), Vec::new())).unwrap();
+        write(&path, &State::new("old".into(), Vec::new(), Vec::new())).unwrap();
         // A directory is in the way: root ignores permissions, but cannot write to a directory.
         fs::create_dir(dir.path().join("state.json.new")).unwrap();
         let (end, ended) = oneshot::channel();
         let task = tokio::spawn(store.clone().run(ended));
-        store.save(State::new("new".into(), Vec::new()));
+        store.save(State::new("new".into(), Vec::new(), Vec::new()));
         wait_until_async("the write fails", || store.write_error().is_some()).await;
         assert!(store.write_error().unwrap().contains("state.json"), "{:?}", store.write_error());
         assert_eq!(read(&fs::read(&path).unwrap()).unwrap().token, "old");
         fs::remove_dir(dir.path().join("state.json.new")).unwrap();
-        store.save(State::new("newer".into(), Vec::new()));
+        store.save(State::new("newer".into(), Vec::new(), Vec::new()));
         drop(end);
         task.await.unwrap();
         assert_eq!((store.write_error(), read(&fs::read(&path).unwrap()).unwrap().token.as_str()), (None, "newer"));
@@ -257,7 +260,7 @@ mod tests {
     async fn write_to_full_disk_keeps_the_old_file_and_is_retried() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state.json");
-        write(&path, &State::new("old".into(), Vec::new())).unwrap();
+        write(&path, &State::new("old".into(), Vec::new(), Vec::new())).unwrap();
         // A file that an earlier manager did not finish.
         let temporary = dir.path().join("state.json.new");
         fs::write(&temporary, "{\"version\": 2, \"tok").unwrap();
@@ -266,14 +269,14 @@ mod tests {
         // It can be opened, but not a single byte can be written.
         fs::remove_file(&temporary).unwrap();
         std::os::unix::fs::symlink("/dev/full", &temporary).unwrap();
-        store.save_now(State::new("new".into(), Vec::new())).await;
+        store.save_now(State::new("new".into(), Vec::new(), Vec::new())).await;
         assert!(store.write_error().unwrap().contains("os error 28"), "{:?}", store.write_error());
         assert_eq!(read(&fs::read(&path).unwrap()).unwrap().token, "old");
         // One chain of retries, however often a state is queued in the meantime.
         let (end, ended) = oneshot::channel();
         let task = tokio::spawn(store.clone().run(ended));
         for n in 0..5 {
-            store.save(State::new(format!("new {n}"), Vec::new()));
+            store.save(State::new(format!("new {n}"), Vec::new(), Vec::new()));
             // Time to begin another chain, which must not happen.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

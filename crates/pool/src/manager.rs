@@ -2,8 +2,9 @@
 
 use crate::client::get;
 use crate::config::Config;
-use crate::core::{Action, Core, Device, Event, Planned, ProbeResult, Spec, Time};
+use crate::core::{Action, Core, Device, Endpoint, Event, HostProbe, Planned, ProbeResult, Spec, Time};
 use crate::disk::{State, StateStore};
+use crate::hosts::{Host, Hosts, hosts};
 use crate::http::{RouteCounts, WaitingJobs};
 use crate::ids::{random_hex, slug};
 use crate::inspect;
@@ -29,7 +30,10 @@ const INSPECT_INTERVAL: Duration = Duration::from_secs(60);
 /// A running manager.
 pub(crate) struct Manager {
     pub(crate) config: Config,
+    /// Identifies this manager to others that pass requests on.
+    pub(crate) id: String,
     pub(crate) client: Client,
+    hosts: Hosts,
     pub(crate) store: Arc<StateStore>,
     /// Shared with the workers: the manager sends it with every request, and they send it when they
     /// call back.
@@ -52,9 +56,12 @@ pub(crate) struct Manager {
 impl Manager {
     /// A manager without workers; [`Manager::restore`] starts them.
     pub(crate) fn new(config: Config, store: Arc<StateStore>, token: String, address: SocketAddr) -> Arc<Manager> {
+        let id = random_hex(8);
         Arc::new(Manager {
             core: Mutex::new(Core::new(config.timings, Vec::new())),
+            hosts: hosts(&config.hosts, &id),
             config,
+            id,
             client: client(),
             store,
             token,
@@ -125,7 +132,7 @@ impl Manager {
             if actions.len() < before {
                 // Queued while the core is locked, so that an older state never follows a newer
                 // one.
-                self.store.save(State::new(self.token.clone(), core.records()));
+                self.store.save(State::new(self.token.clone(), core.records(), core.drained()));
                 self.changed.send_modify(|n| *n += 1);
             }
             (value, actions)
@@ -139,6 +146,32 @@ impl Manager {
 
     pub(crate) fn handle_event(self: &Arc<Self>, id: &str, attempt: u64, event: Event) {
         self.decide(|core, now| ((), core.handle(id, attempt, event, now)));
+        self.changed.send_modify(|n| *n += 1);
+    }
+
+    /// The other host of an endpoint.
+    pub(crate) fn host(&self, endpoint: &Endpoint) -> Option<&Arc<Host>> {
+        match endpoint {
+            Endpoint::Host(name) => self.hosts.get(name),
+            Endpoint::Port(_) => None,
+        }
+    }
+
+    fn host_probed(self: &Arc<Self>, name: &str, result: HostProbe) {
+        let why = match &result {
+            HostProbe::Missed(why) | HostProbe::Refused(why) => why.clone(),
+            HostProbe::Healthy | HostProbe::Serves { .. } | HostProbe::NotSent => String::new(),
+        };
+        let (before, after) = self.decide(|core, now| {
+            let before = core.is_reachable(name);
+            let actions = core.host_probed(name, result, now);
+            ((before, core.is_reachable(name)), actions)
+        });
+        match (before, after) {
+            (None | Some(false), Some(true)) => tracing::info!(host = name, "gets requests"),
+            (None | Some(true), Some(false)) => tracing::warn!(host = name, "gets no requests: {why}"),
+            _ => {}
+        }
         self.changed.send_modify(|n| *n += 1);
     }
 
@@ -239,6 +272,25 @@ impl Manager {
                     pool.handle_event(&id, attempt, Event::Probed(answer));
                 });
             }
+            Action::ProbeHost { host: name, models } => {
+                let Some(host) = self.hosts.get(&name).cloned() else { return };
+                let within = self.config.timings.hosts.answer;
+                tokio::spawn(async move {
+                    // If the probe panics, the next one is not to wait forever.
+                    let result = tokio::spawn(async move { host.probe(models, within).await }).await;
+                    pool.host_probed(&name, result.unwrap_or(HostProbe::NotSent));
+                });
+            }
+            Action::LoseHost(name) => {
+                if let Some(host) = self.hosts.get(&name) {
+                    host.mark_lost();
+                }
+            }
+            Action::EndResponses(name) => {
+                if let Some(host) = self.hosts.get(&name) {
+                    host.end_responses();
+                }
+            }
             Action::Terminate(process) => self.signal(process, EndSignal::Terminate),
             Action::Kill(process) => self.signal(process, EndSignal::Kill),
             // `decide` has queued it already.
@@ -283,104 +335,4 @@ fn local_address(address: SocketAddr) -> SocketAddr {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::PoolFile;
-    use crate::core::{Leaving, Origin};
-    use sconce_testkit::{wait_until, wait_until_async};
-
-    fn manager(address: &str) -> (tempfile::TempDir, Arc<Manager>) {
-        let dir = tempfile::tempdir().unwrap();
-        let (store, _) = StateStore::open(dir.path()).unwrap();
-        let config = Config::new(PoolFile::default(), "sconce".into(), |_| dir.path().into()).unwrap();
-        let manager = Manager::new(config, store, "token".into(), address.parse().unwrap());
-        (dir, manager)
-    }
-
-    fn spec() -> Spec {
-        let tuning = sconce_api::worker::Tuning::default();
-        Spec { name: "m".into(), model: "m".into(), device: "cpu".into(), tuning, origin: Origin::Declared }
-    }
-
-    #[test]
-    fn callback_url_follows_the_bound_address() {
-        for (bound, callback) in [
-            ("127.0.0.1:9200", "http://127.0.0.1:9200"),
-            ("0.0.0.0:9200", "http://127.0.0.1:9200"),
-            ("192.0.2.7:9200", "http://192.0.2.7:9200"),
-            ("[::]:9200", "http://[::1]:9200"),
-            ("[::1]:9200", "http://[::1]:9200"),
-        ] {
-            assert_eq!(manager(bound).1.callback, format!("{callback}{READY_PATH}"), "{bound}");
-        }
-    }
-
-    #[test]
-    fn core_stays_locked_until_its_state_is_queued() {
-        let (_dir, manager) = manager("127.0.0.1:1");
-        // A thread that changes the core waits for this lock to queue the state …
-        let queued = manager.store.queued();
-        std::thread::scope(|threads| {
-            threads.spawn(|| manager.decide(|core, _| ((), only_save(core.start("m-1".into(), spec())))));
-            wait_until("the thread has locked the core", || manager.core.try_lock().is_err());
-            // Time to unlock the core, which must not happen: …
-            std::thread::sleep(Duration::from_millis(50));
-            // … the thread keeps the core locked until the state is queued.
-            assert!(manager.core.try_lock().is_err());
-            drop(queued);
-        });
-        assert_eq!(manager.store.queued().take().unwrap().workers.len(), 1);
-    }
-
-    #[tokio::test]
-    async fn panicking_task_fails_its_worker() {
-        let (_dir, manager) = manager("127.0.0.1:1");
-        manager.decide(|core, _| ((), only_save(core.start("m-1".into(), spec()))));
-        let failure = Box::new(Failure::new(Code::WorkerStartFailed, "a bug"));
-        let mut changes = manager.changes();
-        manager.task(("m-1".into(), 1), Event::Planned { outcome: Err(failure) }, async { panic!("on purpose") });
-        changes.changed().await.unwrap();
-        let state = manager.core().worker("m-1", manager.now()).unwrap();
-        assert_eq!((state.state.name(), state.why.as_deref()), ("failed", Some("a bug")));
-    }
-
-    fn only_save(actions: Vec<Action>) -> Vec<Action> {
-        actions.into_iter().filter(|a| *a == Action::Save).collect()
-    }
-
-    #[tokio::test]
-    async fn stop_all_stops_workers_started_meanwhile() {
-        let (_dir, manager) = manager("127.0.0.1:1");
-        let start = |id: &str| manager.decide(|core, _| ((), only_save(core.start(id.into(), spec()))));
-        start("m-1");
-        let device =
-            Device { device: "cpu".into(), description: String::new(), free_bytes: 9, total_bytes: 9, best: true };
-        let outcome = Ok((Planned { bytes: 1, task: "embed".into() }, vec![device]));
-        // The process of `m-1` is being spawned, so `stop_all` waits for it.
-        manager.decide(|core, now| ((), only_save(core.handle("m-1", 1, Event::Planned { outcome }, now))));
-        let stopping = tokio::spawn({
-            let manager = manager.clone();
-            async move { manager.stop_all().await }
-        });
-        let is_stopping = || {
-            let queued = manager.store.queued();
-            queued.as_ref().is_some_and(|state| state.workers.iter().any(|w| w.leaving == Leaving::Stop))
-        };
-        wait_until_async("m-1 is being stopped", is_stopping).await;
-        assert!(!stopping.is_finished());
-        start("m-2");
-        manager.handle_event("m-1", 1, Event::Exited { code: Some(0), how: "well".into() });
-        tokio::time::timeout(Duration::from_secs(10), stopping).await.expect("both workers to end").unwrap();
-        assert!(manager.core().is_empty());
-    }
-
-    #[test]
-    fn free_port_handles_the_full_port_range() {
-        let (_dir, manager) = manager("127.0.0.1:1");
-        let mut manager = Arc::into_inner(manager).unwrap();
-        manager.config.ports = Some(1024..=65535);
-        manager.next_port = AtomicU32::new(64_000);
-        let port = manager.free_port().unwrap();
-        assert!(port >= 1024);
-    }
-}
+mod tests;

@@ -1,17 +1,24 @@
 //! Adoption: a restarted manager finds the workers of its predecessor and continues with them.
 
-use crate::config::reconcile;
 use crate::core::{Found, Leaving, Record};
 use crate::manager::Manager;
 use crate::process::{self, EndSignal};
+use crate::reconcile::reconcile;
 use futures_util::future::join_all;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How long the first probes of other hosts may delay the start.
+const FIRST_PROBES: Duration = Duration::from_secs(3);
+
 impl Manager {
-    /// Adopts the workers of an earlier manager and starts the declared ones that are missing.
-    pub(crate) async fn restore(self: &Arc<Self>, left: Vec<Record>) {
+    /// Adopts the workers of an earlier manager, starts the declared ones that are missing, and
+    /// probes the other hosts. `drained` are the workers of other hosts that get no requests.
+    pub(crate) async fn restore(self: &Arc<Self>, left: Vec<Record>, drained: &[String]) {
+        for host in &self.config.hosts {
+            self.decide(|core, now| (core.join(&host.spec, drained, now), Vec::new()));
+        }
         // Concurrently: an unresponsive worker must not delay the others.
         let found = join_all(left.iter().map(|record| self.find_earlier(record))).await;
         let found: HashMap<String, Found> = left.iter().map(|record| record.id.clone()).zip(found).collect();
@@ -42,6 +49,15 @@ impl Manager {
             let id = self.start(spec.clone());
             tracing::info!(worker = id, model = spec.model, device = spec.device, "starting");
         }
+        self.hosts_probed().await;
+    }
+
+    /// Waits until each host was probed: the first requests would find no models there.
+    async fn hosts_probed(&self) {
+        let mut changes = self.changes();
+        let wait = async { while self.core().is_joining() && changes.changed().await.is_ok() {} };
+        // A probe that cannot be sent must not delay the start.
+        let _ = tokio::time::timeout(FIRST_PROBES, wait).await;
     }
 
     /// Whether a worker of an earlier manager still runs, and is the same process.

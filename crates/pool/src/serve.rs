@@ -53,6 +53,7 @@ pub struct Pool {
     /// Most connections at once.
     max_connections: usize,
     earlier: Vec<crate::core::Record>,
+    drained: Vec<String>,
     store_task: JoinHandle<()>,
     end: oneshot::Sender<()>,
 }
@@ -60,7 +61,7 @@ pub struct Pool {
 impl Pool {
     /// Locks the state directory and binds the port. No worker runs yet.
     pub async fn bind(config: Config) -> Result<Pool, Error> {
-        let (store, State { token, workers, .. }) = StateStore::open(&config.state)?;
+        let (store, State { token, workers, drained, .. }) = StateStore::open(&config.state)?;
         let (host, port) = (config.hostname.as_str(), config.port);
         let failed = |why| Error::Listen { at: format!("{host} port {port}"), why };
         let listener = TcpListener::bind((host, port)).await.map_err(failed)?;
@@ -70,7 +71,7 @@ impl Pool {
         let token = match token.is_empty() {
             true => {
                 let token = random_hex(32);
-                store.save_now(State::new(token.clone(), workers.clone())).await;
+                store.save_now(State::new(token.clone(), workers.clone(), drained.clone())).await;
                 token
             }
             false => token,
@@ -82,7 +83,7 @@ impl Pool {
         let max_connections =
             (files.saturating_sub(OTHER_FILES) / 2).min(config.max_connections).clamp(1, Semaphore::MAX_PERMITS);
         let manager = Manager::new(config, store, token, address);
-        Ok(Pool { manager, listener, address, max_connections, earlier: workers, store_task, end })
+        Ok(Pool { manager, listener, address, max_connections, earlier: workers, drained, store_task, end })
     }
 
     /// The bound address.
@@ -93,14 +94,14 @@ impl Pool {
     /// Manages workers and answers requests until `stop`; then stops the workers too, unless
     /// `keep_workers` is set. `now` ends the shutdown at once.
     pub async fn run(self, stop: impl Future<Output = ()>, now: impl Future<Output = ()>) -> Result<(), Error> {
-        let Pool { manager, listener, address, max_connections, earlier, store_task, end } = self;
+        let Pool { manager, listener, address, max_connections, earlier, drained, store_task, end } = self;
         tracing::info!("listening at http://{address}");
         let router = http::router(&manager);
         let graceful = GracefulShutdown::new();
         let ticking = tokio::spawn(manager.clone().tick_loop());
         // Restore before accepting connections: the first request would otherwise find no models.
         // Until then connections wait in the system's queue.
-        manager.restore(earlier).await;
+        manager.restore(earlier, &drained).await;
         let inspecting = tokio::spawn(manager.clone().inspect_loop());
         let (connections, client_timeout) = (Arc::new(Semaphore::new(max_connections)), manager.config.client_timeout);
         // Dropped at shutdown: connections that have sent nothing by then are closed.

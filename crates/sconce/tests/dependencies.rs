@@ -43,6 +43,7 @@ fn allowed_dependencies() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("sconce-api", vec![]),
         ("sconce-server", vec!["sconce-api", "sconce-engine", "sconce-index"]),
         ("sconce-pool", vec!["sconce-api"]),
+        ("sconce-shards", vec!["sconce-api"]),
         (
             "sconce-cli",
             vec![
@@ -53,6 +54,7 @@ fn allowed_dependencies() -> BTreeMap<&'static str, Vec<&'static str>> {
                 "sconce-ops",
                 "sconce-pool",
                 "sconce-server",
+                "sconce-shards",
             ],
         ),
         ("sconce", vec!["sconce-cli", "sconce-engine", "sconce-index", "sconce-onnx"]),
@@ -81,7 +83,7 @@ fn crates_depend_only_on_allowed_crates() {
 #[test]
 fn pool_does_not_link_the_engine() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    for (package, features) in [("sconce-pool", ""), ("sconce-api", "clap,client")] {
+    for (package, features) in [("sconce-pool", ""), ("sconce-api", "clap,client"), ("sconce-shards", "object-store")] {
         let out = Command::new(env!("CARGO"))
             .args([
                 "tree",

@@ -2,6 +2,7 @@
 //! environment.
 
 use crate::dialect::worker::Membership;
+use crate::tls::Tls;
 use crate::traces::Traces;
 use sconce_engine::{Pooling, Prompt};
 use std::fmt;
@@ -51,6 +52,8 @@ impl fmt::Debug for Secret {
 pub struct Config {
     /// Where to listen.
     pub listen: Listen,
+    /// The certificate for https; without one the server speaks http.
+    pub tls: Option<Tls>,
     /// Accepted API keys; empty: no key is required.
     pub api_keys: Vec<Secret>,
     /// Largest request body, in bytes.
@@ -99,6 +102,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             listen: Listen::Tcp { host: "127.0.0.1".into(), port: 8080 },
+            tls: None,
             api_keys: Vec::new(),
             payload_limit: 2_000_000,
             max_client_batch: 128,

@@ -31,6 +31,7 @@ mod sse;
 mod stop;
 mod storage;
 mod timeout_stream;
+mod tls;
 #[cfg(feature = "otlp")]
 mod traces;
 #[cfg(not(feature = "otlp"))]
@@ -57,6 +58,7 @@ pub use sconce_engine::{RequestContext, Times};
 pub use served_model::{RequestKind, ServedModel};
 pub use stop::Stop;
 pub use timeout_stream::TimeoutStream;
+pub use tls::Tls;
 pub use traces::Traces;
 
 /// Binds the listener, loads `models` and serves requests until `stop` is signalled.

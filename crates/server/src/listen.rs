@@ -26,6 +26,7 @@ use tokio::net::{TcpListener, TcpStream};
 #[cfg(unix)]
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
+use tokio_rustls::server::TlsStream;
 
 /// How long the indexing of vector stores may take to end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -56,7 +57,12 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// TCP address.
-    Tcp(SocketAddr),
+    Tcp {
+        /// `http` or `https`.
+        scheme: &'static str,
+        /// The address.
+        address: SocketAddr,
+    },
     /// Unix socket.
     Unix(PathBuf),
 }
@@ -64,7 +70,7 @@ pub enum Bound {
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Bound::Tcp(address) => write!(f, "http://{address}"),
+            Bound::Tcp { scheme, address } => write!(f, "{scheme}://{address}"),
             Bound::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
@@ -89,7 +95,7 @@ impl Server {
     /// Binds the listener and starts loading `models`. Requests before they are ready get status
     /// 503 with the load progress.
     pub async fn bind(config: Config, models: Vec<ModelSpec>, stop: Stop) -> Result<Server, Error> {
-        let (listener, bound) = listen(&config.listen).await?;
+        let (listener, bound) = listen(&config).await?;
         // Models loaded at run time use the first model's options.
         let defaults = match models.first() {
             Some(first) => first.load.clone(),
@@ -131,12 +137,16 @@ impl Server {
                 () = until_closed(&app) => break,
             };
             match accepted {
-                Ok(stream) => {
-                    let connection = connection(stream, &router, &app.config);
-                    let watched = graceful.watch(connection);
+                Ok(accepted) => {
+                    let (watcher, router, app) = (graceful.watcher(), router.clone(), app.clone());
                     tokio::spawn(async move {
                         let _permit = permit;
-                        if let Err(e) = watched.await {
+                        // In the connection's own task: a slow handshake must not delay others.
+                        let accepted = match with_tls(accepted, &app.config).await {
+                            Ok(accepted) => accepted,
+                            Err(e) => return tracing::debug!("no TLS connection: {e}"),
+                        };
+                        if let Err(e) = watcher.watch(connection(accepted, &router, &app.config)).await {
                             tracing::debug!("connection closed: {e}");
                         }
                     });
@@ -168,7 +178,8 @@ impl Server {
                 let _ = tokio::task::spawn_blocking(move || traces.end()).await;
             }
         } else {
-            tracing::warn!("stopped before all requests were answered (--drain-timeout, or a second signal)");
+            let limit = app.config.drain_timeout.as_secs();
+            tracing::warn!("stopped before all requests were answered: {limit} s passed, or a second signal came");
             // Dropping the last owner of a model waits for its thread; a hanging model must not
             // block the exit.
             std::mem::forget(app.clone());
@@ -226,13 +237,14 @@ async fn watch(app: Arc<App>, load_failure: Arc<Mutex<Option<String>>>) {
     }
 }
 
-async fn listen(at: &Listen) -> Result<(Listener, Bound), Error> {
-    match at {
+async fn listen(config: &Config) -> Result<(Listener, Bound), Error> {
+    match &config.listen {
         Listen::Tcp { host, port } => {
             let failed = |why| Error::Listen { at: format!("{host}:{port}"), why };
             let listener = TcpListener::bind((host.as_str(), *port)).await.map_err(failed)?;
             let address = listener.local_addr().map_err(failed)?;
-            Ok((Listener::Tcp(listener), Bound::Tcp(address)))
+            let scheme = if config.tls.is_some() { "https" } else { "http" };
+            Ok((Listener::Tcp(listener), Bound::Tcp { scheme, address }))
         }
         #[cfg(unix)]
         Listen::Unix(path) => {
@@ -254,6 +266,7 @@ async fn listen(at: &Listen) -> Result<(Listener, Bound), Error> {
 /// A TCP or Unix stream.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl Stream for TcpStream {}
+impl Stream for TlsStream<Box<dyn Stream>> {}
 #[cfg(unix)]
 impl Stream for UnixStream {}
 
@@ -287,6 +300,13 @@ async fn accept(listener: &Listener) -> io::Result<AcceptedStream> {
             Ok(AcceptedStream { stream: Box::new(stream), peer: Peer { local: true } })
         }
     }
+}
+
+/// The stream, within TLS if the server has a certificate.
+async fn with_tls(accepted: AcceptedStream, config: &Config) -> io::Result<AcceptedStream> {
+    let Some(tls) = &config.tls else { return Ok(accepted) };
+    let AcceptedStream { stream, peer } = accepted;
+    Ok(AcceptedStream { stream: Box::new(tls.accept(stream).await?), peer })
 }
 
 type Io = TokioIo<TimeoutStream<Box<dyn Stream>>>;

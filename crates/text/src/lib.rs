@@ -149,6 +149,13 @@ impl ModelTokenizer {
         text_tokens(&*self.truncating(None)?, text, special && self.table.is_none())
     }
 
+    /// How many tokens [`ModelTokenizer::tokenize`] finds, without special tokens.
+    pub fn token_count(&self, text: &str) -> Result<usize> {
+        let bare = self.bare()?;
+        let encoding = catch_panic(|| bare.encode_fast(text, false)).map_err(Error::Input)?;
+        Ok(encoding.len())
+    }
+
     /// Decodes token ids to text.
     pub fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
         text_of(&self.inner, ids, skip_special)

@@ -360,7 +360,7 @@ pub struct RankingOptions {
 /// How results are ranked.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, ToSchema)]
 pub enum Ranker {
-    /// By words and by meaning (BM25 and embeddings, joined by reciprocal rank fusion). The score is
+    /// By words and by meaning (BM25 and embeddings, a weighted sum of their scores). The score is
     /// 1 for what both rank first.
     #[default]
     #[serde(rename = "auto")]

@@ -2,10 +2,12 @@
 
 use crate::Failure;
 use crate::args::TaskModel;
-use crate::input::{Input, Text};
+use crate::input::{Input, NO_FIELDS, Text};
 use crate::output::{Output, ResultNames, ResultRow};
 use crate::report::Report;
-use crate::window_runner::{ModelCall, ResultOutput, Texts};
+use crate::shards::{ShardArgs, ShardRequest};
+use crate::source::{ResultOutput, Source};
+use crate::window_runner::{ModelCall, Texts};
 use clap::Args;
 use sconce_engine::Loaded;
 use sconce_engine::{Classifier, Label, RequestContext, TextOrPair};
@@ -30,7 +32,8 @@ pub(crate) const LABELS: ResultNames = ResultNames {
 #[command(after_help = "Examples:\n  \
     sconce classify -m distilbert/distilbert-base-uncased-finetuned-sst-2-english \"What a lovely day.\"\n  \
     sconce classify -m cross-encoder/nli-deberta-v3-base \"A man eats.\" --pair \"Somebody eats.\"\n  \
-    sconce classify -m MODEL -f pairs.jsonl --field premise --pair-field hypothesis -o labelled.jsonl --top-k 1")]
+    sconce classify -m MODEL -f pairs.jsonl --field premise --pair-field hypothesis -o labelled.jsonl --top-k 1\n  \
+    sconce classify -m MODEL --shards labels/ --keep id reviews/*.parquet")]
 pub(crate) struct Classify {
     #[command(flatten)]
     input: Input,
@@ -38,11 +41,13 @@ pub(crate) struct Classify {
     model: TaskModel,
     #[command(flatten)]
     output: Output,
+    #[command(flatten)]
+    shards: ShardArgs,
     /// Second text of every pair, for models that read two.
     #[arg(long, value_name = "TEXT", conflicts_with = "pair_field")]
     pair: Option<String>,
     /// Field that holds the second text of each row.
-    #[arg(long, value_name = "NAME", conflicts_with = "texts")]
+    #[arg(long, value_name = "NAME")]
     pair_field: Option<String>,
     /// Print the model's raw scores (logits).
     #[arg(long)]
@@ -58,7 +63,15 @@ pub(crate) struct Classify {
 impl Classify {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         self.output.check(false, true)?;
-        let texts = Texts::open_for(&self.input, &self.output, self.pair_field.as_deref())?;
+        if self.shards.is_on() {
+            self.output.check_unused()?;
+        } else if self.pair_field.is_some() && self.input.has_arguments() {
+            return Err(NO_FIELDS.into());
+        }
+        let source = match self.shards.open(self.shard_request())? {
+            Some(run) => Source::Shards(Box::new(run)),
+            None => Source::Texts(Box::new(Texts::open_for(&self.input, &self.output, self.pair_field.as_deref())?)),
+        };
         let context = RequestContext::default();
         let classifier = self.model.load(report, Classifier::load)?.with_context(&context);
         let run = |window: &[Text]| {
@@ -73,7 +86,7 @@ impl Classify {
             about: json!({"labels": classifier.labels()}),
             way_out: None,
         };
-        texts.write_results(
+        source.write_results(
             report,
             result_output,
             ModelCall { context: &context, run },
@@ -83,6 +96,20 @@ impl Classify {
                 writer.write(text, &Labels(labels), info)
             },
         )
+    }
+
+    fn shard_request(&self) -> ShardRequest<'_> {
+        let options = json!({
+            "--pair": self.pair,
+            "--pair-field": self.pair_field,
+            "--raw": self.raw,
+            "--top-k": self.top_k,
+            "--threshold": self.threshold,
+        });
+        ShardRequest {
+            pair_field: self.pair_field.as_deref(),
+            ..ShardRequest::of("classify", (self.model.model.as_str(), &self.model.run_args), &self.input, options)
+        }
     }
 
     fn pair_text<'a>(&'a self, text: &'a Text) -> Result<Option<&'a str>, Failure> {

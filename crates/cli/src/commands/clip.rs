@@ -167,7 +167,7 @@ fn name(path: &Path) -> String {
 
 fn named(path: &Path) -> Text {
     let object = Map::from_iter([("image".to_string(), json!(name(path)))]);
-    Text { text: name(path), object: Some(Row::Object(object)), origin: name(path), bytes: 0 }
+    Text { text: name(path), object: Some(Row::Object(object)), origin: name(path), number: None, bytes: 0 }
 }
 
 fn check_readable(path: &Path) -> Result<(), Failure> {

@@ -1,26 +1,23 @@
 //! `sconce embed`: embeddings of texts.
 
-use super::with_run_info;
+mod dense;
+
 use crate::Failure;
 use crate::args::Model;
 use crate::input::{Input, Text};
-use crate::output::{Output, ResultNames, ResultsOf, TokenInfo, Writer};
+use crate::output::{Output, ResultNames};
 use crate::report::Report;
-use crate::summary::WindowResult;
-use crate::vector_output::{
-    Base64, FLOAT_COLUMN, Floats, INT8_COLUMN, M3_COLUMN, M3Rows, MULTI_COLUMN, MultiVectorRows, QuantizedRow,
-    SPARSE_COLUMN, SparseWeights, UINT8_COLUMN,
-};
-use crate::window_runner::{ModelCall, ResultOutput, Texts, strings};
+use crate::shards::{ShardArgs, ShardRequest};
+use crate::source::{ResultOutput, Source};
+use crate::vector_output::{M3_COLUMN, M3Rows, MULTI_COLUMN, MultiVectorRows, SPARSE_COLUMN, SparseWeights};
+use crate::window_runner::{ModelCall, Texts, strings};
 use clap::{ArgGroup, Args, ValueEnum};
 use sconce_engine::{
-    Chunk, ChunkOptions, DType, Device, EmbedOptions, Embedder, Embeddings, Isa, Loaded, M3, MultiVectorEncoder, Plan,
-    Pooling, Precision, Prompt, Ranges, RequestContext, Route, SparseEncoder, TextOrTokens,
+    Embedder, Loaded, M3, MultiVectorEncoder, Pooling, Precision, Prompt, RequestContext, Route, SparseEncoder,
+    TextOrTokens,
 };
-use serde::Deserialize;
 use serde_json::{Value, json};
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Compute embeddings of texts: dense, sparse (SPLADE) or multi-vector (ColBERT).
@@ -30,6 +27,7 @@ use std::process::ExitCode;
     sconce embed -f docs.jsonl --field body -o docs.embedded.jsonl --dtype bf16\n  \
     sconce embed -f docs.parquet -o docs.embedded.parquet\n  \
     sconce embed -f books.jsonl --chunk -o chunks.parquet\n  \
+    sconce embed --shards vectors/ --keep id texts/*.parquet\n  \
     sconce embed -f texts.txt --dimensions 128 --precision ubinary -o bits.npy\n  \
     sconce embed -m prithivida/Splade_PP_en_v2 --sparse \"A man is eating food.\"\n  \
     sconce embed -m colbert-ir/colbertv2.0 --multi --query --json \"Who eats?\"\n  \
@@ -42,6 +40,8 @@ pub(crate) struct Embed {
     model: Model,
     #[command(flatten)]
     output: Output,
+    #[command(flatten)]
+    shards: ShardArgs,
     /// Put one of the model's own prompts before each text, by name (such as query or document).
     #[arg(long, value_name = "NAME", conflicts_with = "prompt")]
     prompt_name: Option<String>,
@@ -119,93 +119,48 @@ impl Embed {
         if self.ranges.is_some() && !self.is_ranged() {
             return Err("--ranges is for --precision int8 and uint8 only".into());
         }
-        let texts = Texts::open_for(&self.input, &self.output, None)?;
-        match () {
-            () if self.sparse && self.multi => self.m3(texts, report),
-            () if self.sparse => self.sparse(texts, report),
-            () if self.multi => self.multi(texts, report),
-            () if is_unpooled => self.hidden_states(texts, report),
-            () => self.dense(texts, report),
-        }
-    }
-
-    fn dense(&self, mut texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
-        let ranges = self.ranges.as_deref().map(read_ranges).transpose()?;
-        let context = RequestContext::default();
-        let embedder = self.model.load(report, Embedder::load)?.with_context(&context);
-        let pooling = self.pooling.and_then(PoolingArg::pooling);
-        let options = EmbedOptions::default().with_prompt(self.prompt()).with_pooling(pooling);
-        // Empty, but of the right dimension: options that cannot work fail before the work.
-        let empty = Embeddings { dimension: embedder.dimension(pooling)?, ..Embeddings::default() };
-        let empty = self.truncate_dimensions(empty)?;
-        let needs_ranges = self.is_ranged() && ranges.is_none();
-        let (descr, numbers) = match self.precision {
-            Precision::Float32 => ("<f4", empty.dimension),
-            _ if needs_ranges => (if self.precision == Precision::Int8 { "|i1" } else { "|u1" }, empty.dimension),
-            precision => {
-                let small = empty.quantize(precision, ranges.as_ref())?;
-                (if small.is_signed { "|i1" } else { "|u1" }, small.dimension)
+        if self.shards.is_on() {
+            self.output.check_unused()?;
+            if self.is_ranged() && self.ranges.is_none() {
+                let why = "take the ranges of all vectors, which no process of --shards sees: give --ranges";
+                return Err(format!("--precision int8 and uint8 {why}").into());
             }
-        };
-        let array = (!self.base64).then_some((descr, numbers));
-        let column = match descr {
-            "<f4" => FLOAT_COLUMN,
-            "|i1" => INT8_COLUMN,
-            _ => UINT8_COLUMN,
-        };
-        let names = ResultNames { array, ..embedding_names(column) };
-        let columns = std::mem::take(&mut texts.columns);
-        let of = if self.writes_chunks() { ResultsOf::Chunks(columns) } else { ResultsOf::Texts(columns) };
-        let mut writer = self.output.open(names, of)?;
-        let mut waiting: Vec<Text> = Vec::new();
-        let mut collected = Vectors { embeddings: empty, chunks: Vec::new() };
-        let summary = texts.run_windows(
-            report,
-            ModelCall { context: &context, run: |window: &[Text]| self.vectors(&embedder, window, &options) },
-            |vectors, window| {
-                let Vectors { embeddings, chunks } = vectors;
-                let e = self.truncate_dimensions(embeddings)?;
-                if !needs_ranges {
-                    return self.write(&mut writer, &Vectors { embeddings: e, chunks }, &window, ranges.as_ref());
-                }
-                let (all, before) = (&mut collected.embeddings, waiting.len());
-                all.truncated.extend(e.truncated.iter().map(|i| i + before));
-                all.values.extend(e.values);
-                all.tokens.extend(e.tokens);
-                collected.chunks.extend(chunks.into_iter().map(|chunk| chunk.with_text(chunk.text + before)));
-                waiting.extend(window);
-                Ok(())
-            },
-        )?;
-        if !waiting.is_empty() {
-            self.write(&mut writer, &collected, &waiting, None)?;
         }
-        let mut about = json!({"dimension": numbers});
-        if self.precision != Precision::Float32 {
-            about["precision"] = json!(self.precision.to_string());
+        let run = if self.shards.is_on() { self.shards.open(self.shard_request()?)? } else { None };
+        let source = match run {
+            Some(run) => Source::Shards(Box::new(run)),
+            None => Source::Texts(Box::new(Texts::open_for(&self.input, &self.output, None)?)),
+        };
+        match () {
+            () if self.sparse && self.multi => self.m3(source, report),
+            () if self.sparse => self.sparse(source, report),
+            () if self.multi => self.multi(source, report),
+            () if is_unpooled => self.hidden_states(source, report),
+            () => self.dense(source, report),
         }
-        writer.finish(&with_run_info(about, &embedder))?;
-        summary.report(report, &embedder, self.chunk.is_none().then_some("--chunk"));
-        self.suggest_bf16(embedder.plan(), report)?;
-        Ok(ExitCode::SUCCESS)
     }
 
-    /// Embeds a window of texts, in chunks if asked.
-    fn vectors(&self, embedder: &Embedder, window: &[Text], options: &EmbedOptions) -> Result<Vectors, Failure> {
-        let Some(tokens) = self.chunk else {
-            return Ok(Vectors { embeddings: embedder.embed_with(&inputs(window), options)?, chunks: Vec::new() });
-        };
-        let chunking = ChunkOptions::default().with_tokens(tokens).with_overlap(self.overlap);
-        let embedded = embedder.embed_chunks(&strings(window), options, &chunking)?;
-        Ok(match self.chunk_mean {
-            true => Vectors { embeddings: embedded.means(), chunks: Vec::new() },
-            false => Vectors { embeddings: embedded.embeddings, chunks: embedded.chunks },
-        })
-    }
-
-    /// Whether a result is of a chunk and not of a text.
-    fn writes_chunks(&self) -> bool {
-        self.chunk.is_some() && !self.chunk_mean
+    /// What --shards computes.
+    fn shard_request(&self) -> Result<ShardRequest<'_>, Failure> {
+        let pooling = self.pooling.as_ref().and_then(ValueEnum::to_possible_value);
+        // The file may change; its numbers decide about the output.
+        let read = |path: &PathBuf| std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()));
+        let ranges = self.ranges.as_ref().map(read).transpose()?;
+        let options = json!({
+            "--prompt-name": self.prompt_name,
+            "--prompt": self.prompt,
+            "--pooling": pooling.as_ref().map(|value| value.get_name()),
+            "--dimensions": self.dimensions,
+            "--precision": self.precision.to_string(),
+            "--ranges": ranges,
+            "--chunk": self.chunk.map(|tokens| json!({"tokens": tokens})),
+            "--overlap": self.overlap,
+            "--chunk-mean": self.chunk_mean,
+            "--sparse": self.sparse,
+            "--multi": self.multi,
+            "--query": self.query,
+        });
+        Ok(ShardRequest::of("embed", (self.model.model.as_str(), &self.model.run_args), &self.input, options))
     }
 
     fn prompt(&self) -> Prompt {
@@ -216,13 +171,13 @@ impl Embed {
         }
     }
 
-    fn hidden_states(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
+    fn hidden_states(&self, source: Source, report: &Report) -> Result<ExitCode, Failure> {
         let context = RequestContext::default();
         let embedder = self.model.load(report, Embedder::load)?.with_context(&context);
         let prompt = self.prompt();
         let run = |window: &[Text]| Ok(embedder.embed_all(&inputs(window), &prompt)?);
         let result_output = self.result_output(&embedder, MULTI_COLUMN, json!({"pooling": "none"}));
-        texts.write_results(
+        source.write_results(
             report,
             result_output,
             ModelCall { context: &context, run },
@@ -230,68 +185,17 @@ impl Embed {
         )
     }
 
-    /// Says once per machine that bf16 would be much faster, if the user left the format open.
-    fn suggest_bf16(&self, plan: &Plan, report: &Report) -> Result<(), Failure> {
-        let run_args = &self.model.run_args;
-        let is_slow = (plan.device, plan.dtype, run_args.dtype) == (Device::Cpu, DType::F32, None)
-            && plan.graph.is_none()
-            && run_args.isa.unwrap_or_else(Isa::best).is_twice_as_fast_in_bf16();
-        if is_slow && !report.is_quiet() && is_first_time("bf16-suggested", &run_args.options()?.hub.cache) {
-            report.info(
-                "this processor embeds more than twice as fast in bf16, with nearly the same vectors: --dtype auto (this \
-                 is said once)",
-            );
-        }
-        Ok(())
-    }
-
     fn is_ranged(&self) -> bool {
         matches!(self.precision, Precision::Int8 | Precision::Uint8)
     }
 
-    fn truncate_dimensions(&self, e: Embeddings) -> Result<Embeddings, Failure> {
-        Ok(match self.dimensions {
-            Some(n) => e.cut(n)?,
-            None => e,
-        })
-    }
-
-    fn write(
-        &self,
-        writer: &mut Writer,
-        vectors: &Vectors,
-        texts: &[Text],
-        ranges: Option<&Ranges>,
-    ) -> Result<(), Failure> {
-        let Vectors { embeddings: e, chunks } = vectors;
-        let text = |i: usize| &texts[chunks.get(i).map_or(i, |chunk| chunk.text)];
-        let info = |i: usize| {
-            let truncated = e.truncated.binary_search(&i).is_ok();
-            Some(TokenInfo { tokens: e.tokens[i], truncated, chunk: chunks.get(i).copied() })
-        };
-        if self.precision == Precision::Float32 {
-            for (i, row) in e.rows().enumerate() {
-                match self.base64 {
-                    true => writer.write(text(i), &Base64(row), info(i))?,
-                    false => writer.write(text(i), &Floats(row), info(i))?,
-                }
-            }
-        } else {
-            let small = e.quantize(self.precision, ranges)?;
-            for (i, row) in small.rows().enumerate() {
-                writer.write(text(i), &QuantizedRow { row, is_signed: small.is_signed }, info(i))?;
-            }
-        }
-        writer.flush_stream()
-    }
-
-    fn sparse(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
+    fn sparse(&self, source: Source, report: &Report) -> Result<ExitCode, Failure> {
         let context = RequestContext::default();
         let sparse = self.model.load(report, SparseEncoder::load)?.with_context(&context);
         let route = if self.query { Route::Query } else { Route::Default };
         let run = |window: &[Text]| Ok(sparse.embed_as(&strings(window), route)?);
         let result_output = self.result_output(&sparse, SPARSE_COLUMN, json!({"vocabulary": sparse.plan().dimension}));
-        texts.write_results(
+        source.write_results(
             report,
             result_output,
             ModelCall { context: &context, run },
@@ -299,7 +203,7 @@ impl Embed {
         )
     }
 
-    fn multi(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
+    fn multi(&self, source: Source, report: &Report) -> Result<ExitCode, Failure> {
         let context = RequestContext::default();
         let multi = self.model.load(report, MultiVectorEncoder::load)?.with_context(&context);
         let run = |window: &[Text]| match self.query {
@@ -309,7 +213,7 @@ impl Embed {
         let side = if self.query { "query" } else { "document" };
         let about = json!({"dimension": multi.plan().dimension, "side": side});
         let result_output = self.result_output(&multi, MULTI_COLUMN, about);
-        texts.write_results(
+        source.write_results(
             report,
             result_output,
             ModelCall { context: &context, run },
@@ -317,34 +221,18 @@ impl Embed {
         )
     }
 
-    fn m3(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
+    fn m3(&self, source: Source, report: &Report) -> Result<ExitCode, Failure> {
         let context = RequestContext::default();
         let m3 = self.model.load(report, M3::load)?.with_context(&context);
         let run = |window: &[Text]| Ok(m3.embed(&strings(window))?);
         let result_output = self.result_output(&m3, M3_COLUMN, json!({"dimension": m3.plan().dimension}));
-        texts.write_results(report, result_output, ModelCall { context: &context, run }, |writer, text, row, info| {
+        source.write_results(report, result_output, ModelCall { context: &context, run }, |writer, text, row, info| {
             writer.write(text, &M3Rows::new(&row, |id| m3.token(id)), info)
         })
     }
 
     fn result_output<'a>(&'a self, model: &'a dyn Loaded, column: &'static str, about: Value) -> ResultOutput<'a> {
         ResultOutput { output: &self.output, names: embedding_names(column), model, about, way_out: None }
-    }
-}
-
-/// Embeddings of texts, or of their chunks.
-struct Vectors {
-    embeddings: Embeddings,
-    /// The chunk of each row; empty if a row is of a whole text.
-    chunks: Vec<Chunk>,
-}
-
-impl WindowResult for Vectors {
-    fn tokens(&self) -> usize {
-        self.embeddings.tokens()
-    }
-    fn is_truncated(&self, i: usize) -> bool {
-        self.embeddings.is_truncated(i)
     }
 }
 
@@ -383,25 +271,4 @@ fn inputs(window: &[Text]) -> Vec<TextOrTokens<'_>> {
 /// Names of embeddings, with this Parquet column.
 pub(crate) fn embedding_names(column: &'static str) -> ResultNames {
     ResultNames { many: "embeddings", one: Some("embedding"), fields: &[], array: None, column: Some(column) }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RangesFile {
-    low: Vec<f32>,
-    high: Vec<f32>,
-}
-
-fn read_ranges(path: &Path) -> Result<Ranges, Failure> {
-    let fail = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
-    let text = std::fs::read_to_string(path).map_err(|e| fail(&e))?;
-    let file: RangesFile = serde_json::from_str(&text)
-        .map_err(|e| fail(&format!("expected an object with two lists of numbers, low and high: {e}")))?;
-    Ok(Ranges::new(file.low, file.high).map_err(|e| fail(&e))?)
-}
-
-/// Whether this is the first call with `name` for this cache, which it marks for later calls. False
-/// if the cache cannot be written.
-fn is_first_time(name: &str, cache: &Path) -> bool {
-    std::fs::create_dir_all(cache).is_ok() && File::create_new(cache.join(name)).is_ok()
 }

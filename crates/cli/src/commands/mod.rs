@@ -26,6 +26,7 @@ pub(crate) mod rm;
 #[cfg(feature = "index")]
 pub(crate) mod search;
 pub(crate) mod serve;
+pub(crate) mod shards;
 pub(crate) mod show;
 pub(crate) mod similarity;
 pub(crate) mod tag;

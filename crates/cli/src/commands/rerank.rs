@@ -4,11 +4,14 @@ use super::{print, table, with_run_info};
 use crate::Failure;
 use crate::args::TaskModel;
 use crate::input::{Input, Text};
+use crate::output::{ResultNames, ResultRow, ResultsOf, Writer};
 use crate::report::Report;
+use crate::shards::{ShardArgs, ShardOutput, ShardRequest};
+use crate::source::Source;
 use crate::window_runner::{ModelCall, Texts, strings};
 use clap::{Args, ValueEnum};
 use sconce_engine::Loaded;
-use sconce_engine::{RankOptions, RankPooling, RequestContext, Reranker, Scores};
+use sconce_engine::{RankOptions, RankPooling, Ranking, RequestContext, Reranker, Scores};
 use serde::Serialize;
 use serde_json::json;
 use std::process::ExitCode;
@@ -26,6 +29,8 @@ pub(crate) struct Rerank {
     input: Input,
     #[command(flatten)]
     model: TaskModel,
+    #[command(flatten)]
+    shards: ShardArgs,
     /// Print only the N best documents.
     #[arg(long, value_name = "N")]
     top_n: Option<usize>,
@@ -57,6 +62,26 @@ enum PoolingArg {
     Mean,
 }
 
+/// Names of the results with --shards: a score for each row.
+const SCORES: ResultNames = ResultNames {
+    many: "results",
+    one: Some("score"),
+    fields: &[],
+    array: None,
+    column: Some("required float score;"),
+};
+
+/// The score of a row.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Score(f32);
+
+impl ResultRow for Score {
+    fn lines(&self, _: &Text) -> String {
+        format!("{:.6}\n", self.0)
+    }
+}
+
 /// A ranked document.
 #[derive(Serialize)]
 struct RankedDocument {
@@ -72,7 +97,13 @@ struct RankedDocument {
 
 impl Rerank {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
-        let texts = Texts::open(&self.input)?;
+        if self.shards.is_on() && (self.json || self.top_n.is_some() || self.full_texts) {
+            return Err("--shards writes the score of every row: leave out --json, --top-n and --texts".into());
+        }
+        let source = match self.shards.open(self.shard_request())? {
+            Some(run) => Source::Shards(Box::new(run)),
+            None => Source::Texts(Box::new(Texts::open(&self.input)?)),
+        };
         let pooling = match self.pooling {
             PoolingArg::Pooler => RankPooling::Pooler,
             PoolingArg::Cls => RankPooling::Cls,
@@ -90,14 +121,22 @@ impl Rerank {
         // All windows are sorted together by logit, because many extreme scores round to the same
         // number.
         let options = RankOptions::default().with_raw(true).with_pooling(pooling);
+        let rerank = |window: &[Text]| Ok(reranker.rerank(&self.query, &strings(window), options)?);
+        let texts = match source {
+            Source::Texts(texts) => *texts,
+            Source::Shards(run) => {
+                let output = ShardOutput { model: &reranker, names: SCORES, of: ResultsOf::Others, way_out: None };
+                return run.texts(
+                    report,
+                    &output,
+                    ModelCall { context: &context, run: rerank },
+                    |writer, ranking, window| self.write_scores(writer, &ranking, window),
+                );
+            }
+        };
         let (mut ranked, mut truncated, mut done) = (Vec::new(), Vec::new(), 0);
-        let summary = texts.run_windows(
-            report,
-            ModelCall {
-                context: &context,
-                run: |window: &[Text]| Ok(reranker.rerank(&self.query, &strings(window), options)?),
-            },
-            |ranking, mut window| {
+        let summary =
+            texts.run_windows(report, ModelCall { context: &context, run: rerank }, |ranking, mut window| {
                 truncated.extend(ranking.truncated.iter().map(|i| i + done));
                 for r in ranking.ranked {
                     let score = if self.raw { r.score } else { Scores::Sigmoid.apply(&[r.score])[0] };
@@ -108,8 +147,7 @@ impl Rerank {
                 done += window.len();
                 self.keep_best(&mut ranked);
                 Ok(())
-            },
-        )?;
+            })?;
         if self.json {
             let about =
                 json!({"query": self.query, "documents": done, "tokens": summary.tokens, "truncated": truncated});
@@ -128,6 +166,28 @@ impl Rerank {
         }
         summary.report(report, &reranker, None);
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn shard_request(&self) -> ShardRequest<'_> {
+        let pooling = self.pooling.to_possible_value();
+        let options = json!({
+            "--query": self.query,
+            "--raw": self.raw,
+            "--pooling": pooling.as_ref().map(|value| value.get_name()),
+            "--instruction": self.instruction,
+        });
+        ShardRequest::of("rerank", (self.model.model.as_str(), &self.model.run_args), &self.input, options)
+    }
+
+    /// Writes the score of every row.
+    fn write_scores(&self, writer: &mut Writer, ranking: &Ranking, window: &[Text]) -> Result<(), Failure> {
+        let mut logits = vec![0.0; window.len()];
+        ranking.ranked.iter().for_each(|ranked| logits[ranked.index] = ranked.score);
+        for (text, logit) in window.iter().zip(logits) {
+            let score = if self.raw { logit } else { Scores::Sigmoid.apply(&[logit])[0] };
+            writer.write(text, &Score(score), None)?;
+        }
+        Ok(())
     }
 
     /// Sorts the best first, equal ones by index, and keeps the `top_n` best.

@@ -15,8 +15,8 @@ use std::time::Instant;
 
 /// Search an index that `sconce index` made.
 ///
-/// Finds passages by meaning (embeddings) and by words (BM25), and joins both rankings by
-/// reciprocal rank fusion.
+/// Finds passages by meaning (embeddings) and by words (BM25), and adds their scores
+/// with weights.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     sconce search \"how do I install it?\"\n  \
@@ -51,7 +51,7 @@ pub(crate) struct Search {
 /// See [`Mode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ModeArg {
-    /// BM25 and the embeddings of the index, joined by reciprocal rank fusion.
+    /// BM25 and the embeddings of the index: a weighted sum of their scores.
     Hybrid,
     /// Cosine of dense embeddings.
     Dense,

@@ -7,7 +7,7 @@ use crate::{Failure, logs, runtime};
 use clap::Args;
 use sconce_api::time::Seconds;
 use sconce_engine::{LlmOptions, Prompt, Task};
-use sconce_server::{Config, Listen, ModelSpec, Secret, Server, Stop, Traces};
+use sconce_server::{Config, Listen, ModelSpec, Secret, Server, Stop, Tls, Traces};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -67,6 +67,19 @@ pub(crate) struct Http {
     /// Listen on this Unix socket instead of a port.
     #[arg(long, value_name = "PATH", env = "SCONCE_UNIX_SOCKET")]
     unix_socket: Option<PathBuf>,
+    /// Serve https with this certificate: a PEM file, with the intermediate certificates after it.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "SCONCE_SSL_CERTFILE",
+        alias = "ssl-cert-file",
+        requires = "ssl_keyfile",
+        conflicts_with = "unix_socket"
+    )]
+    ssl_certfile: Option<PathBuf>,
+    /// Private key of the certificate: a PEM file.
+    #[arg(long, value_name = "FILE", env = "SCONCE_SSL_KEYFILE", alias = "ssl-key-file", requires = "ssl_certfile")]
+    ssl_keyfile: Option<PathBuf>,
     /// API key that requests must send (`Authorization: Bearer KEY`); several separated by commas.
     /// Prefer the environment variable: process lists show arguments.
     #[arg(long, value_name = "KEY", env = "SCONCE_API_KEY", hide_env_values = true, value_delimiter = ',')]
@@ -181,11 +194,18 @@ impl Http {
             arg.pooling().ok_or("--pooling none cannot be a server's default; /embed_all returns one vector per token")
         };
         let pooling = self.pooling.map(one_vector).transpose()?;
+        let tls = match (&self.ssl_certfile, &self.ssl_keyfile) {
+            (Some(certificate), Some(key)) => {
+                Some(Tls::read(certificate, key).map_err(|why| format!("--ssl-certfile, --ssl-keyfile: {why}"))?)
+            }
+            _ => None,
+        };
         Ok(Config {
             listen: match &self.unix_socket {
                 Some(path) => Listen::Unix(path.clone()),
                 None => Listen::Tcp { host: self.hostname.clone(), port: self.port },
             },
+            tls,
             api_keys,
             payload_limit: usize::try_from(self.payload_limit.0).unwrap_or(usize::MAX),
             max_client_batch: self.max_client_batch_size,

@@ -5,7 +5,9 @@ use crate::args::TaskModel;
 use crate::input::{Input, Text};
 use crate::output::{Output, ResultNames, ResultRow};
 use crate::report::Report;
-use crate::window_runner::{ModelCall, ResultOutput, Texts, strings};
+use crate::shards::{ShardArgs, ShardRequest};
+use crate::source::{ResultOutput, Source};
+use crate::window_runner::{ModelCall, Texts, strings};
 use clap::{Args, ValueEnum};
 use sconce_engine::Loaded;
 use sconce_engine::{Entity, Gliner, GlinerOptions, RequestContext, Strategy, TagOptions, Tagger};
@@ -44,6 +46,8 @@ pub(crate) struct Tag {
     model: TaskModel,
     #[command(flatten)]
     output: Output,
+    #[command(flatten)]
+    shards: ShardArgs,
     /// How to merge tokens into entities.
     #[arg(long, value_enum, value_name = "STRATEGY", default_value_t)]
     aggregation: Aggregation,
@@ -85,8 +89,7 @@ impl Tag {
         if !self.labels.is_empty() {
             return self.run_with_labels(report);
         }
-        self.output.check(false, true)?;
-        let texts = Texts::open_for(&self.input, &self.output, None)?;
+        let source = self.open()?;
         let context = RequestContext::default();
         let tagger = self.model.load(report, Tagger::load)?.with_context(&context);
         let strategy = match self.aggregation {
@@ -109,7 +112,7 @@ impl Tag {
             about: json!({"labels": tagger.labels()}),
             way_out: self.stride.is_none().then_some("--stride"),
         };
-        texts.write_results(
+        source.write_results(
             report,
             result_output,
             ModelCall { context: &context, run },
@@ -117,10 +120,31 @@ impl Tag {
         )
     }
 
+    /// Opens the input, before the model is loaded.
+    fn open(&self) -> Result<Source, Failure> {
+        self.output.check(false, true)?;
+        if self.shards.is_on() {
+            self.output.check_unused()?;
+        }
+        let aggregation = self.aggregation.to_possible_value();
+        let options = json!({
+            "--aggregation": aggregation.as_ref().map(|value| value.get_name()),
+            "--threshold": self.threshold,
+            "--stride": self.stride,
+            "--labels": self.labels,
+            "--nested": self.nested,
+            "--multi-label": self.multi_label,
+        });
+        let request = ShardRequest::of("tag", (self.model.model.as_str(), &self.model.run_args), &self.input, options);
+        Ok(match self.shards.open(request)? {
+            Some(run) => Source::Shards(Box::new(run)),
+            None => Source::Texts(Box::new(Texts::open_for(&self.input, &self.output, None)?)),
+        })
+    }
+
     /// Entities of the labels given, by a GLiNER model.
     fn run_with_labels(self, report: &Report) -> Result<ExitCode, Failure> {
-        self.output.check(false, true)?;
-        let texts = Texts::open_for(&self.input, &self.output, None)?;
+        let source = self.open()?;
         let context = RequestContext::default();
         let labels: Vec<&str> = self.labels.iter().map(|label| label.trim()).collect();
         if labels.contains(&"") {
@@ -138,7 +162,7 @@ impl Tag {
             about: json!({"labels": labels}),
             way_out: None,
         };
-        texts.write_results(
+        source.write_results(
             report,
             result_output,
             ModelCall { context: &context, run },

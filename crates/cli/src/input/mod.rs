@@ -20,6 +20,10 @@ use std::path::{Path, PathBuf};
 /// Most bytes of a line, a record or a text. The memory for a hostile file is bounded.
 pub(crate) const MAX_ROW_BYTES: usize = 64 << 20;
 
+/// Why `--field` and its like are refused; with `--shards` the arguments are files.
+pub(crate) const NO_FIELDS: &str =
+    "texts that are arguments have no fields: leave out --field and --pair-field, or name files with --file";
+
 /// The field with the text, if no other is named.
 pub(crate) const DEFAULT_FIELD: &str = "text";
 
@@ -37,18 +41,20 @@ pub(crate) struct Input {
     file: Vec<PathBuf>,
     /// Take the text from field NAME. JSONL and Parquet output keep the other fields. Lines of
     /// standard input and of files with another extension are then JSON objects.
-    #[arg(long, value_name = "NAME", conflicts_with = "texts")]
+    #[arg(long, value_name = "NAME")]
     field: Option<String>,
 }
 
 /// A text and its origin.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Text {
     pub(crate) text: String,
     /// The row that contains it.
     pub(crate) object: Option<Row>,
     /// `file:line`, `file: row N` or `argument N`.
     pub(crate) origin: String,
+    /// Number of its row in the file, if the output has it.
+    pub(crate) number: Option<u64>,
     /// Input bytes, for the progress bar.
     pub(crate) bytes: u64,
 }
@@ -83,9 +89,20 @@ pub(crate) fn preview(text: &str) -> String {
 pub(crate) type TextIterator = Peekable<Box<dyn Iterator<Item = Result<Text, Failure>> + Send>>;
 
 impl Input {
+    /// The arguments and files, if the arguments are names of files.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let files = self.file.iter().map(|path| path.display().to_string());
+        self.texts.iter().cloned().chain(files).collect()
+    }
+
     /// Whether the input is a single argument, so that answers need not name their text.
     pub(crate) fn is_one(&self) -> bool {
         self.texts.len() == 1
+    }
+
+    /// Whether there are texts among the arguments.
+    pub(crate) fn has_arguments(&self) -> bool {
+        !self.texts.is_empty()
     }
 
     /// The field with the text.
@@ -96,9 +113,12 @@ impl Input {
     /// The texts, read lazily. Of Parquet files only the needed fields are read.
     pub(crate) fn texts(&self, needed: NeededFields<'_>) -> Result<TextIterator, Failure> {
         if !self.texts.is_empty() {
+            if self.field.is_some() {
+                return Err(NO_FIELDS.into());
+            }
             let text = |(i, text): (usize, String)| {
                 let (origin, bytes) = (format!("argument {}", i + 1), text.len() as u64);
-                Ok(Text { text, object: None, origin, bytes })
+                Ok(Text { text, object: None, origin, number: None, bytes })
             };
             return Ok(boxed(self.texts.clone().into_iter().enumerate().map(text)));
         }

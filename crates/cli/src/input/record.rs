@@ -124,9 +124,9 @@ impl Record {
     pub(crate) fn into_text(self, field: &str) -> Result<Text, Failure> {
         let Record { content, origin, bytes } = self;
         let text = match content {
-            Content::Text(text) => Text { text, object: None, origin, bytes },
+            Content::Text(text) => Text { text, object: None, origin, number: None, bytes },
             Content::Row(row) => {
-                let mut text = Text { text: String::new(), object: Some(row), origin, bytes };
+                let mut text = Text { text: String::new(), object: Some(row), origin, number: None, bytes };
                 text.text = text.field(field, "--field")?.to_string();
                 text
             }

@@ -22,6 +22,16 @@ pub(super) fn check(file: &mut File) -> Result<(), String> {
     }
     file.seek(SeekFrom::End(-8)).map_err(fail)?;
     file.read_exact(&mut end).map_err(fail)?;
+    let length = length(end, size)?;
+    let mut footer = vec![0; length as usize];
+    file.seek(SeekFrom::End(-8 - length as i64)).map_err(fail)?;
+    file.read_exact(&mut footer).map_err(fail)?;
+    file.rewind().map_err(fail)?;
+    check_metadata(&footer)
+}
+
+/// Bytes of the footer, by the last bytes of a file of this size.
+pub(crate) fn length(end: [u8; 8], size: u64) -> Result<u64, String> {
     match &end[4..] {
         b"PAR1" => {}
         b"PARE" => return Err("encrypted, which is not supported".into()),
@@ -31,11 +41,7 @@ pub(super) fn check(file: &mut File) -> Result<(), String> {
     if length + 8 > size || length > MAX_FOOTER_BYTES {
         return Err(format!("damaged: its footer claims {length} bytes of {size}"));
     }
-    let mut footer = vec![0; length as usize];
-    file.seek(SeekFrom::End(-8 - length as i64)).map_err(fail)?;
-    file.read_exact(&mut footer).map_err(fail)?;
-    file.rewind().map_err(fail)?;
-    check_metadata(&footer)
+    Ok(length)
 }
 
 /// Checks the schema of serialized metadata.

@@ -4,6 +4,7 @@
 
 mod footer;
 mod json;
+mod layout;
 mod leaf;
 mod reader;
 mod shred;
@@ -12,5 +13,7 @@ mod tests;
 mod value;
 mod writer;
 
+pub(crate) use footer::length as footer_length;
+pub(crate) use layout::{Chunk, Layout, layout};
 pub(crate) use reader::{ParquetRow, ParquetRows};
 pub(crate) use writer::{ParquetWriter, io_error};

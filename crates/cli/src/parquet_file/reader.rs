@@ -43,8 +43,9 @@ pub(crate) struct ParquetRows {
     /// The columns that are read, and the numbers of their leaves.
     fields: Arc<Vec<TypePtr>>,
     leaves: Vec<usize>,
-    /// The next row group, and what is left of the current one.
+    /// The next row group, the end of the groups, and what is left of the current one.
     group: usize,
+    end_group: usize,
     columns: Vec<ColumnReader>,
     rows_left: u64,
     batch_rows: u64,
@@ -78,8 +79,28 @@ pub(crate) struct ParquetRow {
 }
 
 impl ParquetRows {
-    /// Opens a file. Only the columns of these names are read; `None` means all.
+    /// Opens a file. Only the columns of these names are read, which must be text; `None` means all.
     pub(crate) fn open(path: &Path, only: Option<&[&str]>) -> Result<ParquetRows, Failure> {
+        let rows = ParquetRows::open_columns(path, only)?;
+        if only.is_some() {
+            rows.fields.iter().try_for_each(|f| check_is_text(f)).map_err(|why| format!("{}: {why}", rows.file))?;
+        }
+        Ok(rows)
+    }
+
+    /// Opens some row groups of a file. Only the columns of these names are read.
+    pub(crate) fn open_groups(path: &Path, columns: &[&str], groups: Range<usize>) -> Result<ParquetRows, Failure> {
+        let mut rows = ParquetRows::open_columns(path, Some(columns))?;
+        let all = rows.reader.metadata().row_groups();
+        if groups.end > all.len() || groups.start > groups.end {
+            return Err(format!("{}: {} row groups, not {} as before", rows.file, all.len(), groups.end).into());
+        }
+        rows.rows_before = all[..groups.start].iter().map(|group| group.num_rows().max(0).cast_unsigned()).sum();
+        (rows.group, rows.end_group) = (groups.start, groups.end);
+        Ok(rows)
+    }
+
+    fn open_columns(path: &Path, only: Option<&[&str]>) -> Result<ParquetRows, Failure> {
         let file = path.display().to_string();
         let fail = |why: &dyn std::fmt::Display| -> Failure { format!("{file}: {why}").into() };
         let mut opened = File::open(path).map_err(|e| fail(&e))?;
@@ -96,15 +117,13 @@ impl ParquetRows {
         for field in schema.get_fields() {
             let count = count_leaves(field);
             if only.is_none_or(|only| only.contains(&field.name())) {
-                if only.is_some() {
-                    check_is_text(field).map_err(|why| fail(&why))?;
-                }
                 fields.push(field.clone());
                 leaves.extend(leaf..leaf + count);
             }
             leaf += count;
         }
         let rows = u64::try_from(about.num_rows()).map_err(|_| fail(&"damaged: a negative number of rows"))?;
+        let end_group = reader.num_row_groups();
         Ok(ParquetRows {
             bytes_per_row: metadata.len() / rows.max(1),
             reader,
@@ -113,6 +132,7 @@ impl ParquetRows {
             fields: Arc::new(fields),
             leaves,
             group: 0,
+            end_group,
             columns: Vec::new(),
             rows_left: 0,
             batch_rows: BATCH_ROWS,
@@ -129,6 +149,11 @@ impl ParquetRows {
         &self.names
     }
 
+    /// Number of the row that was returned last, from 1.
+    pub(crate) fn row_number(&self) -> u64 {
+        self.rows_before + self.next as u64
+    }
+
     /// Types of the columns that are read.
     pub(crate) fn columns(&self) -> Vec<TypePtr> {
         self.fields.to_vec()
@@ -139,7 +164,7 @@ impl ParquetRows {
         self.rows_before += self.batch.rows as u64;
         self.next = 0;
         while self.rows_left == 0 {
-            if self.group == self.reader.num_row_groups() {
+            if self.group == self.end_group {
                 return Ok(false);
             }
             self.open_group()?;
@@ -277,16 +302,25 @@ impl ParquetRow {
         (from.0..to.0, from.1..to.1)
     }
 
-    /// Appends the row to leaves of the same types; returns its bytes.
-    pub(super) fn append_to(&self, leaves: &mut [Leaf]) -> Option<usize> {
-        if leaves.len() != self.batch.leaves.len() {
-            return None;
+    /// Appends these columns of the row to their leaves; returns their bytes.
+    pub(super) fn append_to(&self, columns: &[TypePtr], leaves: &mut [Leaf]) -> Option<usize> {
+        let (mut leaves, mut bytes) = (leaves, 0);
+        // The row's columns are in the same order, with others between them.
+        let mut own = self.batch.fields.iter().scan(0, |next, field| {
+            let first = *next;
+            *next += count_leaves(field);
+            Some((field, first))
+        });
+        for column in columns {
+            let (_, first) = own.find(|(field, _)| field.name() == column.name())?;
+            let (to, rest) = leaves.split_at_mut_checked(count_leaves(column))?;
+            leaves = rest;
+            for (i, to) in to.iter_mut().enumerate() {
+                let (entries, values) = self.place(first + i);
+                bytes += to.extend(self.batch.leaves.get(first + i)?, entries, values)?;
+            }
         }
-        let append = |(i, (to, from)): (usize, (&mut Leaf, &Leaf))| {
-            let (entries, values) = self.place(i);
-            to.extend(from, entries, values)
-        };
-        leaves.iter_mut().zip(&self.batch.leaves).enumerate().map(append).sum()
+        leaves.is_empty().then_some(bytes)
     }
 }
 
@@ -334,7 +368,7 @@ impl PageReader for BoundedPages {
 
 /// Runs the crate on bytes that it may not expect: a panic becomes an error like the others. The
 /// crate runs on a thread of its own, whose panics are not printed.
-fn guarded<T: Send>(read: impl FnOnce() -> ParquetResult<T> + Send) -> Result<T, String> {
+pub(super) fn guarded<T: Send>(read: impl FnOnce() -> ParquetResult<T> + Send) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let print = std::panic::take_hook();

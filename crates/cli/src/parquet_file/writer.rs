@@ -27,6 +27,8 @@ pub(crate) struct ParquetWriter {
     /// The current row group.
     leaves: Vec<Leaf>,
     bytes: usize,
+    /// Whether rows may have columns that are not kept.
+    drops_others: bool,
 }
 
 impl ParquetWriter {
@@ -52,7 +54,12 @@ impl ParquetWriter {
         }
         let leaves = descr.columns().iter().map(Leaf::new).collect();
         let file = SerializedFileWriter::new(file, schema, Arc::new(properties.build()))?;
-        Ok(ParquetWriter { file, columns, kept, results, leaves, bytes: 0 })
+        Ok(ParquetWriter { file, columns, kept, results, leaves, bytes: 0, drops_others: false })
+    }
+
+    /// Keeps only the columns that were chosen; rows may have others.
+    pub(crate) fn dropping_others(self) -> ParquetWriter {
+        ParquetWriter { drops_others: true, ..self }
     }
 
     /// Appends a row of the input and the result for it. `vector` is the first column of the result
@@ -67,14 +74,18 @@ impl ParquetWriter {
         let empty = Map::new();
         self.bytes += match (&self.columns, row) {
             (Columns::Parquet(..), Some(Row::Parquet(row))) => {
-                row.append_to(kept).ok_or("the row has other columns than the first one")?
+                row.append_to(&self.kept, kept).ok_or("the row has other columns than the first one")?
             }
             (Columns::Fields(fields), Some(Row::Object(object))) => {
-                if let Some(name) = object.keys().find(|name| !fields.has(name)) {
+                if !self.drops_others
+                    && let Some(name) = object.keys().find(|name| !fields.has(name))
+                {
                     return Err(format!("field `{name}` was not there when the fields were counted").into());
                 }
                 append_object(&self.kept, object, kept)?
             }
+            // No column of a Parquet file is kept.
+            (Columns::Fields(fields), Some(Row::Parquet(_))) if self.drops_others && fields.is_empty() => 0,
             (Columns::Fields(_), None) => append_object(&self.kept, &empty, kept)?,
             _ => return Err("a row of another kind than the columns".into()),
         };

@@ -93,6 +93,10 @@ pub trait Loaded {
     fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>> {
         self.model().codec.tokenize(text, special)
     }
+    /// How many tokens a text has, not truncated and without special tokens.
+    fn token_count(&self, text: &str) -> Result<usize> {
+        self.model().codec.token_count(text)
+    }
     /// The text of tokens; without special tokens if `skip_special`.
     fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
         self.model().codec.detokenize(ids, skip_special)
@@ -150,6 +154,10 @@ pub struct RequestSettings {
 pub(crate) trait Codec: Send + Sync {
     /// See [`Loaded::tokenize`].
     fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>>;
+    /// See [`Loaded::token_count`].
+    fn token_count(&self, text: &str) -> Result<usize> {
+        Ok(self.tokenize(text, false)?.len())
+    }
     /// See [`Loaded::detokenize`].
     fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String>;
 }

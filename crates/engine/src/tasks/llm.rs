@@ -12,7 +12,7 @@ use crate::runtime::{self, Codec, Loaded, LoadedModel, ModelInfo, Reply, Request
 use crate::sampling::GenerationParams;
 use crate::structured_output::{Constraint, Format, FormatError, Vocab};
 use crate::tools::{ToolSyntax, describe_tools};
-use crate::workloads::decode::{Activity, Decode};
+use crate::workloads::decode::{Activity, CacheConfig, Decode, PAGE};
 use derive_setters::Setters;
 use sconce_formats::{Model as ModelFiles, trim_allocator};
 use sconce_hub::{Files, Progress, Reference};
@@ -234,6 +234,12 @@ impl Llm {
     pub fn activity(&self) -> Activity {
         let activity = self.model.executor.stats();
         Activity { waiting: (self.model.queue)().requests, ..activity }
+    }
+
+    /// The size and format of the model's KV cache.
+    pub fn cache_config(&self) -> CacheConfig {
+        let layout = &self.model.layout;
+        CacheConfig { block_size: PAGE, blocks: layout.pages, format: layout.cache_format }
     }
 
     /// Checks a request and tokenizes it.

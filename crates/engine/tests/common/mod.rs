@@ -20,8 +20,8 @@ const WORST: f64 = 1e-5;
 const USUAL: f64 = 2e-6;
 
 /// Rows of bf16 and f16: see [`Half`]. The worst are in residual streams that no norm rescales
-/// (ModernBERT).
-const HALF: [f64; 2] = [2.5, 15.0];
+/// (ModernBERT); the usual ones reach 2.63 in language models that read both ways, on an H200.
+const HALF: [f64; 2] = [3.0, 15.0];
 
 /// One golden with its weights written to files.
 pub(crate) struct Golden {

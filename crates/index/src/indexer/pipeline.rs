@@ -26,6 +26,8 @@ const AHEAD: usize = 32 << 20;
 const ENTRY: usize = 1 << 10;
 /// Bytes of complete files that wait for the writer.
 const TO_WRITE: usize = 32 << 20;
+/// The most threads that read files.
+const MAX_READERS: usize = 8;
 /// The longest transaction.
 const COMMIT_EVERY: Duration = Duration::from_millis(400);
 
@@ -37,8 +39,9 @@ pub(super) fn run(
     (embedder, pool): (&dyn Embedder, &Pool),
     (files, run): (&FileWriter<'_>, &mut Run<'_>),
 ) -> Result<()> {
-    // Few: the model needs the processors too. Parsers are processes of their own.
-    let readers = thread::available_parallelism().map_or(1, usize::from).div_ceil(4).clamp(1, 4).min(work.len().max(1));
+    // The model needs the processors too. Readers that are ahead of it wait.
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let readers = (cores / 2).clamp(1, MAX_READERS).min(work.len().max(1));
     let queue = Queue::new(AHEAD, readers);
     let (stop, embedded) = (AtomicBool::new(false), AtomicU64::new(0));
     let results = Queue::new(TO_WRITE, 1);

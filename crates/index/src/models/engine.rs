@@ -1,12 +1,7 @@
 //! The models of the engine.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
-
 use sconce_engine as engine;
 use sconce_engine::{Loaded, Prompt, RankOptions, Route};
-use sha2::{Digest, Sha256};
 
 use super::{Embedder, Embedding, EmbeddingKind, ModelIdentity, Rerank};
 use crate::error::{Error, Result};
@@ -44,7 +39,7 @@ impl DenseModel {
         let query = prompts.query.unwrap_or_else(|| own(&QUERY_PROMPTS));
         let identity = ModelIdentity {
             name: name.into(),
-            revision: revision(model.files())?,
+            revision: model.files().revision().map_err(engine::Error::Hub)?,
             kind: EmbeddingKind::Dense,
             dimensions: model.dimension(None)?,
             passage_prompt: model.prompt(&passage)?.into(),
@@ -85,7 +80,8 @@ pub struct SparseModel {
 impl SparseModel {
     /// A sparse encoder under the name that loads it again.
     pub fn new(model: engine::SparseEncoder, name: &str) -> Result<SparseModel> {
-        let identity = unprompted(name, revision(model.files())?, EmbeddingKind::Sparse, 0);
+        let identity =
+            unprompted(name, model.files().revision().map_err(engine::Error::Hub)?, EmbeddingKind::Sparse, 0);
         let max_tokens = free_tokens(&model, "");
         Ok(SparseModel { model, identity, max_tokens })
     }
@@ -128,7 +124,12 @@ impl LateInteractionModel {
     pub fn new(model: engine::MultiVectorEncoder, name: &str) -> Result<LateInteractionModel> {
         // bge-m3 does not report the dimension of its single vectors in its plan.
         let dimensions = model.documents(&["dimension"])?.results.first().map_or(0, |vectors| vectors.dimension);
-        let identity = unprompted(name, revision(model.files())?, EmbeddingKind::MultiVector, dimensions);
+        let identity = unprompted(
+            name,
+            model.files().revision().map_err(engine::Error::Hub)?,
+            EmbeddingKind::MultiVector,
+            dimensions,
+        );
         let max_tokens = free_tokens(&model, "");
         Ok(LateInteractionModel { model, identity, max_tokens })
     }
@@ -188,81 +189,11 @@ fn first(embeddings: Vec<Embedding>) -> Result<Embedding> {
 /// The tokens of a text. A text that the tokenizer refuses counts as many tokens as it has
 /// characters: more than any tokenizer makes of it, so that chunks become small enough.
 fn count_tokens(model: &impl Loaded, text: &str) -> usize {
-    model.tokenize(text, false).map_or_else(|_| text.chars().count(), |tokens| tokens.len())
+    model.token_count(text).unwrap_or_else(|_| text.chars().count())
 }
 
 /// The tokens that the prompt and the special tokens leave for a passage.
 fn free_tokens(model: &impl Loaded, prompt: &str) -> usize {
     let taken = model.tokenize(prompt, true).map_or(2, |tokens| tokens.len());
     model.plan().max_tokens.saturating_sub(taken).max(16)
-}
-
-/// The commit of the model's files where it is known; otherwise a hash of their names, sizes and
-/// samples of their content. Hashing gigabytes of weights at every start would take longer than
-/// loading them; training changes all of them, so samples show it.
-fn revision(files: &engine::hub::Files) -> Result<String> {
-    use engine::hub::Origin;
-    match &files.origin {
-        Origin::HubCache { commit, .. } | Origin::Hub { commit, .. } => Ok(commit.clone()),
-        _ => {
-            let mut names = Vec::new();
-            match &files.gguf {
-                Some(parts) => {
-                    for part in parts {
-                        let name = part.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                        names.push((name, part.clone()));
-                    }
-                }
-                None => list(&files.dir, "", 0, &mut names)?,
-            }
-            names.sort();
-            let mut hash = Sha256::new();
-            for (name, path) in names {
-                hash.update(format!("{name}\n"));
-                add_samples(&path, &mut hash).map_err(Error::io(&path))?;
-            }
-            Ok(hash.finalize().as_slice()[..16].iter().map(|byte| format!("{byte:02x}")).collect())
-        }
-    }
-}
-
-/// Adds a file's size and its content to a hash, or blocks spread over it.
-fn add_samples(path: &Path, hash: &mut Sha256) -> std::io::Result<()> {
-    const BLOCK: u64 = 4 << 10;
-    const BLOCKS: u64 = 256;
-    let mut file = File::open(path)?;
-    let size = file.metadata()?.len();
-    hash.update(format!("{size}\n"));
-    let mut block = Vec::new();
-    if size <= BLOCKS * BLOCK {
-        (&mut file).take(BLOCKS * BLOCK).read_to_end(&mut block)?;
-        hash.update(&block);
-        return Ok(());
-    }
-    for i in 0..BLOCKS {
-        // From the first block to the last one.
-        file.seek(SeekFrom::Start((size - BLOCK) / (BLOCKS - 1) * i))?;
-        block.clear();
-        (&mut file).take(BLOCK).read_to_end(&mut block)?;
-        hash.update(&block);
-    }
-    Ok(())
-}
-
-/// The names and paths of the files that decide about embeddings: weights, configuration,
-/// tokenizer. Other files, such as a README, may change.
-fn list(dir: &Path, prefix: &str, depth: usize, names: &mut Vec<(String, PathBuf)>) -> Result<()> {
-    const ENDINGS: [&str; 6] = [".safetensors", ".bin", ".json", ".model", ".onnx", ".txt"];
-    for entry in std::fs::read_dir(dir).map_err(Error::io(dir))? {
-        let entry = entry.map_err(Error::io(dir))?;
-        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
-        // Follows links: the hub's cache keeps files elsewhere.
-        let metadata = std::fs::metadata(entry.path()).map_err(Error::io(entry.path()))?;
-        if metadata.is_dir() && depth < 2 {
-            list(&entry.path(), &format!("{name}/"), depth + 1, names)?;
-        } else if metadata.is_file() && ENDINGS.iter().any(|ending| name.ends_with(ending)) && names.len() < 10_000 {
-            names.push((name, entry.path()));
-        }
-    }
-    Ok(())
 }

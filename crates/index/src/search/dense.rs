@@ -2,7 +2,7 @@
 
 use super::candidates::{Best, Passes};
 use super::segments::SegmentSet;
-use crate::codes::{ScanOptions, scan};
+use crate::codes::{Candidate, ScanOptions, scan};
 use crate::error::Result;
 use crate::store::{Reader, dot_stored};
 
@@ -18,13 +18,12 @@ pub(super) fn dense(
     if !set.segments.is_empty() {
         let options = ScanOptions { k: count, threads, allowed: passes.rows().map(<[_]>::to_vec) };
         let mut candidates = scan(&set.segments, query, &options)?;
-        // Neighbours in the database are read together.
-        candidates.sort_unstable_by_key(|candidate| candidate.chunk);
-        for candidate in candidates {
-            if let Some(score) = reader.vector(candidate.chunk, |bytes| dot_stored(bytes, query))? {
-                best.push(candidate.chunk, score);
-            }
-        }
+        // The first ones show which of the others can still be among the best: each that is not read
+        // saves a page of the database.
+        let mut others = candidates.split_off(count.min(candidates.len()));
+        rescore(reader, &mut candidates, query, &mut best)?;
+        others.retain(|other| best.takes(other.chunk, other.score + other.error));
+        rescore(reader, &mut others, query, &mut best)?;
     }
     for gap in &set.gaps {
         reader.each_vector(gap.clone(), |chunk, bytes| {
@@ -36,4 +35,16 @@ pub(super) fn dense(
         })?;
     }
     Ok(best.into_sorted())
+}
+
+/// Scores candidates by their vectors.
+fn rescore(reader: &Reader<'_>, candidates: &mut [Candidate], query: &[f32], best: &mut Best) -> Result<()> {
+    // Neighbours in the database are read together.
+    candidates.sort_unstable_by_key(|candidate| candidate.chunk);
+    for candidate in candidates {
+        if let Some(score) = reader.vector(candidate.chunk, |bytes| dot_stored(bytes, query))? {
+            best.push(candidate.chunk, score);
+        }
+    }
+    Ok(())
 }

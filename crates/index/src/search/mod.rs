@@ -30,7 +30,7 @@ pub enum Mode {
     Sparse,
     /// By late interaction (MaxSim) of multi-vector embeddings, over candidates.
     MultiVector,
-    /// BM25 and the index's embeddings, joined by reciprocal rank fusion (Cormack et al. 2009).
+    /// BM25 and the index's embeddings: a weighted sum of their scores.
     #[default]
     Hybrid,
 }

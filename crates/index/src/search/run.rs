@@ -152,9 +152,9 @@ impl Search<'_> {
         let rankings = self.rankings(&passes, count)?;
         let mut best = match self.query.mode {
             Mode::Hybrid => {
-                let all = [&rankings.bm25, &rankings.dense, &rankings.sparse, &rankings.multi_vector];
-                let all: Vec<&[(i64, f32)]> = all.into_iter().flatten().map(Vec::as_slice).collect();
-                fuse(&all)
+                let embeddings = [&rankings.dense, &rankings.sparse, &rankings.multi_vector];
+                let embeddings = embeddings.into_iter().flatten().next();
+                fuse(rankings.bm25.as_deref().unwrap_or_default(), embeddings.map_or(&[], Vec::as_slice))
             }
             Mode::Dense => rankings.dense.clone().unwrap_or_default(),
             Mode::Bm25 => rankings.bm25.clone().unwrap_or_default(),

@@ -1,21 +1,22 @@
 //! Cases: hidden sizes on and off every vector width and those of published models, one sequence and
-//! many, single tokens, long sequences, gates far into saturation.
+//! many, single tokens, long sequences, gates far into saturation, the widest that a GPU takes.
 
-use super::Lstm;
 use super::reference::{self, Problem};
+use super::{Lstm, MAX_HIDDEN};
 use crate::case::{Case, Input, Tolerance, weights};
 use crate::{DType, Segments};
 
 pub(crate) fn cases() -> Vec<Case> {
     type Shape = (&'static [usize], usize, f32);
     // lengths, hidden size, spread of the gates' inputs
-    let shapes: [Shape; 6] = [
+    let shapes: [Shape; 7] = [
         (&[5, 1, 9, 3, 12, 2], 256, 1.0),
         (&[40], 384, 1.0),
         (&[3, 7], 20, 8.0),
         (&[1], 16, 1.0),
         (&[2, 2, 2, 2, 2, 2, 2, 2, 2], 33, 1.0),
         (&[150, 4], 5, 2.0),
+        (&[3, 1], MAX_HIDDEN, 1.0),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s)).collect::<Vec<_>>();
     DType::FLOATS.into_iter().flat_map(case).collect()

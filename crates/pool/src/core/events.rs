@@ -23,6 +23,42 @@ pub struct Timings {
     pub term: Duration,
     /// Delays between restarts.
     pub backoff: Backoff,
+    /// Probes of other hosts.
+    pub hosts: HostTimings,
+}
+
+/// Intervals of the probes of other hosts. They are shorter than those of workers: a worker that
+/// dies closes its connections, while a host that vanishes leaves them open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostTimings {
+    /// Between the starts of two probes.
+    pub probe: Duration,
+    /// Time-out of a probe.
+    pub answer: Duration,
+    /// Missed probes in a row after which requests are routed around the host.
+    pub misses: u32,
+    /// Missed probes in a row after which responses that have begun are ended.
+    pub end_misses: u32,
+    /// Between two readings of the models that a healthy host serves.
+    pub models: Duration,
+    /// How long a request waits for another worker, or for its host to come back, when its host is
+    /// lost.
+    pub wait: Duration,
+}
+
+impl Default for HostTimings {
+    /// A silent host is found within three seconds: up to one until the next probe, and two probes.
+    /// Its responses that have begun cannot be repeated, so they wait for one probe more.
+    fn default() -> HostTimings {
+        HostTimings {
+            probe: Duration::from_secs(1),
+            answer: Duration::from_secs(1),
+            misses: 2,
+            end_misses: 3,
+            models: Duration::from_secs(30),
+            wait: Duration::from_secs(45),
+        }
+    }
 }
 
 impl Default for Timings {
@@ -35,6 +71,7 @@ impl Default for Timings {
             drain: Duration::from_secs(30),
             term: Duration::from_secs(30),
             backoff: Backoff::default(),
+            hosts: HostTimings::default(),
         }
     }
 }
@@ -110,6 +147,17 @@ pub enum Action {
         /// Its port.
         port: u16,
     },
+    /// Probe another host; answered by [`super::Core::host_probed`].
+    ProbeHost {
+        /// Its name.
+        host: String,
+        /// Whether the models that it serves must be read too.
+        models: bool,
+    },
+    /// Requests to this host whose response has not begun must go elsewhere.
+    LoseHost(String),
+    /// Responses of this host that have begun cannot be completed.
+    EndResponses(String),
     /// Send SIGTERM.
     Terminate(Process),
     /// Send SIGKILL.

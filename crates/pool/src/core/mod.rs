@@ -9,9 +9,12 @@
 //! ```
 //!
 //! Each process of a worker is an *attempt*; events of an earlier attempt are ignored.
+//!
+//! Workers on other hosts are `ready` or `absent` as the probes of their host say ([`HostProbe`]).
 
 mod backoff;
 mod events;
+mod host;
 mod placement;
 mod probe;
 mod route;
@@ -22,14 +25,15 @@ mod worker;
 mod tests;
 
 pub use backoff::Backoff;
-pub use events::{Action, Event, Found, ProbeResult, Timings};
+pub use events::{Action, Event, Found, HostTimings, ProbeResult, Timings};
+pub use host::{HostProbe, HostSpec, ServedModel};
 
 pub use placement::{Device, kind};
-pub use route::{NoRoute, RouteQuery, Target};
-pub use status::{Counts, Outcome, STOPS};
+pub use route::{Endpoint, NoRoute, RouteQuery, Target};
+pub use status::{Counts, Outcome, STOPS, Serving};
 pub use worker::{Leaving, Origin, Planned, Process, Record, Spec, StartTime};
 
-use placement::Reserved;
+use host::Host;
 use route::Affinity;
 use sconce_api::pool::{Code, Ended, Failure};
 use sconce_api::worker::PORT_TAKEN;
@@ -50,6 +54,8 @@ pub struct Core {
     timings: Timings,
     devices: Vec<Device>,
     workers: BTreeMap<String, Worker>,
+    /// Other hosts by name.
+    hosts: BTreeMap<String, Host>,
     ended: VecDeque<(Ended, Option<Failure>)>,
     affinity: Affinity,
     /// Number of requests routed.
@@ -60,8 +66,9 @@ pub struct Core {
 impl Core {
     /// A core without workers.
     pub fn new(timings: Timings, devices: Vec<Device>) -> Core {
-        let (workers, ended) = (BTreeMap::new(), VecDeque::new());
-        Core { timings, devices, workers, ended, affinity: Affinity::default(), turn: 0, counts: Counts::default() }
+        let (workers, hosts, ended) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
+        let (affinity, counts) = (Affinity::default(), Counts::default());
+        Core { timings, devices, workers, hosts, ended, affinity, turn: 0, counts }
     }
 
     /// Adds a worker. `id` must be unused.
@@ -142,7 +149,7 @@ impl Core {
             Phase::Starting { .. } if worker.has_process() => actions.extend(self.terminate(id, now)),
             // `spawned` terminates it.
             Phase::Starting { .. } => {}
-            Phase::Planning | Phase::Failed { .. } => self.remove(id, "it was stopped", None),
+            Phase::Planning | Phase::Failed { .. } | Phase::Absent => self.remove(id, "it was stopped", None),
             Phase::Draining { .. } | Phase::Stopping { .. } | Phase::Killing { .. } => {}
         }
         Ok(actions)
@@ -185,7 +192,9 @@ impl Core {
     /// Handles the passing of time.
     pub fn tick(&mut self, now: Time) -> Vec<Action> {
         let ids: Vec<String> = self.workers.keys().cloned().collect();
-        ids.iter().flat_map(|id| self.due(id, now)).collect()
+        let mut actions: Vec<Action> = ids.iter().flat_map(|id| self.due(id, now)).collect();
+        actions.extend(self.probe_hosts(now));
+        actions
     }
 
     /// Timed actions of one worker.
@@ -229,27 +238,6 @@ impl Core {
                 self.spawn(id, now)
             }
             Err(why) => self.fail(id, *why, now),
-        }
-    }
-
-    /// Updates the devices and their free memory.
-    pub fn set_devices(&mut self, devices: Vec<Device>) {
-        self.devices = devices;
-    }
-
-    /// The device on which a worker would be placed now.
-    pub fn place(&self, wanted: &str, devices: &[Device]) -> Result<Device, Box<Failure>> {
-        placement::choose(devices, wanted, |d| self.reserved(d))
-    }
-
-    /// Memory reserved for the workers of a device.
-    fn reserved(&self, device: &str) -> Reserved {
-        let on = |w: &&Worker| w.record.device.as_deref() == Some(device);
-        let is_loading = |w: &&Worker| matches!(w.phase, Phase::Starting { .. } | Phase::Failed { .. });
-        let here = || self.workers.values().filter(on);
-        Reserved {
-            total: here().map(Worker::reserved_bytes).sum(),
-            loading: here().filter(is_loading).map(Worker::reserved_bytes).sum(),
         }
     }
 
@@ -313,7 +301,7 @@ impl Core {
                 self.remove(id, &then.message, code);
                 vec![Action::Save]
             }
-            Phase::Planning | Phase::Failed { .. } => Vec::new(),
+            Phase::Planning | Phase::Failed { .. } | Phase::Absent => Vec::new(),
         }
     }
 
@@ -329,6 +317,12 @@ impl Core {
 
     fn terminate(&mut self, id: &str, now: Time) -> Vec<Action> {
         let Some(worker) = self.workers.get_mut(id) else { return Vec::new() };
+        if let Some(host) = &worker.host {
+            let why = format!("it was stopped: requests no longer go to {host}, whose server still runs");
+            self.counts.stopped("requested");
+            self.remove(id, &why, None);
+            return vec![Action::Save];
+        }
         worker.phase = Phase::Stopping { kill: now + self.timings.term };
         worker.record.process.map(Action::Terminate).into_iter().collect()
     }

@@ -1,5 +1,7 @@
 //! Chooses the device of a worker and checks that its model fits there. Pure.
 
+use super::Core;
+use super::worker::{Phase, Worker};
 use sconce_api::pool::{Code, Failure};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -29,6 +31,29 @@ impl Device {
 /// The kind of a device: the part of its id before the colon.
 pub fn kind(device: &str) -> &str {
     device.split(':').next().unwrap_or(device)
+}
+
+impl Core {
+    /// Updates the devices and their free memory.
+    pub fn set_devices(&mut self, devices: Vec<Device>) {
+        self.devices = devices;
+    }
+
+    /// The device on which a worker would be placed now.
+    pub fn place(&self, wanted: &str, devices: &[Device]) -> Result<Device, Box<Failure>> {
+        choose(devices, wanted, |d| self.reserved(d))
+    }
+
+    /// Memory reserved for the workers of a device.
+    pub(super) fn reserved(&self, device: &str) -> Reserved {
+        let on = |w: &&Worker| w.record.device.as_deref() == Some(device);
+        let is_loading = |w: &&Worker| matches!(w.phase, Phase::Starting { .. } | Phase::Failed { .. });
+        let here = || self.workers.values().filter(on);
+        Reserved {
+            total: here().map(Worker::reserved_bytes).sum(),
+            loading: here().filter(is_loading).map(Worker::reserved_bytes).sum(),
+        }
+    }
 }
 
 /// Memory reserved for the workers of a device.

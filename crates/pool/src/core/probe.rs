@@ -7,6 +7,9 @@ use sconce_api::pool::{Code, Failure};
 impl Core {
     /// Probes a worker at once, because a request to it failed.
     pub fn probe_now(&mut self, id: &str, now: Time) -> Vec<Action> {
+        if let Some(host) = self.workers.get(id).and_then(|w| w.host.clone()) {
+            return self.probe_host_now(&host, now);
+        }
         if let Some(Worker { phase: Phase::Ready { .. } | Phase::Draining { .. }, probes, .. }) =
             self.workers.get_mut(id)
         {
@@ -17,7 +20,10 @@ impl Core {
 
     /// Probes a worker if a probe is due and none is running.
     pub(super) fn probe(&mut self, id: &str, now: Time) -> Vec<Action> {
-        let Some(Worker { probes, record, attempt, .. }) = self.workers.get_mut(id) else { return Vec::new() };
+        // Workers of other hosts are probed by host.
+        let Some(Worker { probes, record, attempt, host: None, .. }) = self.workers.get_mut(id) else {
+            return Vec::new();
+        };
         if probes.next > now || probes.running {
             return Vec::new();
         }

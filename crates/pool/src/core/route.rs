@@ -29,6 +29,17 @@ pub struct RouteQuery<'a> {
     pub tokens: u64,
     /// Workers that were tried already.
     pub tried: &'a [String],
+    /// Whether the request is a job, which only workers of this host run.
+    pub is_job: bool,
+}
+
+/// Where a worker listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A port of this host.
+    Port(u16),
+    /// Another host, by its name.
+    Host(String),
 }
 
 /// The worker that gets a request.
@@ -36,8 +47,8 @@ pub struct RouteQuery<'a> {
 pub struct Target {
     /// Its id.
     pub id: String,
-    /// Its port.
-    pub port: u16,
+    /// Where it listens.
+    pub endpoint: Endpoint,
     /// Model name that requests use.
     pub model: String,
 }
@@ -63,6 +74,11 @@ pub enum NoRoute {
         model: String,
         /// The states of its workers.
         why: String,
+    },
+    /// The request is a job, and all workers of the model are on other hosts.
+    NoJobs {
+        /// The requested model.
+        model: String,
     },
 }
 
@@ -103,16 +119,31 @@ impl Affinity {
     }
 }
 
+impl Worker {
+    /// Whether it may get a request now.
+    fn serves(&self, name: &str, query: &RouteQuery) -> bool {
+        let is_ready = self.record.spec.name == name && matches!(self.phase, Phase::Ready { .. });
+        is_ready && (self.host.is_none() || !query.is_job)
+    }
+
+    pub(super) fn endpoint(&self) -> Endpoint {
+        self.host.clone().map_or(Endpoint::Port(self.record.port), Endpoint::Host)
+    }
+}
+
 impl Core {
     /// Chooses a worker and counts the request as its load until [`Core::end`].
     pub fn begin(&mut self, query: &RouteQuery) -> Result<Target, NoRoute> {
         let name = self.name(query)?;
-        let serves = |w: &Worker| w.record.spec.name == name && matches!(w.phase, Phase::Ready { .. });
+        let serves = |w: &Worker| w.serves(&name, query);
         let able = |(id, w): &(&String, &Worker)| serves(w) && !query.tried.contains(id);
         let idlest = self.workers.iter().filter(able).min_by_key(|(_, w)| (w.tokens, w.active, w.last));
         let Some((id, idlest)) = idlest else {
-            let of = self.workers.values().filter(|w| w.record.spec.name == name);
-            let states: BTreeSet<&str> = of.map(|w| w.state().name()).collect();
+            let of: Vec<&Worker> = self.workers.values().filter(|w| w.record.spec.name == name).collect();
+            if query.is_job && of.iter().all(|w| w.host.is_some()) {
+                return Err(NoRoute::NoJobs { model: name });
+            }
+            let states: BTreeSet<&str> = of.iter().map(|w| w.state().name()).collect();
             let why = states.into_iter().collect::<Vec<_>>().join(", ");
             return Err(NoRoute::NotReady { model: name, why });
         };
@@ -129,7 +160,13 @@ impl Core {
         worker.active += 1;
         worker.tokens += query.tokens;
         worker.last = self.turn;
-        Ok(Target { id, port: worker.record.port, model: name })
+        Ok(Target { id, endpoint: worker.endpoint(), model: name })
+    }
+
+    /// Whether a worker would get a request now.
+    pub fn has_route(&self, query: &RouteQuery) -> bool {
+        let Ok(name) = self.name(query) else { return false };
+        self.workers.iter().any(|(id, w)| w.serves(&name, query) && !query.tried.contains(id))
     }
 
     /// Handles the end of a request, whatever its outcome.

@@ -1,7 +1,7 @@
 //! Read access to the core, for `/v2/state`, `/metrics` and the state file.
 
-use super::{Core, Record, Time, placement};
-use crate::core::worker::Phase;
+use super::{Core, Endpoint, Record, Time, placement};
+use crate::core::worker::{Phase, Worker};
 use sconce_api::pool::{self as api, Code, Failure, State};
 use std::collections::BTreeMap;
 
@@ -34,6 +34,17 @@ impl Counts {
     pub(super) fn stopped(&mut self, reason: &'static str) {
         *self.stopped.entry(reason).or_default() += 1;
     }
+}
+
+/// A worker that answers HTTP requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Serving {
+    /// Its id.
+    pub id: String,
+    /// Model name that requests use.
+    pub model: String,
+    /// Where it listens.
+    pub endpoint: Endpoint,
 }
 
 /// Outcome of a start.
@@ -85,7 +96,10 @@ impl Core {
             task: r.planned.as_ref().map(|p| p.task.clone()),
             device: r.device.clone().unwrap_or_else(|| r.spec.device.clone()),
             state: w.state(),
-            uri: r.process.map(|_| format!("http://127.0.0.1:{}", r.port)),
+            uri: match &w.host {
+                Some(host) => self.hosts.get(host).map(|host| host.url.clone()),
+                None => r.process.map(|_| format!("http://127.0.0.1:{}", r.port)),
+            },
             pid: r.process.map(|p| p.pid),
             vram_bytes: w.reserved_bytes(),
             active: w.active,
@@ -123,9 +137,9 @@ impl Core {
         }))
     }
 
-    /// The records to write to disk.
+    /// The records to write to disk: those of the workers of this host.
     pub fn records(&self) -> Vec<Record> {
-        self.workers.values().map(|w| w.record.clone()).collect()
+        self.workers.values().filter(|w| w.host.is_none()).map(|w| w.record.clone()).collect()
     }
 
     /// The devices of the last inspection.
@@ -138,11 +152,16 @@ impl Core {
         self.workers.get(id).is_some_and(|w| w.record.port == port)
     }
 
-    /// Id, model name and port of every worker that answers HTTP requests.
-    pub fn serving(&self) -> Vec<(String, String, u16)> {
+    /// Every worker that answers HTTP requests.
+    pub fn serving(&self) -> Vec<Serving> {
         let answers = |p: &Phase| matches!(p, Phase::Ready { .. } | Phase::Draining { .. } | Phase::Stopping { .. });
         let all = self.workers.iter().filter(|(_, w)| answers(&w.phase));
-        all.map(|(id, w)| (id.clone(), w.record.spec.name.clone(), w.record.port)).collect()
+        let one = |(id, w): (&String, &Worker)| Serving {
+            id: id.clone(),
+            model: w.record.spec.name.clone(),
+            endpoint: w.endpoint(),
+        };
+        all.map(one).collect()
     }
 
     /// Whether no worker is left.

@@ -121,6 +121,8 @@ pub(super) enum Phase {
     Killing { then: Box<Failure> },
     /// It has no process; `again` is the time of the next attempt.
     Failed { again: Time, is_open: bool },
+    /// Its host, which is another one, does not answer or does not serve the model now.
+    Absent,
 }
 
 /// Health of a worker from its probes.
@@ -140,6 +142,8 @@ pub(super) struct ProbeState {
 #[derive(Clone, Debug)]
 pub(super) struct Worker {
     pub(super) record: Record,
+    /// The other host that it is on. The manager neither starts nor ends it.
+    pub(super) host: Option<String>,
     pub(super) phase: Phase,
     /// Numbers its processes. Events of an earlier process are ignored.
     pub(super) attempt: u64,
@@ -162,6 +166,7 @@ impl Worker {
     pub(super) fn new(record: Record, phase: Phase) -> Worker {
         Worker {
             record,
+            host: None,
             phase,
             attempt: 1,
             ports: 0,
@@ -182,6 +187,9 @@ impl Worker {
             Phase::Ready { .. } => State::Ready,
             Phase::Draining { .. } | Phase::Stopping { .. } => State::Draining,
             Phase::Killing { .. } | Phase::Failed { .. } => State::Failed,
+            // Its host has not been probed yet.
+            Phase::Absent if self.why.is_none() => State::Starting,
+            Phase::Absent => State::Failed,
         }
     }
 

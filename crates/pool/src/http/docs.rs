@@ -2,6 +2,7 @@
 
 use super::manage::pages;
 use super::routing_key::tasks;
+use crate::core::Endpoint;
 use crate::manager::Manager;
 use axum::Json;
 use axum::extract::State;
@@ -36,7 +37,8 @@ const JOB_PATHS: [&str; 2] = ["/cancel", "/execute"];
 /// The OpenAPI document. Without a worker it has the manager's own paths only.
 async fn document(pool: &Manager) -> Value {
     let mut worker = json!({});
-    let serving = pool.core().serving();
+    // Other hosts may have another version, and may be hostile.
+    let serving = pool.core().serving().into_iter().filter(|one| matches!(one.endpoint, Endpoint::Port(_)));
     for one in serving {
         let page = pages(pool, "/openapi.json", vec![one]).await.pop();
         if let Some(Ok(document)) = page.map(|(_, page)| serde_json::from_slice(&page)) {

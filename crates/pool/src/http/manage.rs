@@ -4,20 +4,22 @@ use super::messages::{Dialect, error_response, error_response_with_status};
 use super::metrics;
 use super::proxy::read;
 use crate::client::get;
-use crate::core::{Origin, Outcome, Spec};
+use crate::core::{Endpoint, Origin, Outcome, Serving, Spec};
+use crate::hosts::PASSED;
 use crate::manager::Manager;
 use axum::Json;
 use axum::extract::{Path, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::join_all;
 use sconce_api::pool::{self as api, Code, Failure};
 use sconce_api::worker::Callback;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Time-out of a request to a worker.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -169,41 +171,70 @@ pub(crate) async fn health(State(pool): State<Arc<Manager>>) -> Response {
 }
 
 /// The same page of several workers, fetched concurrently.
-pub(super) async fn pages(
-    pool: &Manager,
-    path: &str,
-    workers: Vec<(String, String, u16)>,
-) -> Vec<(String, axum::body::Bytes)> {
-    let pages = workers.into_iter().map(|(id, _, port)| async move {
-        let page = get(&pool.client, &format!("http://127.0.0.1:{port}{path}"), &pool.token, PAGE_TIMEOUT).await;
-        page.inspect_err(|lost| tracing::debug!(worker = id, path, "{}", lost.why)).ok().map(|text| (id, text))
+pub(super) async fn pages(pool: &Manager, path: &str, workers: Vec<Serving>) -> Vec<(Serving, axum::body::Bytes)> {
+    let pages = workers.into_iter().map(|worker| async move {
+        let page = page(pool, path, &worker.endpoint).await;
+        let page = page.inspect_err(|why| tracing::debug!(worker = worker.id, path, "{why}"));
+        page.ok().map(|text| (worker, text))
     });
     join_all(pages).await.into_iter().flatten().collect()
 }
 
-pub(crate) async fn metrics(State(pool): State<Arc<Manager>>) -> Response {
-    let (own, serving) = {
+async fn page(pool: &Manager, path: &str, endpoint: &Endpoint) -> Result<axum::body::Bytes, String> {
+    if let Endpoint::Port(port) = endpoint {
+        let url = format!("http://127.0.0.1:{port}{path}");
+        return get(&pool.client, &url, &pool.token, PAGE_TIMEOUT).await.map_err(|lost| lost.why);
+    }
+    let host = pool.host(endpoint).ok_or("unknown host")?;
+    match host.page(path, PAGE_TIMEOUT).await {
+        Ok((status, page)) if status.is_success() => Ok(page),
+        Ok((status, _)) => Err(format!("it answered {status}")),
+        Err(lost) => Err(lost.why),
+    }
+}
+
+pub(crate) async fn metrics(State(pool): State<Arc<Manager>>, headers: HeaderMap) -> Response {
+    let (own, mut serving) = {
         let core = pool.core();
         let retries = pool.counts.retries.load(Ordering::Relaxed);
         (metrics::manager_metrics(&core, retries, pool.store.write_error().is_none()), core.serving())
     };
-    let pages = pages(&pool, "/metrics", serving).await;
-    let texts: Vec<(String, String)> =
-        pages.into_iter().map(|(id, page)| (id, String::from_utf8_lossy(&page).into_owned())).collect();
+    // A host has one page for all its models. Another pool gets this host's pages only: two pools
+    // that are each other's hosts would ask each other forever.
+    let mut hosts = BTreeSet::new();
+    let is_pool = headers.contains_key(PASSED);
+    serving.retain(|worker| match &worker.endpoint {
+        Endpoint::Host(host) => !is_pool && hosts.insert(host.clone()),
+        Endpoint::Port(_) => true,
+    });
+    let label = |(worker, page): (Serving, axum::body::Bytes)| {
+        let text = String::from_utf8_lossy(&page).into_owned();
+        match worker.endpoint {
+            Endpoint::Host(host) => (host, metrics::valid_lines(&text)),
+            Endpoint::Port(_) => (worker.id, text),
+        }
+    };
+    let texts: Vec<(String, String)> = pages(&pool, "/metrics", serving).await.into_iter().map(label).collect();
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics::merge(&own, &texts)).into_response()
 }
 
 /// The models of all workers, each once.
 pub(crate) async fn models(State(pool): State<Arc<Manager>>) -> Json<Value> {
     let mut serving = pool.core().serving();
-    serving.sort_by(|a, b| a.1.cmp(&b.1));
-    serving.dedup_by(|a, b| a.1 == b.1);
+    serving.sort_by(|a, b| a.model.cmp(&b.model));
+    serving.dedup_by(|a, b| a.model == b.model);
+    let (local, remote): (Vec<_>, Vec<_>) =
+        serving.into_iter().partition(|worker| matches!(worker.endpoint, Endpoint::Port(_)));
     let mut data: Vec<Value> = Vec::new();
-    for (_, page) in pages(&pool, "/v1/models", serving).await {
+    for (_, page) in pages(&pool, "/v1/models", local).await {
         let Ok(Value::Object(mut list)) = serde_json::from_slice(&page) else { continue };
         if let Some(Value::Array(models)) = list.remove("data") {
             data.extend(models);
         }
     }
+    // What other hosts write about their models is not passed on.
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let one = |worker: Serving| json!({"id": worker.model, "object": "model", "created": now, "owned_by": "sconce"});
+    data.extend(remote.into_iter().map(one));
     Json(json!({"object": "list", "data": data}))
 }

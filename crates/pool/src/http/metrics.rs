@@ -64,6 +64,8 @@ fn gather(core: &Core, retries: u64, disk_is_well: bool) -> prometheus::Result<R
     let mut stops: Vec<_> = STOPS.iter().map(|reason| (*reason, 0)).collect();
     stops.extend(counts.stopped.iter().map(|(reason, n)| (*reason, *n)));
     counter("pool_mgr_worker_stops_total", "Ended workers", Some("reason"), &stops)?;
+    let hosts: Vec<_> = core.reachable_hosts().into_iter().map(|(host, answers)| (host, u64::from(answers))).collect();
+    gauge("pool_mgr_host_reachable", "1 if the other host answers", Some("host"), &hosts)?;
     counter("pool_mgr_request_retries_total", "Requests sent to another worker", None, &[("", retries)])?;
     let well = u64::from(disk_is_well);
     gauge("pool_mgr_state_saved", "1 if the state on disk is current", None, &[("", well)])?;
@@ -117,6 +119,57 @@ pub(crate) fn merge(own: &str, workers: &[(String, String)]) -> String {
     out
 }
 
+/// The valid lines of a page from another host, which may be hostile: a scrape fails as a whole if
+/// one line is invalid, and a label `worker` would stand for another worker.
+pub(crate) fn valid_lines(page: &str) -> String {
+    let is_valid = |line: &&str| if line.starts_with('#') { is_header(line) } else { is_sample(line).unwrap_or(false) };
+    page.lines().map(str::trim_end).filter(is_valid).flat_map(|line| [line, "\n"]).collect()
+}
+
+/// Whether a line is a valid HELP or TYPE.
+fn is_header(line: &str) -> bool {
+    let kinds = ["counter", "gauge", "histogram", "summary", "untyped"];
+    match (line.strip_prefix("# HELP "), line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))) {
+        // An unknown escape is an error for some parsers.
+        (Some(rest), _) => is_name(rest.split(' ').next().unwrap_or_default()) && !rest.contains('\\'),
+        (_, Some((name, kind))) => is_name(name) && kinds.contains(&kind),
+        _ => false,
+    }
+}
+
+/// Whether a line is a valid sample without a label `worker`.
+fn is_sample(line: &str) -> Option<bool> {
+    let (name, mut rest) = line.split_at(line.find(['{', ' '])?);
+    if let Some(labels) = rest.strip_prefix('{') {
+        rest = after_labels(labels)?;
+    }
+    let mut words = rest.split_ascii_whitespace();
+    let value = words.next()?.parse::<f64>().is_ok();
+    let time = words.next().is_none_or(|time| time.parse::<i64>().is_ok());
+    Some(is_name(name) && value && time && words.next().is_none())
+}
+
+/// What follows the labels of a sample.
+fn after_labels(mut rest: &str) -> Option<&str> {
+    loop {
+        if let Some(after) = rest.strip_prefix('}') {
+            return Some(after);
+        }
+        let (label, value) = rest.split_once("=\"")?;
+        if !is_name(label) || label.contains(':') || label == "worker" {
+            return None;
+        }
+        let mut escaped = false;
+        let end = value.find(|c: char| {
+            let ends = c == '"' && !escaped;
+            escaped = c == '\\' && !escaped;
+            ends
+        })?;
+        rest = value.get(end + 1..)?;
+        rest = rest.strip_prefix(',').or(rest.starts_with('}').then_some(rest))?;
+    }
+}
+
 /// Whether both are HELP, or both TYPE.
 fn same_kind(a: &str, b: &str) -> bool {
     a.get(..6) == b.get(..6)
@@ -162,6 +215,15 @@ mod tests {
                     # HELP te_t Time\n# TYPE te_t histogram\nte_t_bucket{worker=\"a\",le=\"1\"} 2\n\
                     te_t_sum{worker=\"a\"} 3\nte_t_count{worker=\"a\"} 4\nworse{worker=\"b\\\"\"} line\n";
         assert_eq!(all, want);
+    }
+
+    #[test]
+    fn invalid_metrics_of_another_host_are_left_out() {
+        let page = "# HELP te_n Requests\n# TYPE te_n counter\nte_n 1\nte_n{a=\"b\",c=\"d \\\"}\"} 2.5e3 17\nte_n{} NaN\n\
+                    te_n{worker=\"other\"} 1\nte_n{a=\"b\",worker=\"other\"} 1\nte_n{a=\"b\" 1\nte_n{a=\"\\\"} 1\nte_n x\n\
+                    te_n 1 2 3\nbad name 1\n# TYPE te_x banana\n# HELP te_x \\q\n# HELP a b\n# else\n<html>\n{a=\"b\"} 1\nte_n{a:b=\"c\"} 1\nte_n\n";
+        let want = "# HELP te_n Requests\n# TYPE te_n counter\nte_n 1\nte_n{a=\"b\",c=\"d \\\"}\"} 2.5e3 17\nte_n{} NaN\n# HELP a b\n";
+        assert_eq!(valid_lines(page), want);
     }
 
     #[test]

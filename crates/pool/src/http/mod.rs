@@ -8,6 +8,7 @@ mod metrics;
 mod peer;
 mod proxy;
 mod relay;
+mod remote;
 mod routing_key;
 
 pub(crate) use jobs::WaitingJobs;
@@ -57,9 +58,14 @@ pub(crate) fn router(pool: &Arc<Manager>) -> Router {
         .with_state(pool.clone())
 }
 
-/// Refuses host names that are not the manager's.
+/// Refuses host names that are not the manager's, and requests that have passed this manager
+/// already.
 async fn host(State(pool): State<Arc<Manager>>, request: Request, next: Next) -> Response {
     let (path, sent) = (request.uri().path(), host_of(request.uri(), request.headers()));
+    if let Some(what) = remote::circle(&pool, request.headers()) {
+        let failure = Failure::new(Code::InvalidRequest, what);
+        return error_response_with_status(&failure, Dialect::of(path), StatusCode::LOOP_DETECTED);
+    }
     match pool.config.allowed_hosts().refusal(sent) {
         Some(what) => error_response(&Failure::new(Code::Forbidden, what), Dialect::of(path)),
         None => next.run(request).await,

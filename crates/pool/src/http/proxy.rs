@@ -1,16 +1,19 @@
 //! Proxies requests to workers. A request is sent to another worker if the first one did not begin
-//! to answer, or answered that it is busy (429 or 503). Any other answer is relayed, and its
-//! request is never sent again, because the client may have received a part.
+//! to answer, or answered that it is busy (429 or 503), or if its host was lost or does not know the
+//! model (404). Any other answer is relayed, and its request is never sent again, because the client
+//! may have received a part.
 
 use super::messages::{Dialect, error_response, error_response_with_status};
 use super::relay::{Relay, RequestGuard};
+use super::remote::{HostLink, HostRequest};
 use super::routing_key::{RoutingKey, tasks};
 use super::{Peer, jobs};
-use crate::core::{NoRoute, RouteQuery};
+use crate::core::{Endpoint, NoRoute, RouteQuery, Serving};
 use crate::manager::Manager;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header, request::Parts};
+use axum::http::request::{Builder, Parts};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::join_all;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -24,6 +27,8 @@ use std::time::Duration;
 
 /// Workers that may fail on a request before the request is assumed to be the cause.
 const MAX_FAILED_WORKERS: usize = 2;
+/// Hosts that may be lost with a request.
+const MAX_LOST_HOSTS: usize = 8;
 /// Time-out of a cancellation.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Hop-by-hop headers.
@@ -71,16 +76,17 @@ pub(super) async fn read(pool: &Manager, body: Body) -> Result<Bytes, (StatusCod
 }
 
 async fn route(pool: &Arc<Manager>, parts: &Parts, body: Bytes, dialect: Dialect) -> Response {
-    let key = RoutingKey::new(parts.uri.path(), &body);
-    let creates_job = parts.uri.path() == "/v1/jobs";
+    let path = parts.uri.path();
+    let key = RoutingKey::new(path, &body);
+    let creates_job = path == "/v1/jobs";
     if let Some(refusal) = key.job.as_deref().filter(|_| creates_job).and_then(|job| jobs::refusal(pool, job)) {
         return refusal;
     }
-    let (mut tried, mut last): (Vec<String>, Option<Response>) = (Vec::new(), None);
+    let (mut tried, mut last, mut not_found): (Vec<String>, Option<Response>, Option<Response>) = Default::default();
     // An unread response blocks an HTTP/1 connection; the other streams of an HTTP/2 connection
     // continue.
     let peer = parts.extensions.get::<Peer>().filter(|_| parts.version < Version::HTTP_2);
-    let mut broken = 0;
+    let (mut attempts, mut broken, mut lost) = (0, 0, 0);
     loop {
         let query = RouteQuery {
             model: key.model.as_deref(),
@@ -88,42 +94,69 @@ async fn route(pool: &Arc<Manager>, parts: &Parts, body: Bytes, dialect: Dialect
             prefixes: &key.prefixes,
             tokens: key.tokens,
             tried: &tried,
+            is_job: creates_job || path == "/execute",
         };
         let target = match pool.core().begin(&query) {
             Ok(target) => target,
             Err(_) if last.is_some() => return last.unwrap_or_default(),
-            Err(why) => return no_route(&why, dialect),
+            Err(why) => return not_found.unwrap_or_else(|| no_route(&why, dialect)),
         };
-        let job = key.job.clone();
+        let (job, link) = (key.job.clone(), pool.host(&target.endpoint).map(HostLink::new));
         if let Some(job) = &job {
             pool.add_job(job, &target.id);
         }
-        let guard =
-            RequestGuard { pool: pool.clone(), id: target.id.clone(), tokens: key.tokens, job, peer: peer.cloned() };
-        tried.push(target.id.clone());
-        if tried.len() > 1 {
+        let (id, tokens) = (target.id.clone(), key.tokens);
+        let mut guard = RequestGuard { pool: pool.clone(), id, tokens, job, peer: peer.cloned(), link };
+        attempts += 1;
+        if attempts > 1 {
             pool.counts.retries.fetch_add(1, Ordering::Relaxed);
         }
-        match send(pool, parts, body.clone(), target.port).await {
+        let sent = match (&target.endpoint, &mut guard.link) {
+            (Endpoint::Host(_), Some(link)) => {
+                HostRequest { parts, body: body.clone(), target: &target, query }.send(pool, link).await
+            }
+            (Endpoint::Host(name), None) => {
+                Err(SendError { why: format!("there is no host {name}"), received: Received::No })
+            }
+            (Endpoint::Port(port), _) => send(pool, parts, body.clone(), *port).await,
+        };
+        match sent {
             Ok(response) if is_busy(response.status()) => last = Some(relay_response(response, guard, dialect)),
-            Ok(response) if creates_job => return jobs::created(response, guard, target.port).await,
-            Ok(response) => return relay_response(response, guard, dialect),
-            Err(failure) => {
-                let why = failure.why;
+            Ok(response) if guard.link.is_some() && response.status() == StatusCode::NOT_FOUND => {
+                // The host may have been restarted with other models.
+                pool.decide(|core, now| ((), core.read_models_now(&target.id, now)));
+                not_found = Some(relay_response(response, guard, dialect));
+            }
+            Ok(response) => {
+                return match target.endpoint {
+                    Endpoint::Port(port) if creates_job => jobs::created(response, guard, port).await,
+                    _ => relay_response(response, guard, dialect),
+                };
+            }
+            Err(SendError { why, received }) => {
                 tracing::warn!(worker = target.id, "did not answer: {why}");
                 drop(guard);
-                pool.decide(|core, now| ((), core.probe_now(&target.id, now)));
+                pool.decide(|core, now| match received {
+                    Received::Refused => ((), core.read_models_now(&target.id, now)),
+                    Received::No | Received::Maybe | Received::HostLost => ((), core.probe_now(&target.id, now)),
+                });
+                if received == Received::HostLost && lost < MAX_LOST_HOSTS {
+                    // The host may take the request when it is back.
+                    lost += 1;
+                    continue;
+                }
                 let what = format!("no worker of `{}` answered; last error: {why}", target.model);
                 let failed = error_response(&Failure::new(Code::WorkerFailed, what), dialect);
                 // The request itself may crash workers. It must not go from one to the next until
                 // none is left.
-                broken += usize::from(failure.was_sent);
+                broken += usize::from(matches!(received, Received::Maybe | Received::HostLost));
                 if broken >= MAX_FAILED_WORKERS {
                     return failed;
                 }
                 last.get_or_insert(failed);
             }
         }
+        tried.push(target.id);
     }
 }
 
@@ -135,8 +168,21 @@ fn is_busy(status: StatusCode) -> bool {
 /// Why a worker did not answer.
 pub(super) struct SendError {
     pub(super) why: String,
-    /// Whether the worker may have received the request.
-    was_sent: bool,
+    pub(super) received: Received,
+}
+
+/// Whether a worker that did not answer has received the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    /// It has not.
+    No,
+    /// It does not take the requests of this pool.
+    Refused,
+    /// It may have failed because of the request.
+    Maybe,
+    /// Its host does not answer any more. That is hardly the fault of the request, and another
+    /// worker takes requests.
+    HostLost,
 }
 
 pub(super) async fn send(
@@ -146,17 +192,26 @@ pub(super) async fn send(
     port: u16,
 ) -> Result<axum::http::Response<Incoming>, SendError> {
     let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
-    let mut request =
-        hyper::Request::builder().method(parts.method.clone()).uri(format!("http://127.0.0.1:{port}{path}"));
+    let key = HeaderValue::from_str(&format!("Bearer {}", pool.token)).ok();
+    let request = request_to(parts, format!("http://127.0.0.1:{port}{path}"), key)
+        .body(Full::new(body))
+        .map_err(|e| SendError { why: e.to_string(), received: Received::No })?;
+    pool.client.request(request).await.map_err(|e| {
+        let received = if e.is_connect() { Received::No } else { Received::Maybe };
+        SendError { why: with_sources(&e), received }
+    })
+}
+
+/// A client's request, for the server at `url` with another key.
+pub(super) fn request_to(parts: &Parts, url: String, authorization: Option<HeaderValue>) -> Builder {
+    let mut request = hyper::Request::builder().method(parts.method.clone()).uri(url);
     if let Some(headers) = request.headers_mut() {
         *headers = end_to_end_headers(&parts.headers);
-        [header::HOST, header::CONTENT_LENGTH, header::EXPECT].iter().for_each(|h| drop(headers.remove(h)));
-        if let Ok(key) = HeaderValue::from_str(&format!("Bearer {}", pool.token)) {
-            headers.insert(header::AUTHORIZATION, key);
-        }
+        let removed = [header::HOST, header::CONTENT_LENGTH, header::EXPECT, header::AUTHORIZATION];
+        removed.iter().for_each(|h| drop(headers.remove(h)));
+        headers.extend(authorization.map(|key| (header::AUTHORIZATION, key)));
     }
-    let request = request.body(Full::new(body)).map_err(|e| SendError { why: e.to_string(), was_sent: false })?;
-    pool.client.request(request).await.map_err(|e| SendError { why: with_sources(&e), was_sent: !e.is_connect() })
+    request
 }
 
 /// The headers without the hop-by-hop ones.
@@ -212,6 +267,13 @@ fn no_route(why: &NoRoute, dialect: Dialect) -> Response {
             let what = format!("no worker of `{model}` takes requests now ({why}); retry in a moment");
             Failure::new(Code::WorkerUnavailable, what)
         }
+        NoRoute::NoJobs { model } => {
+            let what = format!(
+                "all workers of `{model}` are on other hosts, and jobs run on this host's workers only; send the request \
+                 to /v1/chat/completions or /v1/completions"
+            );
+            Failure::new(Code::InvalidRequest, what)
+        }
     };
     error_response(&failure, dialect)
 }
@@ -241,8 +303,13 @@ pub(super) async fn cancel_job(pool: &Manager, job_id: &str) -> Response {
 /// Cancels a job at these workers.
 pub(super) async fn cancel_everywhere(pool: &Manager, job_id: &str, owners: &[String]) {
     let serving = pool.core().serving();
-    let cancellations = serving.iter().filter(|(id, ..)| owners.contains(id)).map(|(id, _, port)| async move {
-        let why = match tokio::time::timeout(CANCEL_TIMEOUT, cancel_at(pool, job_id, *port)).await {
+    // Other hosts run no jobs.
+    let port = |worker: &Serving| match worker.endpoint {
+        Endpoint::Port(port) if owners.contains(&worker.id) => Some((worker.id.clone(), port)),
+        _ => None,
+    };
+    let cancellations = serving.iter().filter_map(port).map(|(id, port)| async move {
+        let why = match tokio::time::timeout(CANCEL_TIMEOUT, cancel_at(pool, job_id, port)).await {
             Ok(Ok(status)) if status.is_success() => return,
             Ok(Ok(status)) => format!("it answered {status}"),
             Ok(Err(why)) => why,

@@ -1,14 +1,17 @@
 //! Streams a response from a worker to a client. Of an event stream only whole events are passed
-//! on. If the worker's connection breaks, an event stream ends with an error event; any other
-//! response is cut off.
+//! on. If the worker's connection breaks or its host is lost, an event stream ends with an error
+//! event; any other response is cut off.
 
 use super::Peer;
 use super::messages::Dialect;
+use super::remote::{HostLink, too_late};
+use crate::hosts::Host;
 use crate::manager::Manager;
 use axum::BoxError;
 use axum::body::{Bytes, HttpBody};
 use hyper::body::{Frame, Incoming, SizeHint};
 use sconce_api::pool::{Code, Failure};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -27,6 +30,8 @@ pub(crate) struct RequestGuard {
     pub(crate) job: Option<String>,
     /// The HTTP/1 client, whose connection waits for this response alone.
     pub(crate) peer: Option<Peer>,
+    /// The connection to its host, if that is another one.
+    pub(crate) link: Option<HostLink>,
 }
 
 impl Drop for RequestGuard {
@@ -49,9 +54,30 @@ struct RelayState {
     inner: Option<Incoming>,
     guard: Option<RequestGuard>,
     events: Option<EventStream>,
+    remote: Option<Remote>,
     /// Since when the client has not polled for the data that is ready.
     idle_since: Option<Instant>,
     given_up: bool,
+}
+
+/// The other host that sends the response.
+struct Remote {
+    host: Arc<Host>,
+    deadline: Option<tokio::time::Instant>,
+    /// Resolves when the response must end although nothing more of it has arrived.
+    interruption: Pin<Box<dyn Future<Output = String> + Send>>,
+}
+
+impl Remote {
+    fn new(link: HostLink) -> Remote {
+        Remote { host: link.host.clone(), deadline: link.deadline, interruption: link.interruption() }
+    }
+
+    /// Why the response must end although more of it has arrived.
+    fn time_out(&self) -> Option<String> {
+        let is_late = self.deadline.is_some_and(|deadline| tokio::time::Instant::now() >= deadline);
+        is_late.then(|| too_late(&self.host))
+    }
 }
 
 /// A server-sent event stream.
@@ -61,10 +87,12 @@ struct EventStream {
 }
 
 impl Relay {
-    pub(crate) fn new(inner: Incoming, guard: RequestGuard, events: Option<Dialect>) -> Relay {
+    pub(crate) fn new(inner: Incoming, mut guard: RequestGuard, events: Option<Dialect>) -> Relay {
         let events = events.map(|dialect| EventStream { dialect, part: Vec::new() });
         let client_timeout = guard.pool.config.client_timeout;
-        let state = RelayState { inner: Some(inner), guard: Some(guard), events, idle_since: None, given_up: false };
+        let remote = guard.link.take().map(Remote::new);
+        let (inner, guard) = (Some(inner), Some(guard));
+        let state = RelayState { inner, guard, events, remote, idle_since: None, given_up: false };
         let state = Arc::new(Mutex::new(state));
         let watch = tokio::spawn(watch(state.clone(), client_timeout)).abort_handle();
         Relay { state, watch }
@@ -128,6 +156,22 @@ impl RelayState {
         self.guard.take()
     }
 
+    /// Ends a response that the worker cannot complete.
+    fn broken(&mut self, why: &str) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let guard = self.close();
+        let id = guard.as_ref().map_or_else(String::new, |h| h.id.clone());
+        tracing::warn!(worker = id, "the connection broke in the middle of a response: {why}");
+        probe_worker(guard);
+        let why = format!("the connection to worker {id} broke in the middle of the response; send the request again");
+        Poll::Ready(Some(match &self.events {
+            Some(events) => {
+                let last = events.dialect.error_event(&Failure::new(Code::WorkerFailed, why));
+                Ok(Frame::data(last.into()))
+            }
+            None => Err(why.into()),
+        }))
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if self.given_up {
             // A regular end would look like the end of the response.
@@ -136,9 +180,23 @@ impl RelayState {
         loop {
             let Some(inner) = &mut self.inner else { return Poll::Ready(None) };
             let frame = match Pin::new(inner).poll_frame(cx) {
-                Poll::Pending => return Poll::Pending,
                 Poll::Ready(frame) => frame,
+                Poll::Pending => {
+                    // A client that reads slowly gets what has arrived, also of a host that is lost.
+                    let Some(remote) = &mut self.remote else { return Poll::Pending };
+                    let Poll::Ready(why) = remote.interruption.as_mut().poll(cx) else { return Poll::Pending };
+                    self.remote = None;
+                    return self.broken(&why);
+                }
             };
+            if let Some(Ok(_)) = &frame {
+                if let Some(why) = self.remote.as_ref().and_then(Remote::time_out) {
+                    return self.broken(&why);
+                }
+                if let Some(remote) = &self.remote {
+                    remote.host.record_activity();
+                }
+            }
             match (frame, &mut self.events) {
                 (Some(Ok(frame)), Some(events)) => match frame.into_data() {
                     Ok(data) => {
@@ -150,22 +208,7 @@ impl RelayState {
                     Err(other) => return Poll::Ready(Some(Ok(other))),
                 },
                 (Some(Ok(frame)), None) => return Poll::Ready(Some(Ok(frame))),
-                (Some(Err(e)), Some(events)) => {
-                    let dialect = events.dialect;
-                    let guard = self.close();
-                    let id = guard.as_ref().map_or_else(String::new, |h| h.id.clone());
-                    tracing::warn!(worker = id, "the connection broke in the middle of a stream: {e}");
-                    probe_worker(guard);
-                    let why = format!(
-                        "the connection to worker {id} broke in the middle of the response; send the request again"
-                    );
-                    let last = dialect.error_event(&Failure::new(Code::WorkerFailed, why));
-                    return Poll::Ready(Some(Ok(Frame::data(last.into()))));
-                }
-                (Some(Err(e)), None) => {
-                    probe_worker(self.close());
-                    return Poll::Ready(Some(Err(e.into())));
-                }
+                (Some(Err(e)), _) => return self.broken(&e.to_string()),
                 (None, events) => {
                     let rest = events.as_mut().map(|e| std::mem::take(&mut e.part)).unwrap_or_default();
                     self.close();
@@ -223,7 +266,14 @@ mod tests {
     #[test]
     fn client_that_stops_reading_is_stuck_after_timeout() {
         let (now, client_timeout) = (Instant::now(), Duration::from_secs(60));
-        let state = |idle_since| RelayState { inner: None, guard: None, events: None, idle_since, given_up: false };
+        let state = |idle_since| RelayState {
+            inner: None,
+            guard: None,
+            events: None,
+            remote: None,
+            idle_since,
+            given_up: false,
+        };
         assert!(
             !state(None).is_stuck(now + client_timeout * 2, client_timeout),
             "the relay waits for the worker, not for the client"

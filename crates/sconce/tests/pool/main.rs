@@ -1,6 +1,7 @@
 //! The pool as people run it: the real command, real workers with a tiny model, real signals.
 #![cfg(unix)]
 
+mod gateway;
 mod harness;
 mod tasks;
 mod worker;

@@ -2,8 +2,7 @@
 
 use crate::app::App;
 use crate::model_manager::ModelSummary;
-use sconce_engine::Activity;
-use sconce_engine::TaskModel;
+use sconce_engine::{Activity, CacheConfig, TaskModel};
 use std::fmt::{Display, Write};
 
 /// All metric families that models provide.
@@ -60,17 +59,28 @@ fn encoders(text: &mut Text, loaded: &[&ModelSummary]) {
     text.line(&[], waiting().map(|w| w.batch_tokens).max().unwrap_or(0));
 }
 
-/// Language models, under vLLM's names.
+/// Language models, under vLLM's names. `docs/kubernetes.md` says which of them the Gateway API
+/// inference extension reads: name, type and labels of those must stay as they are.
 fn language(text: &mut Text, loaded: &[&ModelSummary]) {
-    let busy: Vec<(&str, Activity)> = loaded
+    let models: Vec<(&str, CacheConfig, Activity)> = loaded
         .iter()
         .filter_map(|m| match m.served.as_ref().map(|s| &s.model) {
-            Some(TaskModel::Generate(llm)) => Some((m.spec.id.as_str(), llm.activity())),
+            Some(TaskModel::Generate(llm)) => Some((m.spec.id.as_str(), llm.cache_config(), llm.activity())),
             _ => None,
         })
         .collect();
-    if busy.is_empty() {
+    if models.is_empty() {
         return;
+    }
+    // The extension reads the size of a block and their number from the labels.
+    text.family("vllm:cache_config_info", "gauge", "The KV cache of a model, in its labels; always 1");
+    for (model, cache, _) in &models {
+        let (size, blocks) = (cache.block_size.to_string(), cache.blocks.to_string());
+        let dtype = cache.format.to_string();
+        text.line(
+            &[("model_name", model), ("block_size", &size), ("num_gpu_blocks", &blocks), ("cache_dtype", &dtype)],
+            1,
+        );
     }
     type Read = fn(&Activity) -> f64;
     let families: [(&'static str, &str, &str, Read); 8] = [
@@ -89,7 +99,7 @@ fn language(text: &mut Text, loaded: &[&ModelSummary]) {
     ];
     for (name, kind, help, read) in families {
         text.family(name, kind, help);
-        for (model, activity) in &busy {
+        for (model, _, activity) in &models {
             text.line(&[("model_name", model)], read(activity));
         }
     }

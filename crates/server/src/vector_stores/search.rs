@@ -7,9 +7,6 @@ use sconce_api::openai::vector_stores::{ContentPart, FileStatus, Ranker, SearchR
 use sconce_index::{Embedder, Filter, Hit, Index, Mode, Query};
 use std::collections::HashMap;
 
-/// What the best passage of two rankings scores in reciprocal rank fusion: 1 / 61 from each.
-const BEST_FUSED: f64 = 2.0 / 61.0;
-
 /// A search.
 #[derive(Debug)]
 pub(crate) struct Search {
@@ -40,7 +37,8 @@ impl Search {
                 ..Query::new(text.as_str())
             };
             for hit in index.search(&query, Some(embedder), None).map_err(index_fault)? {
-                let score = self.score(&hit);
+                // A cosine may be negative.
+                let score = f64::from(hit.score).clamp(0.0, 1.0);
                 let best = found.entry(hit.chunk).or_insert((score, hit));
                 best.0 = best.0.max(score);
             }
@@ -54,15 +52,6 @@ impl Search {
         match self.ranker {
             Ranker::Auto | Ranker::Default20241115 => Mode::Hybrid,
             Ranker::None => Mode::Dense,
-        }
-    }
-
-    /// From 0 to 1.
-    fn score(&self, hit: &Hit) -> f64 {
-        let score = f64::from(hit.score);
-        match self.mode() {
-            Mode::Hybrid => (score / BEST_FUSED).clamp(0.0, 1.0),
-            _ => score.clamp(0.0, 1.0),
         }
     }
 }

@@ -91,7 +91,7 @@ pub(crate) fn start(specs: Vec<ModelSpec>, dirs: Vec<TempDir>, config: Config) -
 impl Running {
     pub(crate) fn address(&self) -> SocketAddr {
         match &self.bound {
-            Bound::Tcp(address) => *address,
+            Bound::Tcp { address, .. } => *address,
             Bound::Unix(path) => panic!("a socket at {}", path.display()),
         }
     }

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod files;
+mod gateway;
 mod jobs;
 mod language;
 mod lifecycle;
@@ -11,6 +12,7 @@ mod memory_budget;
 mod openai;
 mod pipeline;
 mod tei;
+mod tls;
 #[cfg(feature = "otlp")]
 mod traces;
 #[cfg(feature = "index")]

@@ -8,8 +8,8 @@ use crate::report::Report;
 use crate::sampling::Sampling;
 use sconce_engine::hub::resolve;
 use sconce_engine::{
-    BeamSearch, GenerationParams, Llm, Loaded, Search, Seq2Seq, Seq2SeqLimits, Seq2SeqOptions, Seq2SeqStream, Stream,
-    Task,
+    BeamSearch, GenerationParams, Llm, Loaded, RequestContext, Search, Seq2Seq, Seq2SeqLimits, Seq2SeqOptions,
+    Seq2SeqStream, Stream, Task,
 };
 
 /// Default number of answers generated at once.
@@ -74,6 +74,14 @@ impl Generator {
         Ok(Generator::Seq2Seq(Seq2Seq::load_from(&files, &options, report)?))
     }
 
+    /// The same model, whose answers end when `context` is cancelled.
+    pub(super) fn with_context(&self, context: &RequestContext) -> Generator {
+        match self {
+            Generator::Language(llm) => Generator::Language(llm.with_context(context)),
+            Generator::Seq2Seq(model) => Generator::Seq2Seq(model.with_context(context)),
+        }
+    }
+
     pub(super) fn loaded(&self) -> &dyn Loaded {
         match self {
             Generator::Language(llm) => llm,
@@ -110,6 +118,24 @@ impl Generator {
                 (RunningGeneration::Seq2SeqStream(model.begin(text, &options)?), seed)
             }
         })
+    }
+
+    /// Gives a prompt whose answer is sampled this seed, if it has none, so that another process
+    /// computes the same answer.
+    pub(super) fn with_seed(&self, mut prompt: Prompt, flags: &Generate, seed: u64) -> Prompt {
+        let PromptOptions { sampling, generate_options } = PromptOptions::new(&prompt, flags);
+        let is_beam_search = match self {
+            Generator::Language(_) => false,
+            // A seed alone would make it sample.
+            Generator::Seq2Seq(model) => {
+                let is_advised = matches!(model.search(), Search::Beams(_)) && sampling_names(&sampling).is_empty();
+                generate_options.beams.is_some() || is_advised
+            }
+        };
+        if !is_beam_search {
+            prompt.sampling.seed.get_or_insert(seed);
+        }
+        prompt
     }
 
     /// Waits for the answers.

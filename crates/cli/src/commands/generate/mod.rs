@@ -3,6 +3,7 @@
 mod generator;
 mod prompts;
 mod results;
+mod shards;
 
 use super::{run_line, with_run_info};
 use crate::Failure;
@@ -12,6 +13,7 @@ use crate::output::{Output, ResultNames, ResultsOf};
 use crate::report::Report;
 use crate::row::Columns;
 use crate::sampling::Sampling;
+use crate::shards::ShardArgs;
 use crate::stream_printer::{Interrupt, print_stream};
 use clap::Args;
 use generator::{Generator, RunningGeneration};
@@ -55,6 +57,8 @@ pub(crate) struct Generate {
     parallel: Option<usize>,
     #[command(flatten)]
     output: Output,
+    #[command(flatten)]
+    shards: ShardArgs,
 }
 
 /// A queued prompt.
@@ -68,6 +72,9 @@ impl Generate {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         self.output.check(false, true)?;
         self.sampling.check()?;
+        if self.shards.is_on() {
+            return self.run_shards(report);
+        }
         let mut prompts = self.input.prompts(self.output.keeps_fields())?;
         let only = if self.input.is_one() { prompts.next().transpose()? } else { None };
         let model = Generator::load(&self, only.as_ref(), report)?;
@@ -170,11 +177,11 @@ impl Generate {
             Ok(prompt) => {
                 let begun = model.begin(&prompt, self);
                 let Prompt { id, row, origin, bytes, .. } = prompt;
-                QueuedPrompt { text: Text { text: String::new(), object: row, origin, bytes }, id, begun }
+                QueuedPrompt { text: Text { text: String::new(), object: row, origin, number: None, bytes }, id, begun }
             }
             // The error of an unreadable line names its origin.
             Err(e) => {
-                let text = Text { text: String::new(), object: None, origin: String::new(), bytes: 0 };
+                let text = Text { text: String::new(), object: None, origin: String::new(), number: None, bytes: 0 };
                 QueuedPrompt { text, id: None, begun: Err(e) }
             }
         }

@@ -1,7 +1,9 @@
 //! Prompts: from arguments, standard input, or files of lines or rows.
 
 use crate::Failure;
-use crate::input::{Content, DEFAULT_FIELD, FileFormat, NeededFields, Record, Records, columns_of, no_field};
+use crate::input::{
+    Content, DEFAULT_FIELD, FileFormat, NO_FIELDS, NeededFields, Record, Records, columns_of, no_field,
+};
 use crate::row::{Columns, Row};
 use crate::sampling::Sampling;
 use clap::Args;
@@ -27,7 +29,7 @@ pub(super) struct Input {
     file: Vec<PathBuf>,
     /// Take the prompt from field NAME. JSONL and Parquet output keep the other fields. Lines of
     /// standard input and of files with another extension are then JSON objects.
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["prompts", "jsonl"])]
+    #[arg(long, value_name = "NAME", conflicts_with = "jsonl")]
     field: Option<String>,
     /// Each line is a JSON object with `prompt`, or with `messages` of a chat; optionally with
     /// `id`, which the result repeats, and with generation options of this command (`max_tokens`,
@@ -86,6 +88,9 @@ impl Input {
     /// The prompts, read lazily. With `keep_fields`, they keep the other fields of their rows.
     pub(super) fn prompts(&self, keep_fields: bool) -> Result<Prompts<'_>, Failure> {
         if !self.prompts.is_empty() {
+            if self.field.is_some() {
+                return Err(NO_FIELDS.into());
+            }
             let prompt = |(i, text): (usize, &String)| Ok(Prompt::text(text.clone(), format!("argument {}", i + 1)));
             return Ok(Box::new(self.prompts.iter().enumerate().map(prompt)));
         }
@@ -109,8 +114,19 @@ impl Input {
         Ok(Box::new(open.into_iter().flatten()))
     }
 
+    /// The arguments and files, if the arguments are names of files.
+    pub(super) fn names(&self) -> Vec<String> {
+        let files = self.file.iter().map(|path| path.display().to_string());
+        self.prompts.iter().cloned().chain(files).collect()
+    }
+
+    /// The field with the prompt.
+    pub(super) fn field(&self) -> &str {
+        self.field.as_deref().unwrap_or(DEFAULT_FIELD)
+    }
+
     /// The prompt of a line or a row.
-    fn prompt(&self, record: Record, is_json: bool) -> Result<Prompt, Failure> {
+    pub(super) fn prompt(&self, record: Record, is_json: bool) -> Result<Prompt, Failure> {
         let Record { content, origin, bytes } = record;
         let row = match content {
             Content::Text(_) if self.field.is_some() => {

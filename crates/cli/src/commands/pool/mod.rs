@@ -48,13 +48,15 @@ impl Pool {
 /// Run the manager of this host's workers.
 ///
 /// It starts the models of pool.toml and those that `sconce pool start` requests, restarts workers
-/// that fail, and routes each request to the least loaded worker of its model. Its state is on
-/// disk, so that a restarted manager finds its workers. SIGTERM or Ctrl-C stops the workers and
-/// exits; a second one exits at once and leaves the workers to the next manager.
+/// that fail, and routes each request to the least loaded worker of its model, on this host or on
+/// those that pool.toml names. Its state is on disk, so that a restarted manager finds its workers.
+/// SIGTERM or Ctrl-C stops the workers and exits; a second one exits at once and leaves the workers
+/// to the next manager.
 #[derive(Args)]
 #[command(
     after_help = "A pool.toml:\n  port = 9200\n  start_timeout = 120\n\n  [binaries]\n  cuda = \"/opt/sconce-cuda/bin/sconce\"\n\n  \
-    [[model]]\n  model = \"smollm\"\n  name = \"chat\"\n  device = \"cuda\"\n  replicas = 2\n  flags = { context = 4096, dtype = \"q8_0\" }\n\n\
+    [[model]]\n  model = \"smollm\"\n  name = \"chat\"\n  device = \"cuda\"\n  replicas = 2\n  flags = { context = 4096, dtype = \"q8_0\" }\n\n  \
+    [[host]]\n  url = \"https://gpu-1.example:8080\"\n  models = [\"chat\"]\n  key_env = \"GPU_1_KEY\"\n\n\
     Examples:\n  sconce pool serve -c pool.toml\n  sconce pool start minilm --device cpu\n  sconce pool status"
 )]
 struct Serve {

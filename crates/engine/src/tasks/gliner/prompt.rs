@@ -51,7 +51,7 @@ impl<'a> Prompt<'a> {
 
 /// The tokens of a sequence that the model scores.
 pub(super) struct MarkedWords {
-    /// The token of each label, and of each word of the text that has tokens.
+    /// The token of each label, and those of each word of the text that has tokens.
     pub(super) marks: Marks,
     /// The index of each of these words among the words of the text.
     pub(super) words: Vec<usize>,
@@ -63,18 +63,21 @@ impl GlinerSpec {
     /// word is left out.
     pub(super) fn marked_words(&self, ids: &[u32], word_ids: &[Option<u32>], prompt: usize) -> MarkedWords {
         let mut found = MarkedWords { marks: Marks::default(), words: Vec::new() };
-        for (i, word) in word_ids.iter().enumerate() {
-            let Some(index) = *word else { continue };
-            let is_first = i == 0 || word_ids[i - 1] != *word;
-            let is_last = word_ids.get(i + 1) != Some(word);
-            let is_marked = if self.config.subtoken_pooling == "last" { is_last } else { is_first };
+        let mut end = 0;
+        for same in word_ids.chunk_by(|a, b| a == b) {
+            let tokens = end..end + same.len() as u32;
+            end = tokens.end;
+            let Some(index) = same[0] else { continue };
             match (index as usize).checked_sub(prompt) {
-                None if ids.get(i) == Some(&self.class_token) => found.marks.labels.push(i as u32),
-                Some(index) if is_marked => {
-                    found.marks.words.push(i as u32);
+                None => found.marks.labels.extend(tokens.filter(|i| ids.get(*i as usize) == Some(&self.class_token))),
+                Some(index) => {
+                    found.marks.words.push(match &*self.config.subtoken_pooling {
+                        "mean" | "max" => tokens,
+                        "last" => tokens.end - 1..tokens.end,
+                        _ => tokens.start..tokens.start + 1,
+                    });
                     found.words.push(index);
                 }
-                _ => {}
             }
         }
         found

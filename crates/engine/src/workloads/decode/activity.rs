@@ -2,6 +2,7 @@
 
 use crate::kv::{Blocks, Stats};
 use crate::schedule::Scheduler;
+use sconce_ops::KvCacheFormat;
 
 /// What a language model is doing, and what it has done since it was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -23,6 +24,18 @@ pub struct Activity {
     pub prompt_tokens: u64,
     /// Tokens that were sampled.
     pub generated_tokens: u64,
+}
+
+/// The paged KV cache of a language model, as it was planned and allocated. Fixed while the model
+/// is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheConfig {
+    /// Tokens per block.
+    pub block_size: usize,
+    /// Blocks, on whichever device the model runs.
+    pub blocks: usize,
+    /// Format of keys and values.
+    pub format: KvCacheFormat,
 }
 
 /// Counts since loading.

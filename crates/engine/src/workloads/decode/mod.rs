@@ -6,7 +6,7 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-pub use activity::Activity;
+pub use activity::{Activity, CacheConfig};
 pub(crate) use model::{DecodeLayout, PAGE};
 
 use crate::error::{Error, Result};

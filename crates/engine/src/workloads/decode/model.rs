@@ -26,9 +26,9 @@ pub(crate) const PAGE: usize = 16;
 #[derive(Clone, Debug)]
 pub(crate) struct DecodeLayout {
     /// The format of the KV cache.
-    pub(super) cache_format: KvCacheFormat,
+    pub(crate) cache_format: KvCacheFormat,
     /// Pages of the KV cache.
-    pub(super) pages: usize,
+    pub(crate) pages: usize,
     /// The longest sequence.
     pub(crate) context: usize,
     /// The most sequences in a step.

@@ -58,6 +58,9 @@ impl Codec for ModelTokenizer {
     fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>> {
         Ok(ModelTokenizer::tokenize(self, text, special)?)
     }
+    fn token_count(&self, text: &str) -> Result<usize> {
+        Ok(ModelTokenizer::token_count(self, text)?)
+    }
     fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
         Ok(ModelTokenizer::detokenize(self, ids, skip_special)?)
     }

@@ -1,5 +1,6 @@
 //! Tests of the core without clock, sockets or processes: events in, actions out.
 
+mod hosts;
 mod life;
 mod random_order;
 mod routes;

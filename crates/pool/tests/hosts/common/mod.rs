@@ -2,9 +2,10 @@
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 pub(crate) mod fake;
+pub(crate) mod remote;
 
 use axum::http::{Method, StatusCode};
-use sconce_pool::core::{Backoff, Timings};
+use sconce_pool::core::{Backoff, HostTimings, Timings};
 use sconce_pool::{Config, ManagerClient, Pool, PoolFile};
 use sconce_testkit::wait_for;
 use serde_json::{Value, json};
@@ -25,7 +26,8 @@ fn ms(n: u64) -> Duration {
 pub(crate) fn timings() -> Timings {
     let backoff = Backoff { first: ms(200), most: ms(1000), failures: 20, open: ms(2000), ..Backoff::default() };
     let (start, drain, term) = (ms(60_000), ms(3000), ms(3000));
-    Timings { start, probe: ms(300), answer: ms(4000), misses: 3, drain, term, backoff }
+    let (probe, answer, hosts) = (ms(300), ms(4000), HostTimings::default());
+    Timings { start, probe, answer, misses: 3, drain, term, backoff, hosts }
 }
 
 /// A directory with the fake command.

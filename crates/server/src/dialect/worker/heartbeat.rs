@@ -56,7 +56,7 @@ pub(crate) async fn report(app: Arc<App>, member: Arc<Member>, bound: Bound) {
         return;
     }
     let port = match bound {
-        Bound::Tcp(address) => address.port(),
+        Bound::Tcp { address, .. } => address.port(),
         Bound::Unix(_) => 0,
     };
     let url = launch.callback_url.clone();

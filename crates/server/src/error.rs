@@ -227,8 +227,8 @@ impl Fault {
     pub fn response(&self, dialect: Dialect) -> Response {
         let mut response = (self.status(dialect), Json(self.body(dialect))).into_response();
         let status = response.status();
-        let retriable = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
-            || status == overloaded();
+        let retriable =
+            matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) || status == overloaded();
         if let Some(after) = self.retry_after.or(retriable.then_some(DEFAULT_RETRY_AFTER)) {
             let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
@@ -283,10 +283,12 @@ impl Fault {
             K::LoadFailed | K::Backend | K::Internal | K::Cancelled => "api_error",
             _ => "invalid_request_error",
         };
-        let message = match self.kind {
-            // Clients look for these words to shorten the conversation.
-            K::TooLong => format!("prompt is too long: {}", self.message),
-            _ => self.message.clone(),
+        // The error object has no field for the parameter. Clients look for the words of a prompt that
+        // is too long, to shorten the conversation.
+        let message = match (self.kind, &self.param) {
+            (K::TooLong, _) => format!("prompt is too long: {}", self.message),
+            (_, Some(param)) => format!("{param}: {}", self.message),
+            (_, None) => self.message.clone(),
         };
         anthropic::error::ErrorBody { kind: kind.into(), message }
     }

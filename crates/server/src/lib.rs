@@ -27,6 +27,7 @@ mod metrics;
 mod model_manager;
 mod multipart;
 mod openapi;
+mod owner;
 mod served_model;
 mod sse;
 mod stop;

@@ -260,7 +260,12 @@ mod tests {
                 logprobs: Vec::new(),
             },
             ResponseEvent::ReasoningTextDelta { item_id: id(), output_index: 0, content_index: 0, delta: "a".into() },
-            ResponseEvent::ReasoningSummaryPartAdded { item_id: id(), output_index: 0, summary_index: 0, part: thought },
+            ResponseEvent::ReasoningSummaryPartAdded {
+                item_id: id(),
+                output_index: 0,
+                summary_index: 0,
+                part: thought,
+            },
             ResponseEvent::FunctionCallArgumentsDone {
                 item_id: id(),
                 output_index: 0,

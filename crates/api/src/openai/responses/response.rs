@@ -1,7 +1,9 @@
 //! The response object.
 
 use super::output::OutputItem;
-use super::request::{FunctionTool, ReasoningConfig, ResponseToolChoice, ResponseToolChoiceSchema, TextConfig, Truncation};
+use super::request::{
+    FunctionTool, ReasoningConfig, ResponseToolChoice, ResponseToolChoiceSchema, TextConfig, Truncation,
+};
 use crate::text_or::TextOr;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -224,7 +224,8 @@ fn stream(builder: ResponseBuilder, include_usage: bool) -> Response {
     }))
 }
 
-fn token(logprobs: TokenChoice) -> TokenLogprob {
+/// A token's logprobs.
+pub(super) fn token(logprobs: TokenChoice) -> TokenLogprob {
     let TokenChoice { chosen: TokenText { text: token, bytes }, logprob, top } = logprobs;
     let top = top.into_iter().map(|(TokenText { text: token, bytes }, logprob)| TopLogprob { token, logprob, bytes });
     // Only the first token of an echoed prompt has none, and a chat does not echo its prompt.

@@ -5,8 +5,10 @@ pub mod classify;
 pub mod completions;
 pub mod embeddings;
 pub mod files;
+mod metadata;
 pub mod models;
 mod query;
+pub mod responses;
 mod upload;
 #[cfg(feature = "index")]
 pub mod vector_stores;
@@ -25,7 +27,8 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .merge(completions::routes())
         .merge(embeddings::routes())
         .merge(classify::routes())
-        .merge(files::routes());
+        .merge(files::routes())
+        .merge(responses::routes());
     #[cfg(feature = "index")]
     let routes = routes.merge(vector_stores::routes());
     routes

@@ -9,14 +9,15 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const TAGGED: &str = "{% if tools %}<tool_call>{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
+pub(crate) const TAGGED: &str =
+    "{% if tools %}<tool_call>{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
 const LLAMA: &str =
     "{% if tools %}{\"name\": x, \"parameters\": y}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
 const MISTRAL: &str = "{% if tools %}[TOOL_CALLS]{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
-const PLAIN: &str = "{% for m in messages %}{{ m.content }}{% endfor %}";
+pub(crate) const PLAIN: &str = "{% for m in messages %}{{ m.content }}{% endfor %}";
 
 /// A Llama with a vocabulary of 559 tokens and this chat template.
-fn llama(id: &str, template: &str) -> (ModelSpec, TempDir) {
+pub(crate) fn llama(id: &str, template: &str) -> (ModelSpec, TempDir) {
     let (mut spec, dir) = golden("task-embed-llama");
     for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
         std::fs::remove_file(dir.path().join(name)).unwrap();
@@ -30,21 +31,21 @@ fn llama(id: &str, template: &str) -> (ModelSpec, TempDir) {
     (spec, dir)
 }
 
-fn t5() -> (ModelSpec, TempDir) {
+pub(crate) fn t5() -> (ModelSpec, TempDir) {
     let (mut spec, dir) = golden("t5-seq2seq");
     std::fs::write(dir.path().join("tokenizer.json"), plain_words(67).to_string()).unwrap();
     spec.id = "t5".into();
     (spec, dir)
 }
 
-fn serve(models: Vec<(ModelSpec, TempDir)>, config: Config) -> Running {
+pub(crate) fn serve(models: Vec<(ModelSpec, TempDir)>, config: Config) -> Running {
     let (specs, dirs) = models.into_iter().unzip();
     let running = start(specs, dirs, config);
     running.wait_ready();
     running
 }
 
-fn with(mut body: Value, more: Value) -> Value {
+pub(crate) fn with(mut body: Value, more: Value) -> Value {
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
 }
@@ -314,9 +315,14 @@ fn invalid_chat_requests_name_the_field() {
 
 /// Starts a long answer and reads its beginning.
 fn long_answer(server: &Running) -> TcpStream {
+    long_answer_with(server, &[])
+}
+
+/// The same, with these headers.
+pub(crate) fn long_answer_with(server: &Running, head: &[(&str, &str)]) -> TcpStream {
     let body = chat(json!({"stream": true, "max_tokens": 1900, "ignore_eos": true})).to_string();
     let mut stream = server.connect();
-    let head = [("content-type", "application/json")];
+    let head = [&[("content-type", "application/json")][..], head].concat();
     stream.write_all(request("POST", "/v1/chat/completions", &head, &body).as_bytes()).unwrap();
     let mut some = [0; 64];
     stream.read_exact(&mut some).unwrap();

@@ -132,8 +132,9 @@ fn of_output(item: OutputItem) -> InputItem {
     let blank = InputItem { status: Some(ItemStatus::Completed), ..InputItem::default() };
     match item {
         OutputItem::Message(message) => {
-            let text =
-                |OutputPart::OutputText { text, .. }| OutputPart::ReasoningText { text } | part("output_text", text);
+            let text = |said| match said {
+                OutputPart::OutputText { text, .. } | OutputPart::ReasoningText { text } => part("output_text", text),
+            };
             InputItem {
                 kind: Some("message".into()),
                 id: Some(message.id),
@@ -143,8 +144,10 @@ fn of_output(item: OutputItem) -> InputItem {
             }
         }
         OutputItem::Reasoning(thought) => {
-            let text = |ReasoningPart::ReasoningText { text }| {
-                ReasoningPart::SummaryText { text } | { part("reasoning_text", text) }
+            let text = |thought| match thought {
+                ReasoningPart::ReasoningText { text } | ReasoningPart::SummaryText { text } => {
+                    part("reasoning_text", text)
+                }
             };
             let parts = thought.content.into_iter().chain(thought.summary);
             InputItem {

@@ -95,6 +95,7 @@ pub enum ReasoningEffort {
     /// Much.
     High,
     /// Without a limit.
+    #[serde(alias = "max")]
     Xhigh,
 }
 

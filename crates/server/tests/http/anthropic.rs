@@ -2,6 +2,7 @@
 
 use crate::common::{Reply, Running, config};
 use crate::language::{PLAIN, TAGGED, llama, long_answer_with, serve, t5, with};
+use crate::reasoning::OPENED;
 use sconce_server::{Config, Dialect, Fault, FaultKind, Secret};
 use serde_json::{Value, json};
 
@@ -228,4 +229,47 @@ fn keys_and_limits_have_anthropics_statuses() {
         let response = Fault::new(kind, "later").response(Dialect::Anthropic);
         assert_eq!((response.status().as_u16(), response.headers().contains_key("retry-after")), (529, true));
     }
+}
+
+#[test]
+fn thoughts_are_blocks_with_a_budget() {
+    let server = serve(vec![llama("opened", OPENED)], config());
+    let mut thoughts = 0;
+    for i in 0..8 {
+        let messages = json!([{"role": "user", "content": format!("the cat {i}")}]);
+        let thinking = json!({"type": "enabled", "budget_tokens": 6});
+        let more = json!({"messages": messages, "thinking": thinking, "max_tokens": 40});
+        let whole = create(&server, more.clone()).ok();
+        let Some(block) = whole["content"].as_array().unwrap().iter().find(|block| block["type"] == "thinking") else {
+            continue;
+        };
+        thoughts += 1;
+        assert_eq!((block, &block["signature"]), (&whole["content"][0], &whole["id"]), "{whole}");
+        let tokens = whole["usage"]["output_tokens_details"]["thinking_tokens"].as_u64().unwrap();
+        assert!((1..20).contains(&tokens), "{whole}");
+        let events = named_events(&create(&server, with(more.clone(), json!({"stream": true}))));
+        let joined =
+            |field: &str| -> String { events.iter().filter_map(|event| event["delta"][field].as_str()).collect() };
+        assert_eq!(block["thinking"], joined("thinking"));
+        assert!(joined("signature").starts_with("msg_"));
+        // A thought can be left out of the answer, but not out of its tokens.
+        let omitted = json!({"type": "enabled", "budget_tokens": 6, "display": "omitted"});
+        let omitted = create(&server, with(more, json!({"thinking": omitted}))).ok();
+        assert_eq!(
+            (&omitted["content"][0]["thinking"], &omitted["usage"]["output_tokens"]),
+            (&json!(""), &whole["usage"]["output_tokens"])
+        );
+        // The model's template reads earlier thoughts.
+        let count = |content: Value| {
+            let messages =
+                json!([messages[0], {"role": "assistant", "content": content}, {"role": "user", "content": "a"}]);
+            server.post("/v1/messages/count_tokens", &json!({"messages": messages})).ok()["input_tokens"].as_u64()
+        };
+        assert!(count(json!([block, {"type": "text", "text": "b"}])) > count(json!("b")));
+        let disabled = json!({"messages": messages, "thinking": {"type": "disabled"}});
+        let disabled = create(&server, disabled).ok();
+        assert_eq!(disabled["usage"]["output_tokens_details"]["thinking_tokens"], 0, "{disabled}");
+        assert!(disabled["content"].as_array().unwrap().iter().all(|block| block["type"] == "text"), "{disabled}");
+    }
+    assert!(thoughts > 0, "no answer had a thought");
 }

@@ -12,6 +12,7 @@ mod lifecycle;
 mod memory_budget;
 mod openai;
 mod pipeline;
+mod reasoning;
 mod responses;
 mod tei;
 mod tls;

@@ -3,6 +3,7 @@
 use crate::anthropic::named_events;
 use crate::common::{Reply, Running, config};
 use crate::language::{PLAIN, TAGGED, llama, serve, t5, with};
+use crate::reasoning::OPENED;
 use sconce_server::{Config, Secret};
 use serde_json::{Map, Value, json};
 
@@ -244,4 +245,46 @@ fn invalid_requests_name_the_field() {
     let response = create(&server, json!({})).ok();
     let streamed = server.get(&format!("/v1/responses/{}?stream=true", id(&response)));
     assert_eq!(fault(&streamed, 400)["param"], "stream");
+}
+
+#[test]
+fn thoughts_are_items() {
+    let server = serve(vec![llama("opened", OPENED)], config());
+    let mut thoughts = 0;
+    for i in 0..8 {
+        let more = json!({"input": format!("the cat {i}"), "reasoning": {"effort": "low"}, "max_output_tokens": 40});
+        let whole = create(&server, more.clone()).ok();
+        let item = &whole["output"][0];
+        if item["type"] != "reasoning" {
+            continue;
+        }
+        thoughts += 1;
+        let thought = item["content"][0]["text"].as_str().unwrap();
+        assert_eq!((&item["content"][0]["type"], &item["summary"]), (&json!("reasoning_text"), &json!([])), "{whole}");
+        assert!(whole["usage"]["output_tokens_details"]["reasoning_tokens"].as_u64() > Some(0), "{whole}");
+        let joined = |events: &[Value], kind: &str| -> String {
+            let deltas = events.iter().filter(|event| event["type"] == kind);
+            deltas.map(|event| event["delta"].as_str().unwrap()).collect()
+        };
+        let events = named_events(&create(&server, with(more.clone(), json!({"stream": true}))));
+        assert_eq!(joined(&events, "response.reasoning_text.delta"), thought);
+        assert_eq!(joined(&events, "response.output_text.delta"), text(&whole));
+        let summary = json!({"reasoning": {"effort": "low", "summary": "auto"}, "stream": true});
+        let events = named_events(&create(&server, with(more, summary)));
+        assert_eq!(joined(&events, "response.reasoning_summary_text.delta"), thought);
+        let output = &events.last().unwrap()["response"]["output"];
+        assert_eq!(output[0]["summary"], json!([{"type": "summary_text", "text": thought}]));
+        // A thought is part of the conversation, sent back or stored.
+        let items = [json!({"role": "user", "content": format!("the cat {i}")})];
+        let items: Vec<Value> = items
+            .iter()
+            .chain(whole["output"].as_array().unwrap())
+            .chain([&json!({"role": "user", "content": "a"})])
+            .cloned()
+            .collect();
+        let count = |body: Value| server.post("/v1/responses/input_tokens", &body).ok()["input_tokens"].clone();
+        let stored = json!({"input": "a", "previous_response_id": id(&whole)});
+        assert_eq!(count(json!({"input": items})), count(stored));
+    }
+    assert!(thoughts > 0, "no answer had a thought");
 }

@@ -131,7 +131,12 @@ def test_any_tool(claude):
     nothing = {"name": "get_time", "input_schema": {"type": "object", "properties": {}, "additionalProperties": False}}
     for seed in range(3):
         message = claude.messages.create(
-            model="smollm", messages=ASKED, tools=[WEATHER, nothing], tool_choice={"type": "any"}, max_tokens=400
+            model="smollm",
+            messages=ASKED,
+            tools=[WEATHER, nothing],
+            tool_choice={"type": "any"},
+            max_tokens=400,
+            extra_body={"temperature": 1, "seed": seed},
         )
         assert message.stop_reason == "tool_use", seed
         for call in message.content:

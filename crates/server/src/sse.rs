@@ -14,13 +14,17 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// An event with a JSON body.
 pub(crate) fn data(body: &impl Serialize) -> Event {
-    // Our types are plain data: serialization cannot fail, and writes one line.
-    Event::default().data(serde_json::to_string(body).unwrap_or_default())
+    Event::default().data(json(body))
 }
 
 /// An event with a name and a JSON body.
 pub(crate) fn named(name: &str, body: &impl Serialize) -> Event {
-    data(body).event(name)
+    Event::default().event(name).data(json(body))
+}
+
+fn json(body: &impl Serialize) -> String {
+    // Our types are plain data: serialization cannot fail, and writes one line.
+    serde_json::to_string(body).unwrap_or_default()
 }
 
 /// An error after the response head was sent, in OpenAI's format.

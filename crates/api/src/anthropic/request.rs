@@ -31,6 +31,10 @@ pub struct MessagesRequest {
     pub top_p: Option<f32>,
     /// Keeps the `top_k` most likely tokens; 0 and -1 keep all.
     pub top_k: Option<i64>,
+    /// Keeps tokens with at least this fraction of the highest probability.
+    pub min_p: Option<f32>,
+    /// Seed of the random numbers for sampling.
+    pub seed: Option<i64>,
     /// Tools that the model may call.
     pub tools: Option<Vec<Tool>>,
     /// Whether the model may or must call a tool.

@@ -86,40 +86,30 @@ fn demanded_tools_are_called_with_valid_arguments() {
         "additionalProperties": false});
     let tools = json!([{"name": "f", "description": "d", "input_schema": schema},
         {"name": "g", "input_schema": {"type": "object", "properties": {}, "additionalProperties": false}}]);
-    for model in ["tagged", "plain"] {
-        for choice in [json!({"type": "any"}), json!({"type": "tool", "name": "f", "disable_parallel_tool_use": true})]
-        {
-            let more =
-                json!({"model": model, "tools": tools, "tool_choice": choice, "temperature": 1, "max_tokens": 900});
-            let whole = create(&server, more.clone()).ok();
-            assert_eq!(whole["stop_reason"], "tool_use", "{whole}");
-            let blocks = whole["content"].as_array().unwrap();
-            assert!(!blocks.is_empty() && (choice["type"] == "any" || blocks.len() == 1), "{whole}");
-            for block in blocks {
-                let valid = match block["name"].as_str() {
-                    Some("f") => ["a", "b"].iter().any(|x| block["input"] == json!({"x": x})),
-                    _ => block["name"] == "g" && block["input"] == json!({}),
-                };
-                assert!(block["type"] == "tool_use" && valid, "{whole}");
-                assert!(block["id"].as_str().unwrap().starts_with("toolu_"), "{whole}");
-            }
-            let events = named_events(&create(&server, with(more, json!({"stream": true}))));
-            let mut inputs: Vec<String> = Vec::new();
-            for event in &events {
-                match event["type"].as_str().unwrap() {
-                    "content_block_start" => {
-                        assert_eq!(event["content_block"]["input"], json!({}));
-                        assert_eq!(event["index"], json!(inputs.len()));
-                        inputs.push(String::new());
-                    }
-                    "content_block_delta" => {
-                        inputs.last_mut().unwrap().push_str(event["delta"]["partial_json"].as_str().unwrap());
-                    }
-                    _ => {}
-                }
-            }
-            assert!(!inputs.is_empty() && inputs.iter().all(|input| serde_json::from_str::<Value>(input).is_ok()));
-        }
+    let choices = [json!({"type": "any"}), json!({"type": "tool", "name": "f"})];
+    for (model, choice) in
+        ["tagged", "plain"].into_iter().flat_map(|model| choices.iter().map(move |choice| (model, choice)))
+    {
+        let choice = with(choice.clone(), json!({"disable_parallel_tool_use": true}));
+        let more = json!({"model": model, "tools": tools, "tool_choice": choice, "temperature": 1, "seed": 4, "max_tokens": 900});
+        let whole = create(&server, more.clone()).ok();
+        assert_eq!(
+            (&whole["stop_reason"], whole["content"].as_array().unwrap().len()),
+            (&json!("tool_use"), 1),
+            "{whole}"
+        );
+        let block = &whole["content"][0];
+        let valid = match block["name"].as_str() {
+            Some("f") => ["a", "b"].iter().any(|x| block["input"] == json!({"x": x})),
+            _ => choice["type"] == "any" && block["name"] == "g" && block["input"] == json!({}),
+        };
+        assert!(block["type"] == "tool_use" && valid, "{whole}");
+        assert!(block["id"].as_str().unwrap().starts_with("toolu_"), "{whole}");
+        let events = named_events(&create(&server, with(more, json!({"stream": true}))));
+        let start = events.iter().find(|event| event["type"] == "content_block_start").unwrap();
+        assert_eq!((&start["content_block"]["name"], &start["content_block"]["input"]), (&block["name"], &json!({})));
+        let input: String = events.iter().filter_map(|event| event["delta"]["partial_json"].as_str()).collect();
+        assert_eq!(serde_json::from_str::<Value>(&input).unwrap(), block["input"]);
     }
 }
 

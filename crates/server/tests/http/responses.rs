@@ -160,7 +160,7 @@ fn demanded_functions_are_called_with_valid_arguments() {
     let tools = json!([{"type": "function", "name": "f", "parameters": schema, "strict": true}]);
     for model in ["tagged", "plain"] {
         let more = json!({"model": model, "tools": tools, "tool_choice": "required", "parallel_tool_calls": false,
-            "temperature": 1, "max_output_tokens": 900});
+            "temperature": 1, "seed": 4, "max_output_tokens": 900});
         let whole = create(&server, more.clone()).ok();
         assert_eq!((&whole["status"], &whole["tools"][0]["name"]), (&json!("completed"), &json!("f")), "{whole}");
         let call = &whole["output"][0];
@@ -194,7 +194,8 @@ fn texts_satisfy_a_schema() {
     let server = serve(vec![llama("m", PLAIN)], config());
     let format = json!({"type": "json_schema", "name": "n", "schema": {"enum": ["yes", "no"]}});
     let response =
-        create(&server, json!({"text": {"format": format}, "temperature": 1, "max_output_tokens": 200})).ok();
+        create(&server, json!({"text": {"format": format}, "temperature": 1, "seed": 4, "max_output_tokens": 200}))
+            .ok();
     assert!(["\"yes\"", "\"no\""].contains(&text(&response).trim()), "{response}");
     assert_eq!(response["text"]["format"]["name"], "n");
     let more = json!({"include": ["message.output_text.logprobs"], "top_logprobs": 2});

@@ -65,10 +65,12 @@ async fn count_tokens(
 /// context: the answer then ends with the context.
 async fn begin(app: &Arc<App>, context: &Arc<HttpContext>, chat: ChatRequest) -> Result<Conversation, Fault> {
     const ROUTE: &str = "v1/messages";
-    let unlimited = ChatRequest { max_tokens: None, ..chat.clone() };
-    let begun = match conversation::begin(app, context, ROUTE, chat).await {
-        Err(fault) if fault.kind == FaultKind::TooLong => conversation::begin(app, context, ROUTE, unlimited).await,
-        begun => begun,
+    let unlimited = chat.max_tokens.is_some().then(|| ChatRequest { max_tokens: None, ..chat.clone() });
+    let begun = match (conversation::begin(app, context, ROUTE, chat).await, unlimited) {
+        (Err(fault), Some(unlimited)) if fault.kind == FaultKind::TooLong => {
+            conversation::begin(app, context, ROUTE, unlimited).await
+        }
+        (begun, _) => begun,
     };
     begun.map_err(request::renamed)
 }

@@ -41,6 +41,8 @@ pub(super) fn chat_request(request: MessagesRequest, context: &HttpContext) -> R
         temperature: request.temperature,
         top_p: request.top_p,
         top_k: request.top_k,
+        min_p: request.min_p,
+        seed: request.seed,
         stop: request.stop_sequences.filter(|all| !all.is_empty()).map(OneOrMore::More),
         response_format: format.map(|format| ResponseFormat::JsonSchema { json_schema: named(format.schema) }),
         tools,

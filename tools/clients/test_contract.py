@@ -27,6 +27,10 @@ ANSWERED = {
     "POST /v2/rerank": 10,
     "POST /v1/completions": 50,
     "POST /v1/chat/completions": 50,
+    "POST /v1/messages": 10,
+    "POST /v1/messages/count_tokens": 5,
+    "POST /v1/responses": 10,
+    "POST /v1/responses/input_tokens": 5,
 }
 
 

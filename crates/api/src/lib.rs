@@ -2,6 +2,7 @@
 //! servers. The feature `client` adds the HTTP client of the pool and its workers.
 
 pub mod admin;
+pub mod anthropic;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod cohere;
@@ -11,6 +12,7 @@ pub mod openai;
 pub mod pipeline;
 pub mod pool;
 pub mod tei;
+pub mod text_or;
 pub mod time;
 #[cfg(feature = "client")]
 pub mod trust;

@@ -11,6 +11,7 @@ use crate::served_model::RequestKind;
 use crate::stop::Stop;
 use crate::storage::Storage;
 use crate::storage::files::FileStore;
+use crate::storage::responses::ResponseStore;
 #[cfg(feature = "index")]
 use crate::vector_stores::{Surroundings, VectorStores};
 use sconce_api::hosts::AllowedHosts;
@@ -47,6 +48,8 @@ pub struct App {
     pub(crate) member: Option<Arc<Member>>,
     /// Uploaded files; `None` without --data-dir.
     storage: Option<Storage>,
+    /// Stored responses, in the data folder or in memory.
+    pub(crate) responses: Arc<ResponseStore>,
     #[cfg(feature = "index")]
     vector_stores: Option<VectorStores>,
     /// Uploads that may still begin.
@@ -61,6 +64,10 @@ impl App {
     /// the server.
     pub(crate) fn new(config: Config, models: Arc<ModelManager>, stop: Stop) -> Result<Arc<App>, String> {
         let storage = config.data_dir.as_deref().map(Storage::open).transpose()?;
+        let responses = match &storage {
+            Some(storage) => storage.responses.clone(),
+            None => Arc::new(ResponseStore::in_memory()),
+        };
         #[cfg(feature = "index")]
         let vector_stores = match &storage {
             Some(storage) => Some(vector_stores(&config, storage, (&models, &stop))?),
@@ -86,6 +93,7 @@ impl App {
             allowed_hosts,
             member,
             storage,
+            responses,
             #[cfg(feature = "index")]
             vector_stores,
             uploads: Semaphore::new(MAX_UPLOADS),
@@ -113,8 +121,9 @@ impl App {
         files.remove(id)
     }
 
-    /// Deletes the files whose time has passed.
-    pub(crate) fn delete_expired_files(&self) {
+    /// Deletes the files and responses whose time has passed.
+    pub(crate) fn delete_expired(&self) {
+        self.responses.delete_expired();
         for id in self.files().map(|files| files.expired()).unwrap_or_default() {
             if let Err(fault) = self.delete_file(&id) {
                 tracing::warn!(file = id, "cannot delete an expired file: {fault}");

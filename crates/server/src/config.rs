@@ -90,7 +90,8 @@ pub struct Config {
     pub traces: Option<Traces>,
     /// Makes the server a worker of a pool.
     pub worker: Option<Membership>,
-    /// The folder of uploaded files and vector stores; `None`: the server has none.
+    /// The folder of uploaded files, vector stores and stored responses; `None`: the server has no
+    /// files, and keeps responses in memory.
     pub data_dir: Option<PathBuf>,
     /// The program that parses files of untrusted formats for vector stores; `None`: this program,
     /// with its command `parse-files`.

@@ -4,9 +4,9 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sconce_api::worker::Code;
-use sconce_api::{openai, tei};
+use sconce_api::{anthropic, openai, tei};
 use sconce_engine::{Error as EngineError, ErrorClass};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::fmt;
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ pub enum Dialect {
     Tei,
     /// OpenAI.
     OpenAi,
+    /// Anthropic.
+    Anthropic,
     /// Cohere's and Jina's rerank.
     Cohere,
     /// A worker of a pool.
@@ -31,6 +33,7 @@ impl Dialect {
             "/execute" | "/cancel" | "/shutdown" | "/v1/ready" | "/v1/loading/progress" | "/v1/capabilities" => {
                 Dialect::Worker
             }
+            path if path == "/v1/messages" || path.starts_with("/v1/messages/") => Dialect::Anthropic,
             path if path == "/v1/jobs" || path.starts_with("/v1/jobs/") => Dialect::Worker,
             path if path.starts_with("/v1/") || path.starts_with("/v2/") => Dialect::OpenAi,
             _ => Dialect::Tei,
@@ -142,10 +145,20 @@ impl Fault {
         Fault { details: Some(Box::new(details)), ..self }
     }
 
+    /// Adds the id of the request to the JSON body, as Anthropic's errors have it.
+    pub(crate) fn request_id(self, id: &str) -> Fault {
+        let mut details = match self.details.as_deref() {
+            Some(Value::Object(details)) => details.clone(),
+            _ => Map::new(),
+        };
+        details.insert("request_id".into(), id.into());
+        self.details(Value::Object(details))
+    }
+
     /// The HTTP status, which depends on the API.
     pub fn status(&self, dialect: Dialect) -> StatusCode {
         use FaultKind as K;
-        let tei = dialect == Dialect::Tei;
+        let (tei, anthropic) = (dialect == Dialect::Tei, dialect == Dialect::Anthropic);
         // The worker contract has a status per code; other kinds use plain HTTP statuses.
         if dialect == Dialect::Worker
             && !matches!(
@@ -159,6 +172,7 @@ impl Fault {
             K::Invalid | K::Tokenizer | K::TooLong | K::UnsupportedTask if tei => StatusCode::UNPROCESSABLE_ENTITY,
             K::TooMany if tei => StatusCode::PAYLOAD_TOO_LARGE,
             K::Backend if tei => StatusCode::FAILED_DEPENDENCY,
+            K::Loading | K::Unhealthy | K::Memory if anthropic => overloaded(),
             K::Invalid | K::Empty | K::Tokenizer | K::TooMany | K::TooLong | K::UnsupportedTask => {
                 StatusCode::BAD_REQUEST
             }
@@ -193,6 +207,11 @@ impl Fault {
                     code: self.openai_code().map(Into::into),
                 }
             }),
+            Dialect::Anthropic => json!(anthropic::error::ErrorResponse {
+                kind: "error".into(),
+                error: self.anthropic(),
+                request_id: None,
+            }),
             Dialect::Cohere => json!({"message": self.message}),
             Dialect::Worker => {
                 json!({"code": self.worker_code(), "message": self.message, "retriable": self.is_retriable()})
@@ -207,7 +226,9 @@ impl Fault {
     /// The HTTP response in the API's format.
     pub fn response(&self, dialect: Dialect) -> Response {
         let mut response = (self.status(dialect), Json(self.body(dialect))).into_response();
-        let retriable = matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        let status = response.status();
+        let retriable =
+            matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) || status == overloaded();
         if let Some(after) = self.retry_after.or(retriable.then_some(DEFAULT_RETRY_AFTER)) {
             let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
@@ -246,6 +267,30 @@ impl Fault {
             | K::Conflict
             | K::ClientTooSlow => T::Validation,
         }
+    }
+
+    /// Anthropic's error object.
+    pub(crate) fn anthropic(&self) -> anthropic::error::ErrorBody {
+        use FaultKind as K;
+        let kind = match self.kind {
+            K::Unauthorized => "authentication_error",
+            K::Forbidden => "permission_error",
+            K::NoModel | K::NoRoute => "not_found_error",
+            K::TooLarge => "request_too_large",
+            K::Overloaded => "rate_limit_error",
+            K::Loading | K::Unhealthy | K::Memory => "overloaded_error",
+            K::Timeout => "timeout_error",
+            K::LoadFailed | K::Backend | K::Internal | K::Cancelled => "api_error",
+            _ => "invalid_request_error",
+        };
+        // The error object has no field for the parameter. Clients look for the words of a prompt that
+        // is too long, to shorten the conversation.
+        let message = match (self.kind, &self.param) {
+            (K::TooLong, _) => format!("prompt is too long: {}", self.message),
+            (_, Some(param)) => format!("{param}: {}", self.message),
+            (_, None) => self.message.clone(),
+        };
+        anthropic::error::ErrorBody { kind: kind.into(), message }
     }
 
     fn openai_type(&self) -> &'static str {
@@ -292,6 +337,11 @@ impl Fault {
             _ => Code::InvalidRequest,
         }
     }
+}
+
+/// Anthropic's status of a server that cannot answer now.
+fn overloaded() -> StatusCode {
+    StatusCode::from_u16(529).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
 }
 
 /// The response only carries the fault; the outermost layer writes it in the API of the path (see

@@ -17,6 +17,8 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 /// The header in which llama.cpp's and Azure's clients send a key.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The same in Anthropic's API.
+const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 const IGNORED: HeaderName = HeaderName::from_static("x-sconce-ignored");
 
 /// Paths that need no API key: a load balancer's health check has none.
@@ -38,8 +40,12 @@ pub(crate) async fn around(State(app): State<Arc<App>>, mut request: Request, ne
         Fault::new(FaultKind::Internal, "internal error, please report it; only this request failed").into_response()
     });
     disconnect_log.answered = true;
+    let dialect = context.dialect().unwrap_or_else(|| Dialect::of(&path));
     if let Some(fault) = response.extensions_mut().remove::<Fault>() {
-        let written = fault.response(context.dialect().unwrap_or_else(|| Dialect::of(&path)));
+        let written = match dialect {
+            Dialect::Anthropic => fault.clone().request_id(id_str(&context.id)).response(dialect),
+            dialect => fault.response(dialect),
+        };
         // Keep the headers of inner layers, such as CORS.
         let head = std::mem::replace(&mut response, written).into_parts().0.headers;
         response.headers_mut().extend(head);
@@ -53,6 +59,9 @@ pub(crate) async fn around(State(app): State<Arc<App>>, mut request: Request, ne
     }
     let head = response.headers_mut();
     head.insert(REQUEST_ID, context.id.clone());
+    if dialect == Dialect::Anthropic {
+        head.insert(ANTHROPIC_REQUEST_ID, context.id.clone());
+    }
     if let Some(ignored) = context.ignored_header() {
         head.insert(IGNORED, ignored);
     }

@@ -1,5 +1,5 @@
-//! HTTP server for transformer models with the APIs of OpenAI, text-embeddings-inference, Cohere,
-//! Jina and vLLM: many models on one port, one file or folder per API in `dialect/`.
+//! HTTP server for transformer models with the APIs of OpenAI, Anthropic, text-embeddings-inference,
+//! Cohere, Jina and vLLM: many models on one port, one file or folder per API in `dialect/`.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), sconce_server::Error> {
@@ -15,6 +15,7 @@ mod answer;
 mod app;
 mod call;
 mod config;
+mod conversation;
 pub mod dialect;
 mod embedding;
 mod error;
@@ -26,6 +27,7 @@ mod metrics;
 mod model_manager;
 mod multipart;
 mod openapi;
+mod owner;
 mod served_model;
 mod sse;
 mod stop;

@@ -30,7 +30,7 @@ use tokio_rustls::server::TlsStream;
 
 /// How long the indexing of vector stores may take to end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often files whose time has passed are deleted.
+/// How often files and responses whose time has passed are deleted.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
 /// Why a server failed.
@@ -212,12 +212,12 @@ async fn until_closed(app: &App) {
     }
 }
 
-/// Deletes files whose time has passed.
+/// Deletes files and responses whose time has passed.
 async fn sweep(app: Arc<App>) {
-    while app.files().is_ok() {
+    loop {
         let app = app.clone();
         // A panic was logged when it happened.
-        let _ = tokio::task::spawn_blocking(move || app.delete_expired_files()).await;
+        let _ = tokio::task::spawn_blocking(move || app.delete_expired()).await;
         tokio::time::sleep(SWEEP_EVERY).await;
     }
 }

@@ -5,7 +5,7 @@ use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::Html;
 use axum::routing::get;
-use sconce_api::{cohere, openai, tei};
+use sconce_api::{anthropic, cohere, openai, tei};
 use std::fmt::Write;
 use std::sync::Arc;
 use utoipa::OpenApi as _;
@@ -17,9 +17,15 @@ use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
 #[openapi(
     info(
         title = "Sconce",
-        description = "Transformer models over HTTP with the APIs of OpenAI, text-embeddings-inference, Cohere and Jina"
+        description = "Transformer models over HTTP with the APIs of OpenAI, Anthropic, text-embeddings-inference, Cohere and Jina"
     ),
-    components(schemas(tei::ErrorResponse, openai::error::ErrorResponse, cohere::ErrorResponse, WorkerError))
+    components(schemas(
+        tei::ErrorResponse,
+        openai::error::ErrorResponse,
+        anthropic::error::ErrorResponse,
+        cohere::ErrorResponse,
+        WorkerError
+    ))
 )]
 struct About;
 
@@ -46,7 +52,8 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
     for (mut path, mut item) in std::mem::take(&mut document.paths.paths) {
         let dialect = Dialect::of(&path);
         for (reads_body, operation) in operations(&mut item) {
-            let has_state = path.starts_with("/v1/files") || path.starts_with("/v1/vector_stores");
+            let has_state =
+                ["/v1/files", "/v1/vector_stores", "/v1/responses"].iter().any(|root| path.starts_with(root));
             add_errors(operation, dialect, reads_body, path.starts_with("/v1/models/") || has_state);
             if has_state {
                 // Parameters of the path and the query can be wrong too.
@@ -81,6 +88,7 @@ fn tag(dialect: Dialect, path: &str) -> &'static str {
         (_, "/health" | "/ping" | "/metrics" | "/info") => "Server",
         (Dialect::Tei, _) => "text-embeddings-inference",
         (Dialect::OpenAi, _) => "OpenAI",
+        (Dialect::Anthropic, _) => "Anthropic",
         (Dialect::Cohere, _) => "Cohere and Jina",
         (Dialect::Worker, _) => "Worker",
     }
@@ -100,6 +108,9 @@ fn add_errors(operation: &mut Operation, dialect: Dialect, reads_body: bool, gua
             (429, "Too many concurrent requests"),
             (504, "The request timed out"),
         ]);
+        if dialect == Dialect::Anthropic {
+            statuses.push((529, "Not ready, or unhealthy"));
+        }
         if dialect == Dialect::Tei {
             statuses.extend([(422, "Invalid request"), (424, "The model failed")]);
         }
@@ -117,6 +128,7 @@ fn add_error(operation: &mut Operation, dialect: Dialect, (status, what): (u16, 
     let schema = match dialect {
         Dialect::Tei => "ErrorResponse",
         Dialect::OpenAi => "OpenAiErrorResponse",
+        Dialect::Anthropic => "AnthropicErrorResponse",
         Dialect::Cohere => "CohereErrorResponse",
         Dialect::Worker => "WorkerErrorResponse",
     };

@@ -18,7 +18,7 @@ from schemathesis.core.failures import AcceptedNegativeData
 
 # Half of the requests go to a model that can serve them, by name or by default.
 MODELS = {
-    "smollm": ("ChatRequest", "CompletionRequest"),
+    "smollm": ("ChatRequest", "CompletionRequest", "MessagesRequest", "ResponseRequest"),
     "reranker": ("RerankRequest", "TeiRerankRequest"),
     "minilm": ("EmbedRequest", "EmbedAllRequest", "EmbeddingRequest", "SimilarityRequest", "TokenizeRequest", "DecodeRequest"),
 }
@@ -28,6 +28,7 @@ OTHER = {"smollm": "minilm", "reranker": "smollm", "minilm": "reranker"}
 NUMBERS = {
     "max_tokens": (1, 4),
     "max_completion_tokens": (1, 4),
+    "max_output_tokens": (1, 4),
     "n": (1, 2),
     "temperature": (0, 2),
     "top_p": (0.1, 1),
@@ -42,6 +43,15 @@ NUMBERS = {
 }
 # Fields that are always refused, and prompt names, which these models do not have.
 NEVER = ("functions", "function_call", "suffix", "modalities", "prompt_name")
+# Fields of one request that are always refused, or that name what is not there.
+REFUSED = {
+    "MessagesRequest": ("container", "mcp_servers"),
+    "ResponseRequest": ("background", "conversation", "prompt", "previous_response_id"),
+}
+# The paths of messages and responses, whose streams have named events, and the last of these events.
+MESSAGES = ("/v1/messages", "/v1/messages/count_tokens")
+RESPONSES = ("/v1/responses", "/v1/responses/input_tokens")
+LAST = ("message_stop", "response.completed", "response.incomplete", "response.failed", "error")
 # Schemas that only requests use; which of them have lists of tokens; and which of these must not be
 # empty.
 PARTS = ("ClassifyInput", "Ids", "Inputs", "Item", "MessageContent", "OneOrMore", "PredictInputs", "Prompt", "SimilarityInputs",
@@ -66,6 +76,7 @@ def before_load_schema(context, raw_schema):
         if name.endswith("Request"):
             narrow(schema, name)
     talk(schemas, answers)
+    converse(schemas, answers)
     raw_schema["paths"]["/v1/models/{id}"]["get"]["parameters"][0]["schema"] = {"enum": [*MODELS, "nobody"]}
     for _, operation in operations(raw_schema):
         for status in [s for s in operation["responses"] if s == "500" or not s.isdigit()]:
@@ -86,7 +97,7 @@ def narrow(schema, name):
     for field, (least, most) in NUMBERS.items():
         if field in fields:
             fields[field] |= {"minimum": least, "maximum": most}
-    for field in NEVER:
+    for field in (*NEVER, *REFUSED.get(name, ())):
         fields.pop(field, None)
     for model, names in MODELS.items():
         if name in names:
@@ -96,6 +107,33 @@ def narrow(schema, name):
         fields["logit_bias"] |= {"maxProperties": 3, "propertyNames": {"pattern": "^[1-9][0-9]{0,3}$"}, "additionalProperties": bias}
     if name == "CompletionRequest":
         fields["logprobs"]["maximum"] = 20
+
+
+def converse(schemas, answers):
+    """Conversations of messages and responses that end with the user, and tools with a name."""
+    parts = ("AnthropicInputMessage", "AnthropicTextBlock", "AnthropicTool")
+    assert not any(f'schemas/{name}"' in answers for name in parts)
+    name, schema = {"pattern": "^[a-z]{1,9}$"}, {"type": "object"}
+    said = {"type": "string", "minLength": 1}
+    message = schemas["AnthropicInputMessage"]["properties"]
+    message["role"] = {"enum": ["user"]}
+    message["content"] = {"$ref": "#/components/schemas/AnthropicTextContent"}
+    schemas["AnthropicTextBlock"]["properties"]["type"] = {"enum": ["text"]}
+    tool = schemas["AnthropicTool"]["properties"]
+    tool["name"] |= name
+    tool.pop("type")
+    fields = schemas["MessagesRequest"]["properties"]
+    fields["thinking"] = {"enum": [None, {"type": "disabled"}, {"type": "adaptive"}]}
+    fields["tool_choice"] = {"enum": [None, {"type": "auto"}, {"type": "any"}, {"type": "none"}]}
+    fields["stop_sequences"]["items"] = said
+    fields = schemas["ResponseRequest"]["properties"]
+    item = {"type": "object", "properties": {"role": {"enum": ["user", "system"]}, "content": said}, "required": ["role", "content"]}
+    fields["input"] = {"anyOf": [said, {"type": "array", "items": item, "minItems": 1, "maxItems": 4}]}
+    properties = {"type": {"enum": ["function"]}, "name": {"type": "string", **name}, "parameters": schema}
+    tool = {"type": "object", "properties": properties, "required": ["type", "name"]}
+    fields["tools"] = {"type": ["array", "null"], "items": tool, "minItems": 1, "maxItems": 4}
+    fields["tool_choice"] = {"enum": [None, "none", "auto", "required"]}
+    fields["metadata"]["maxProperties"] = 4
 
 
 def short(schema, name):
@@ -142,6 +180,12 @@ def map_case(context, case):
         body.pop("best_of", None)
         if body.get("max_tokens") is None and body.get("max_completion_tokens") is None:
             body["max_tokens"] = 4
+    if path in (*MESSAGES, *RESPONSES) and not body.get("tools"):
+        body.pop("tool_choice", None)
+    if path == "/v1/messages" and body.get("max_tokens") is None:
+        body["max_tokens"] = 4
+    if path == "/v1/responses" and body.get("max_output_tokens") is None:
+        body["max_output_tokens"] = 4
     return case
 
 
@@ -169,14 +213,20 @@ def valid(document, schema, said):
 
 @schemathesis.check
 def stream(context, response, case):
-    """Checks that every event matches its schema and that the last is `[DONE]`."""
+    """Checks that every event matches its schema and that the last one ends the stream."""
     if not response.headers.get("content-type", [""])[0].startswith("text/event-stream"):
         return
     operation = dict(operations(given))[case.operation.label]
     schema = operation["responses"]["200"]["content"]["text/event-stream"]["schema"]
     events = [e for e in response.content.decode().split("\n\n") if e and not e.startswith(":")]
-    assert events[-1] == "data: [DONE]", f"the last event is {events[-1]}"
-    for event in events[:-1]:
+    if case.operation.path in (*MESSAGES, *RESPONSES):
+        named = [event.partition("\n") for event in events]
+        assert all(name == f"event: {json.loads(data.removeprefix('data: '))['type']}" for name, _, data in named), events
+        assert named[-1][0].removeprefix("event: ") in LAST, f"the last event is {events[-1]}"
+        events = [data for _, _, data in named]
+    else:
+        assert events.pop() == "data: [DONE]", f"the last event is not [DONE]: {events}"
+    for event in events:
         said = json.loads(event.removeprefix("data: "))
         assert "error" in said or valid(given, schema, said), f"not as documented: {event}"
 

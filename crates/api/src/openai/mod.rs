@@ -9,5 +9,6 @@ pub mod error;
 pub mod files;
 pub mod lists;
 pub mod models;
+pub mod responses;
 pub mod tools;
 pub mod vector_stores;

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use sconce_api::openai::error::{ErrorBody, ErrorResponse};
 use sconce_api::pool::{Code, Failure};
 use sconce_api::worker::HEARTBEAT_PATH;
-use sconce_api::{tei, worker};
+use sconce_api::{anthropic, tei, worker};
 use serde_json::{Value, json};
 
 /// The API that a response follows.
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 pub(crate) enum Dialect {
     Tei,
     OpenAi,
+    Anthropic,
     Cohere,
     Worker,
     Pool,
@@ -26,6 +27,7 @@ impl Dialect {
             "/execute" | "/cancel" => Dialect::Worker,
             "/v1/rerank" | "/v2/rerank" => Dialect::Cohere,
             "/v1/capabilities" | HEARTBEAT_PATH => Dialect::Pool,
+            p if p == "/v1/messages" || p.starts_with("/v1/messages/") => Dialect::Anthropic,
             p if p == "/v1/jobs" || p.starts_with("/v1/jobs/") => Dialect::Worker,
             p if p.starts_with("/v2/") => Dialect::Pool,
             p if p.starts_with("/v1/") => Dialect::OpenAi,
@@ -46,6 +48,11 @@ impl Dialect {
                     ..worker::Failure::new(worker_code(failure.error_code), message)
                 })
             }
+            Dialect::Anthropic => json!(anthropic::error::ErrorResponse {
+                kind: "error".into(),
+                error: anthropic::error::ErrorBody { kind: anthropic_type(failure.error_code).into(), message },
+                request_id: None,
+            }),
             Dialect::OpenAi => {
                 let (kind, code) = openai(failure.error_code);
                 let param = (failure.error_code == Code::ModelNotFound).then(|| "model".to_string());
@@ -64,6 +71,7 @@ impl Dialect {
                 event["type"] = "error".into();
                 format!("data: {event}\n\ndata: [DONE]\n\n")
             }
+            Dialect::Anthropic => format!("event: error\ndata: {}\n\n", self.body(failure)),
             _ => format!("data: {}\n\n", self.body(failure)),
         }
     }
@@ -88,6 +96,17 @@ fn worker_code(code: Code) -> worker::Code {
         Code::Unauthorized => worker::Code::InvalidApiKey,
         Code::InsufficientVram | Code::GpuUnavailable => worker::Code::InsufficientVram,
         _ => worker::Code::WorkerUnhealthy,
+    }
+}
+
+fn anthropic_type(code: Code) -> &'static str {
+    match code {
+        Code::Unauthorized => "authentication_error",
+        Code::Forbidden => "permission_error",
+        Code::ModelNotFound | Code::WorkerNotFound => "not_found_error",
+        Code::InvalidRequest => "invalid_request_error",
+        Code::WorkerUnavailable | Code::InsufficientVram | Code::GpuUnavailable => "overloaded_error",
+        Code::WorkerFailed | Code::WorkerStartFailed | Code::WorkerStartTimeout => "api_error",
     }
 }
 
@@ -153,6 +172,9 @@ mod tests {
             (&openai["error"]["message"], &openai["error"]["type"]),
             (&json!("connection lost"), &json!("server_error"))
         );
+        let anthropic = Dialect::of("/v1/messages").body(&failure);
+        assert_eq!((&anthropic["type"], &anthropic["error"]["type"]), (&json!("error"), &json!("api_error")));
+        assert!(Dialect::Anthropic.error_event(&failure).starts_with("event: error\ndata: {"));
         assert_eq!(Dialect::of("/v2/rerank").body(&failure), json!({"message": "connection lost"}));
         assert_eq!(Dialect::of("/v2/state").body(&failure)["error_code"], "WORKER_FAILED");
         let want = json!({"code": "WORKER_UNHEALTHY", "message": "connection lost", "retriable": true});

@@ -51,13 +51,14 @@ pub(crate) fn tasks(path: &str) -> Option<&'static [&'static str]> {
         "/predict" | "/v1/classify" => &["classify"],
         "/rerank" | "/v1/rerank" | "/v2/rerank" => &["rerank"],
         "/v1/chat/completions" | "/v1/completions" | "/execute" | "/v1/jobs" => &["generate", "seq2seq"],
+        "/v1/messages" | "/v1/messages/count_tokens" => &["generate"],
         "/tag" => &["tag"],
         "/" | "/invocations" | "/tokenize" | "/decode" | "/info" => &[],
         // A pool loads and unloads models by starting and stopping workers, each of which has its
         // own readiness.
         "/v1/models/load" | "/v1/models/unload" | "/v1/ready" | "/v1/loading/progress" => return None,
         // They belong to one server. A client of the pool must not use them with the pool's key.
-        p if matches!(p.split('/').nth(2), Some("files" | "vector_stores")) => return None,
+        p if matches!(p.split('/').nth(2), Some("files" | "responses" | "vector_stores")) => return None,
         p if p.starts_with("/v1/") => &[],
         _ => return None,
     })
@@ -157,7 +158,15 @@ mod tests {
         let execute = key("/execute", json!({"job_id": "j", "prompt": "p", "max_tokens": 1000}));
         assert!(execute.job.as_deref() == Some("j") && execute.tokens > 1000 && execute.prefixes.len() == 1);
         assert_eq!(key("/v1/jobs", json!({"job_id": "j", "prompt": "p"})).job.as_deref(), Some("j"));
-        for path in ["/v1/files", "/v1/files/file-1", "/v1/vector_stores", "/v1/vector_stores/vs_1/search"] {
+        assert_eq!(super::tasks("/v1/messages"), Some(&["generate"][..]));
+        for path in [
+            "/v1/responses",
+            "/v1/responses/resp_1",
+            "/v1/files",
+            "/v1/files/file-1",
+            "/v1/vector_stores",
+            "/v1/vector_stores/vs_1/search",
+        ] {
             assert_eq!(super::tasks(path), None, "{path}");
         }
         assert!(super::tasks("/v1/models/m").is_some());

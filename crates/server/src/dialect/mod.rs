@@ -2,6 +2,7 @@
 //! document, so no path is undocumented.
 
 pub mod admin;
+pub mod anthropic;
 pub mod cohere;
 pub mod common;
 pub mod openai;
@@ -22,6 +23,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
     let (routes, document) = OpenApiRouter::with_openapi(openapi::base())
         .merge(common::routes())
         .merge(admin::routes(app))
+        .merge(anthropic::routes())
         .merge(cohere::routes())
         .merge(openai::routes())
         .merge(pipeline::routes())

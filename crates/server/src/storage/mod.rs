@@ -1,15 +1,17 @@
-//! What a server keeps on disk (`--data-dir`): uploaded files and vector stores. One server uses a
+//! What a server keeps on disk (`--data-dir`): uploaded files, vector stores and responses. One server uses a
 //! folder at a time. Names that clients choose are never part of a path.
 
 pub(crate) mod files;
 mod folder;
 pub(crate) mod pages;
 pub(crate) mod records;
+pub(crate) mod responses;
 pub(crate) mod upload;
 
 use crate::error::{Fault, FaultKind};
 use files::FileStore;
 use folder::Folder;
+use responses::ResponseStore;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -19,6 +21,8 @@ pub(crate) struct Storage {
     folder: Folder,
     /// Uploaded files.
     pub(crate) files: Arc<FileStore>,
+    /// Stored responses.
+    pub(crate) responses: Arc<ResponseStore>,
 }
 
 impl Storage {
@@ -27,7 +31,8 @@ impl Storage {
     pub(crate) fn open(path: &Path) -> Result<Storage, String> {
         let folder = Folder::open(path)?;
         let files = FileStore::open(&folder.below("files")?, &folder.below("incoming")?)?;
-        Ok(Storage { folder, files: Arc::new(files) })
+        let responses = ResponseStore::open(&folder.below("responses")?)?;
+        Ok(Storage { folder, files: Arc::new(files), responses: Arc::new(responses) })
     }
 
     /// A folder in the data folder, which is made if it is missing.

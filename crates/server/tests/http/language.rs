@@ -9,14 +9,18 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const TAGGED: &str = "{% if tools %}<tool_call>{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
+pub(crate) const TAGGED: &str =
+    "{% if tools %}<tool_call>{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
 const LLAMA: &str =
     "{% if tools %}{\"name\": x, \"parameters\": y}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
 const MISTRAL: &str = "{% if tools %}[TOOL_CALLS]{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
-const PLAIN: &str = "{% for m in messages %}{{ m.content }}{% endfor %}";
+const NAMED: &str = "{% if tools %}[TOOL_CALLS][ARGS]{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
+const PHI: &str = "{% for m in messages %}{{ m.content }}\
+    {% if 'tools' in m %}{{ '<|tool|>' + m['tools'] + '<|/tool|>' }}{% endif %}{% endfor %}";
+pub(crate) const PLAIN: &str = "{% for m in messages %}{{ m.content }}{% endfor %}";
 
 /// A Llama with a vocabulary of 559 tokens and this chat template.
-fn llama(id: &str, template: &str) -> (ModelSpec, TempDir) {
+pub(crate) fn llama(id: &str, template: &str) -> (ModelSpec, TempDir) {
     let (mut spec, dir) = golden("task-embed-llama");
     for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
         std::fs::remove_file(dir.path().join(name)).unwrap();
@@ -30,26 +34,26 @@ fn llama(id: &str, template: &str) -> (ModelSpec, TempDir) {
     (spec, dir)
 }
 
-fn t5() -> (ModelSpec, TempDir) {
+pub(crate) fn t5() -> (ModelSpec, TempDir) {
     let (mut spec, dir) = golden("t5-seq2seq");
     std::fs::write(dir.path().join("tokenizer.json"), plain_words(67).to_string()).unwrap();
     spec.id = "t5".into();
     (spec, dir)
 }
 
-fn serve(models: Vec<(ModelSpec, TempDir)>, config: Config) -> Running {
+pub(crate) fn serve(models: Vec<(ModelSpec, TempDir)>, config: Config) -> Running {
     let (specs, dirs) = models.into_iter().unzip();
     let running = start(specs, dirs, config);
     running.wait_ready();
     running
 }
 
-fn with(mut body: Value, more: Value) -> Value {
+pub(crate) fn with(mut body: Value, more: Value) -> Value {
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
 }
 
-fn chat(more: Value) -> Value {
+pub(crate) fn chat(more: Value) -> Value {
     with(
         json!({"messages": [{"role": "user", "content": "the cat"}], "max_tokens": 12, "seed": 4, "temperature": 1}),
         more,
@@ -57,7 +61,7 @@ fn chat(more: Value) -> Value {
 }
 
 /// The events of a stream, which must end with `[DONE]`.
-fn events(reply: &Reply) -> Vec<Value> {
+pub(crate) fn events(reply: &Reply) -> Vec<Value> {
     assert_eq!((reply.status, reply.header("content-type")), (200, Some("text/event-stream")), "{reply:?}");
     let mut data: Vec<&str> = reply.body.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).collect();
     assert_eq!(data.pop(), Some("[DONE]"), "{reply:?}");
@@ -105,9 +109,15 @@ fn streamed_chat_equals_complete_chat() {
 
 #[test]
 fn required_tool_calls_are_valid_for_any_sample() {
-    let models =
-        vec![llama("tagged", TAGGED), llama("llama", LLAMA), llama("mistral", MISTRAL), llama("described", PLAIN)];
-    let server = serve(models, config());
+    let templates = [
+        ("tagged", TAGGED),
+        ("llama", LLAMA),
+        ("mistral", MISTRAL),
+        ("named", NAMED),
+        ("phi", PHI),
+        ("described", PLAIN),
+    ];
+    let server = serve(templates.iter().map(|(id, template)| llama(id, template)).collect(), config());
     let reference = json!({"type": "object", "properties": {"x": {"$ref": "#/$defs/x"}}, "required": ["x"],
         "additionalProperties": false, "$defs": {"x": {"enum": ["a", "b\"}"]}}});
     let tools = json!([
@@ -115,7 +125,7 @@ fn required_tool_calls_are_valid_for_any_sample() {
         {"type": "function", "function": {"name": "g"}},
     ]);
     let (mut several, mut names) = (0, std::collections::BTreeSet::new());
-    for model in ["tagged", "llama", "mistral", "described"] {
+    for (model, _) in templates {
         for seed in 0..6 {
             let more =
                 json!({"model": model, "tools": tools, "tool_choice": "required", "seed": seed, "max_tokens": 900});
@@ -136,7 +146,10 @@ fn required_tool_calls_are_valid_for_any_sample() {
                     "f" => assert!([json!({"x": "a"}), json!({"x": "b\"}"})].contains(&arguments), "{answer}"),
                     _ => assert_eq!((name, arguments), ("g", json!({}))),
                 }
-                assert_eq!(call["id"].as_str().unwrap().len(), if model == "mistral" { 9 } else { 37 });
+                assert_eq!(
+                    call["id"].as_str().unwrap().len(),
+                    if ["mistral", "named"].contains(&model) { 9 } else { 37 }
+                );
             }
             let streamed = events(&server.post("/v1/chat/completions", &with(chat(more), json!({"stream": true}))));
             assert_eq!(assemble_calls(&streamed), names_and_arguments(calls), "{model} {seed}");
@@ -314,9 +327,14 @@ fn invalid_chat_requests_name_the_field() {
 
 /// Starts a long answer and reads its beginning.
 fn long_answer(server: &Running) -> TcpStream {
+    long_answer_with(server, &[])
+}
+
+/// The same, with these headers.
+pub(crate) fn long_answer_with(server: &Running, head: &[(&str, &str)]) -> TcpStream {
     let body = chat(json!({"stream": true, "max_tokens": 1900, "ignore_eos": true})).to_string();
     let mut stream = server.connect();
-    let head = [("content-type", "application/json")];
+    let head = [&[("content-type", "application/json")][..], head].concat();
     stream.write_all(request("POST", "/v1/chat/completions", &head, &body).as_bytes()).unwrap();
     let mut some = [0; 64];
     stream.read_exact(&mut some).unwrap();

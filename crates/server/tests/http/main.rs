@@ -1,6 +1,7 @@
 //! HTTP tests of the server. They are one binary, because each would take as long to build as the
 //! server itself.
 
+mod anthropic;
 #[path = "../common/mod.rs"]
 mod common;
 mod files;
@@ -11,6 +12,8 @@ mod lifecycle;
 mod memory_budget;
 mod openai;
 mod pipeline;
+mod reasoning;
+mod responses;
 mod tei;
 mod tls;
 #[cfg(feature = "otlp")]

@@ -1,17 +1,14 @@
 //! OpenAI's API, one file per resource.
 
-mod answer_stream;
 pub mod chat;
 pub mod classify;
 pub mod completions;
-mod conversation;
 pub mod embeddings;
 pub mod files;
-mod latency;
+mod metadata;
 pub mod models;
-mod params;
 mod query;
-mod seq2seq;
+pub mod responses;
 mod upload;
 #[cfg(feature = "index")]
 pub mod vector_stores;
@@ -30,7 +27,8 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .merge(completions::routes())
         .merge(embeddings::routes())
         .merge(classify::routes())
-        .merge(files::routes());
+        .merge(files::routes())
+        .merge(responses::routes());
     #[cfg(feature = "index")]
     let routes = routes.merge(vector_stores::routes());
     routes

@@ -7,6 +7,7 @@ pub mod client;
 pub mod cohere;
 pub mod hosts;
 pub mod input;
+pub mod ollama;
 pub mod openai;
 pub mod pipeline;
 pub mod pool;
@@ -14,4 +15,5 @@ pub mod tei;
 pub mod time;
 #[cfg(feature = "client")]
 pub mod trust;
+pub mod vllm;
 pub mod worker;

@@ -10,6 +10,8 @@ use std::sync::Arc;
 pub enum AnswerPart {
     /// Text for the user.
     Text(String),
+    /// A thought of a model that reasons.
+    Reasoning(String),
     /// Start of a tool call.
     Call {
         /// Index of the call within the answer.
@@ -103,6 +105,8 @@ impl ToolCallParser {
         for part in parts {
             match part {
                 AnswerPart::Text(text) => prose.push_str(&text),
+                // This parser makes none.
+                AnswerPart::Reasoning(_) => {}
                 AnswerPart::Call { name, .. } => calls.push(ToolCall { name, arguments: String::new() }),
                 AnswerPart::Arguments { index, text } => {
                     if let Some(call) = calls.get_mut(index) {

@@ -1,5 +1,5 @@
-//! HTTP server for transformer models with the APIs of OpenAI, text-embeddings-inference, Cohere,
-//! Jina and vLLM: many models on one port, one file or folder per API in `dialect/`.
+//! HTTP server for transformer models with the APIs of OpenAI, text-embeddings-inference, Ollama,
+//! Cohere, Jina and vLLM: many models on one port, one file or folder per API in `dialect/`.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), sconce_server::Error> {
@@ -26,6 +26,7 @@ mod listen;
 mod metrics;
 mod model_manager;
 mod multipart;
+mod ndjson;
 mod openapi;
 mod served_model;
 mod sse;

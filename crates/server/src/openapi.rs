@@ -5,7 +5,7 @@ use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::Html;
 use axum::routing::get;
-use sconce_api::{cohere, openai, tei};
+use sconce_api::{cohere, ollama, openai, tei};
 use std::fmt::Write;
 use std::sync::Arc;
 use utoipa::OpenApi as _;
@@ -17,9 +17,15 @@ use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
 #[openapi(
     info(
         title = "Sconce",
-        description = "Transformer models over HTTP with the APIs of OpenAI, text-embeddings-inference, Cohere and Jina"
+        description = "Transformer models over HTTP with the APIs of OpenAI, text-embeddings-inference, Ollama, Cohere, Jina and vLLM"
     ),
-    components(schemas(tei::ErrorResponse, openai::error::ErrorResponse, cohere::ErrorResponse, WorkerError))
+    components(schemas(
+        tei::ErrorResponse,
+        openai::error::ErrorResponse,
+        cohere::ErrorResponse,
+        ollama::ErrorResponse,
+        WorkerError
+    ))
 )]
 struct About;
 
@@ -47,7 +53,8 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
         let dialect = Dialect::of(&path);
         for (reads_body, operation) in operations(&mut item) {
             let has_state = path.starts_with("/v1/files") || path.starts_with("/v1/vector_stores");
-            add_errors(operation, dialect, reads_body, path.starts_with("/v1/models/") || has_state);
+            let guarded = path.starts_with("/v1/models/") || has_state || dialect == Dialect::Ollama;
+            add_errors(operation, dialect, reads_body, guarded);
             if has_state {
                 // Parameters of the path and the query can be wrong too.
                 add_error(operation, dialect, (400, "Invalid request"));
@@ -73,15 +80,17 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
 fn operations(item: &mut PathItem) -> impl Iterator<Item = (bool, &mut Operation)> {
     [(false, &mut item.get), (true, &mut item.post), (false, &mut item.delete)]
         .into_iter()
-        .filter_map(|(body, operation)| operation.as_mut().map(|o| (body, o)))
+        .filter_map(|(body, operation)| operation.as_mut().map(|o| (body || o.request_body.is_some(), o)))
 }
 
 fn tag(dialect: Dialect, path: &str) -> &'static str {
     match (dialect, path) {
         (_, "/health" | "/ping" | "/metrics" | "/info") => "Server",
+        (_, "/score" | "/v1/score" | "/pooling" | "/v1/classify") => "vLLM",
         (Dialect::Tei, _) => "text-embeddings-inference",
         (Dialect::OpenAi, _) => "OpenAI",
         (Dialect::Cohere, _) => "Cohere and Jina",
+        (Dialect::Ollama, _) => "Ollama",
         (Dialect::Worker, _) => "Worker",
     }
 }
@@ -118,6 +127,7 @@ fn add_error(operation: &mut Operation, dialect: Dialect, (status, what): (u16, 
         Dialect::Tei => "ErrorResponse",
         Dialect::OpenAi => "OpenAiErrorResponse",
         Dialect::Cohere => "CohereErrorResponse",
+        Dialect::Ollama => "OllamaErrorResponse",
         Dialect::Worker => "WorkerErrorResponse",
     };
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build();

@@ -1,6 +1,6 @@
 //! How long idle models stay loaded, and waiting for a model that is not loaded yet.
 
-use super::{Entry, Lease, ModelHandle, ModelManager, ModelSpec, State};
+use super::{Entry, Lease, ModelHandle, ModelManager, ModelSpec, ModelSummary, State};
 use crate::error::{Fault, FaultKind};
 use crate::served_model::RequestKind;
 use sconce_api::ollama::KeepAlive;
@@ -69,7 +69,9 @@ impl ModelManager {
             let changed = match deadline {
                 None => changes.changed().await,
                 // The fault says how far loading has come.
-                Some(deadline) => tokio::time::timeout_at(deadline.into(), changes.changed()).await.map_err(|_| loading)?,
+                Some(deadline) => {
+                    tokio::time::timeout_at(deadline.into(), changes.changed()).await.map_err(|_| loading)?
+                }
             };
             if changed.is_err() {
                 return Err(Fault::new(FaultKind::Unhealthy, "the server is shutting down"));
@@ -92,18 +94,9 @@ impl Entry {
         }
     }
 
-    /// How long the model stays loaded without requests; `None`: forever.
-    pub(super) fn idle_limit(&self, limit: Option<Duration>) -> Option<Duration> {
-        match self.keep_alive {
-            None => limit,
-            Some(KeepAlive::For(limit)) => Some(limit),
-            Some(KeepAlive::Forever) => None,
-        }
-    }
-
     /// Takes out a loaded model that was idle for too long.
     pub(super) fn take_idle(&mut self, limit: Option<Duration>) -> Option<ModelHandle> {
-        let limit = self.idle_limit(limit)?;
+        let limit = idle_limit(self.keep_alive, limit)?;
         if self.leases > 0 || !matches!(self.state, State::Ready(_)) || self.used.elapsed() < limit {
             return None;
         }
@@ -113,5 +106,21 @@ impl Entry {
             limit.as_secs_f64()
         );
         self.take()
+    }
+}
+
+impl ModelSummary {
+    /// How long the model stays loaded without requests; `None`: forever.
+    pub(crate) fn idle_limit(&self, limit: Option<Duration>) -> Option<Duration> {
+        idle_limit(self.keep_alive, limit)
+    }
+}
+
+/// What a request asked for, or else the server's limit; `None`: forever.
+fn idle_limit(keep_alive: Option<KeepAlive>, limit: Option<Duration>) -> Option<Duration> {
+    match keep_alive {
+        None => limit,
+        Some(KeepAlive::For(limit)) => Some(limit),
+        Some(KeepAlive::Forever) => None,
     }
 }

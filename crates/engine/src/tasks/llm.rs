@@ -8,6 +8,7 @@ use crate::generation::{
 };
 use crate::options::LoadOptions;
 use crate::plan::Plan;
+use crate::reasoning::ThoughtRules;
 use crate::runtime::{self, Codec, Loaded, LoadedModel, ModelInfo, Reply, RequestContext, RequestSettings};
 use crate::sampling::GenerationParams;
 use crate::structured_output::{Constraint, Format, FormatError, Vocab};
@@ -173,8 +174,13 @@ impl Llm {
 
     /// The id of a control token, which is not text.
     pub fn control(&self, name: &str) -> Option<u32> {
-        let id = self.model.text.tokenizer.get_added_vocabulary().get_vocab().get(name).copied()?;
+        let id = self.added_token(name)?;
         self.token(id).ok().filter(|token| token.bytes.is_none()).map(|_| id)
+    }
+
+    /// The id of a token that was added to the vocabulary, a control token or not.
+    pub(super) fn added_token(&self, name: &str) -> Option<u32> {
+        self.model.text.tokenizer.get_added_vocabulary().get_vocab().get(name).copied()
     }
 
     /// The source of the chat template, if there is one: only it shows how a model calls tools.
@@ -280,6 +286,15 @@ impl Llm {
             Some(format) => self.constraints(format, answers)?,
             None => Vec::new(),
         };
+        let thought = request.thoughts.map(|thoughts| {
+            let prompt = match &request.start {
+                Start::Rendered(text) => text,
+                Start::Text(_) | Start::Tokens(_) => "",
+            };
+            let encode = |text: &str| self.model.text.encode_rendered(text);
+            ThoughtRules::new(thoughts, prompt, |marker| self.added_token(marker), encode)
+        });
+        let thought = thought.transpose()?;
         let detok = Detokenizer::new(self.model.text.tokenizer.clone(), true);
         // A chat answer is a text of its own; any other answer continues its prompt, perhaps in the
         // middle of a word.
@@ -299,7 +314,7 @@ impl Llm {
             most,
         };
         let params = Arc::new(params);
-        let request = GenerateRequest { tokens, params, stop, detok, stops, constraints, scored, echo };
+        let request = GenerateRequest { tokens, params, stop, detok, stops, constraints, thought, scored, echo };
         Ok((request, Started { prompt_tokens, answers }))
     }
 

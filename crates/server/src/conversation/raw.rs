@@ -1,5 +1,6 @@
 //! Continues a prompt as it is, without messages and a chat template.
 
+use super::events::Parsing;
 use super::{Conversation, Generation, Seq2SeqRequest, SharedFields, begin_answers, check};
 use crate::app::App;
 use crate::error::Fault;
@@ -64,6 +65,7 @@ pub(crate) async fn begin_raw(
                     echo: false,
                     ignore_end: request.ignore_eos.unwrap_or(false),
                     format: output.format.map(Format::from),
+                    thoughts: None,
                 };
                 Generation::Decode { requests: vec![request], marks: Vec::new() }
             }
@@ -76,7 +78,7 @@ pub(crate) async fn begin_raw(
         Ok((generation, ()))
     })
     .await?;
-    Ok(Conversation::new(answers, None))
+    Ok(Conversation::new(answers, &Parsing::default()))
 }
 
 impl RawPrompt {

@@ -51,7 +51,7 @@ async fn generate(
     let shared = SharedParams {
         options: body.options,
         format: body.format,
-        think: body.think,
+        think: params::think_of(lease.served(), body.think, &context),
         logprobs: body.logprobs,
         top_logprobs: body.top_logprobs,
     };

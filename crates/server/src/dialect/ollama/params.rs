@@ -2,10 +2,12 @@
 
 use crate::error::Fault;
 use crate::http_context::HttpContext;
+use crate::served_model::ServedModel;
 use sconce_api::ollama::{AnswerFormat, Message, MessageCall, OllamaTool, Options, Think, ThinkLevel};
 use sconce_api::openai::chat::{ChatRequest, ReasoningEffort};
 use sconce_api::openai::common::{NamedSchema, OneOrMore, ResponseFormat};
 use sconce_api::openai::tools::Tool;
+use sconce_engine::TaskModel;
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 
@@ -26,6 +28,7 @@ impl SharedParams {
             // The context was chosen when the model was loaded.
             context.note_ignored("options.num_ctx");
         }
+        let (reasoning_effort, chat_template_kwargs) = self.think.map(reasoning).unwrap_or_default();
         Ok(ChatRequest {
             model: Some(model.to_owned()),
             // As at Ollama, 0 and below set no limit.
@@ -42,7 +45,8 @@ impl SharedParams {
             logprobs: self.logprobs,
             top_logprobs: self.top_logprobs.filter(|n| *n > 0),
             response_format: self.format.map(response_format).transpose()?.flatten(),
-            reasoning_effort: self.think.map(effort),
+            reasoning_effort,
+            chat_template_kwargs,
             ..ChatRequest::default()
         })
     }
@@ -61,15 +65,25 @@ fn response_format(format: AnswerFormat) -> Result<Option<ResponseFormat>, Fault
     }
 }
 
-fn effort(think: Think) -> ReasoningEffort {
-    match think {
+/// `think` without a level switches thinking on in the chat template and sets no limit.
+fn reasoning(think: Think) -> (Option<ReasoningEffort>, Option<Map<String, Value>>) {
+    let effort = match think {
+        Think::Switch(true) => return (None, Some(Map::from_iter([("enable_thinking".into(), true.into())]))),
         Think::Switch(false) => ReasoningEffort::None,
-        // Without a limit of its own.
-        Think::Switch(true) => ReasoningEffort::Xhigh,
         Think::Level(ThinkLevel::Low) => ReasoningEffort::Low,
         Think::Level(ThinkLevel::Medium) => ReasoningEffort::Medium,
         Think::Level(ThinkLevel::High) => ReasoningEffort::High,
+    };
+    (Some(effort), None)
+}
+
+/// What of `think` has an effect on this model: nothing if it does not reason.
+pub(super) fn think_of(served: &ServedModel, think: Option<Think>, context: &HttpContext) -> Option<Think> {
+    let reasons = matches!(&served.model, TaskModel::Generate(llm) if llm.reasoning().is_some());
+    if !reasons && think.is_some_and(|think| think != Think::Switch(false)) {
+        context.note_ignored("think");
     }
+    think.filter(|_| reasons)
 }
 
 pub(super) fn tools(tools: Vec<OllamaTool>) -> Option<Vec<Tool>> {
@@ -188,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn negative_num_predict_sets_no_limit_and_formats_are_checked() {
+    fn num_predict_format_and_think_are_translated() {
         assert_eq!(request(json!({"options": {"num_predict": -1, "stop": []}})).unwrap().max_tokens, None);
         assert_eq!(request(json!({"format": ""})).unwrap().response_format, None);
         let json_mode = request(json!({"format": "json"})).unwrap().response_format;
@@ -197,6 +211,9 @@ mod tests {
         assert!(
             matches!(schema, Some(ResponseFormat::JsonSchema { json_schema }) if json_schema.schema == Some(json!({"type": "integer"})))
         );
+        let thinking = request(json!({"think": true})).unwrap();
+        let switch = thinking.chat_template_kwargs.unwrap();
+        assert_eq!((thinking.reasoning_effort, &switch["enable_thinking"]), (None, &json!(true)));
         assert_eq!(request(json!({"format": "xml"})).unwrap_err().param.as_deref(), Some("format"));
     }
 

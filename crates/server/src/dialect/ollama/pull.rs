@@ -15,8 +15,9 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures_util::stream;
 use sconce_api::ollama::{PullProgress, PullRequest};
-use sconce_engine::Task;
 use sconce_engine::hub::{Files, Progress, Reference, resolve};
+use sconce_engine::{LoadOptions, Task};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -74,11 +75,15 @@ async fn pull(
         });
         return Ok(ndjson::answer(lines));
     }
-    let mut last = Err(Fault::new(FaultKind::Internal, "internal error, please report it; only this request failed"));
+    let mut last = Err(internal());
     while let Some(line) = lines.recv().await {
         last = line;
     }
     last.map(|progress| Json(progress).into_response())
+}
+
+fn internal() -> Fault {
+    Fault::new(FaultKind::Internal, "internal error, please report it; only this request failed")
 }
 
 /// What a name means, if it can be downloaded: the reference of the server's model, or the name
@@ -117,15 +122,16 @@ fn start(app: &Arc<App>, pull: Pull) -> Result<Receiver<Line>, Fault> {
         let report = Report { lines: sender.clone(), file: Mutex::default() };
         report.status("pulling manifest");
         let load = app.models.defaults();
-        let done = resolve(&reference, &load.hub_options(), &report);
+        let done = catch_unwind(AssertUnwindSafe(|| resolve(&reference, &load.hub_options(), &report)));
         let last = match done {
-            Ok(files) => {
+            Err(_) => Err(internal()),
+            Ok(Ok(files)) => {
                 report.status(&format!("files: {}", files.origin));
                 tracing::info!(model = name, "pulled: {}", files.origin);
                 app.models.add_unloaded(spec(name, given, &files, load));
                 Ok(PullProgress { status: "success".into(), ..PullProgress::default() })
             }
-            Err(e) => Err(Fault::invalid(format!("cannot pull `{name}`: {e}")).at("model")),
+            Ok(Err(e)) => Err(Fault::invalid(format!("cannot pull `{name}`: {e}")).at("model")),
         };
         drop(permit);
         // Fails only if the client has disconnected.
@@ -138,7 +144,7 @@ fn start(app: &Arc<App>, pull: Pull) -> Result<Receiver<Line>, Fault> {
 }
 
 /// The server's model of downloaded files.
-fn spec(name: String, reference: String, files: &Files, load: sconce_engine::LoadOptions) -> ModelSpec {
+fn spec(name: String, reference: String, files: &Files, load: LoadOptions) -> ModelSpec {
     let task = Task::detect(files.root()).ok();
     ModelSpec { aliases: vec![reference.clone()], reference, id: name, task, load }
 }

@@ -13,7 +13,7 @@ use axum::Json;
 use axum::extract::State;
 use sconce_api::ollama::{ShowAnswer, ShowRequest};
 use sconce_api::time::rfc3339;
-use sconce_engine::{GenerationParams, Loaded, Task, TaskModel};
+use sconce_engine::{GenerationParams, Task, TaskModel};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
@@ -65,6 +65,7 @@ fn capabilities(task: Option<Task>, model: Option<&TaskModel>) -> Vec<String> {
     if let Some(TaskModel::Generate(llm)) = model {
         // A template without tools gets them in the system message.
         all.extend(llm.template(true).map(|_| "tools"));
+        all.extend(llm.reasoning().map(|_| "thinking"));
         all.extend(infill_tokens(llm).map(|_| "insert"));
     }
     all.into_iter().map(str::to_owned).collect()

@@ -27,6 +27,12 @@ ANSWERED = {
     "POST /v2/rerank": 10,
     "POST /v1/completions": 50,
     "POST /v1/chat/completions": 50,
+    "POST /v2/embed": 5,
+    "POST /score": 5,
+    "POST /pooling": 10,
+    "POST /api/chat": 10,
+    "POST /api/generate": 10,
+    "POST /api/embed": 10,
 }
 
 

@@ -9,6 +9,7 @@ mod jobs;
 mod language;
 mod lifecycle;
 mod memory_budget;
+mod ollama;
 mod openai;
 mod pipeline;
 mod tei;
@@ -17,4 +18,5 @@ mod tls;
 mod traces;
 #[cfg(feature = "index")]
 mod vector_stores;
+mod vllm;
 mod worker;

@@ -1,6 +1,7 @@
 //! Streaming parser of thoughts: separates the thought at the start of an answer from the rest.
 
 use super::syntax::ReasoningSyntax;
+use crate::tools::partial_mark;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -120,12 +121,6 @@ impl ThoughtParser {
         }
         false
     }
-}
-
-/// Length of the longest suffix of `text` that is a proper prefix of `mark`.
-pub(super) fn partial_mark(text: &str, mark: &str) -> usize {
-    let longest = text.len().min(mark.len().saturating_sub(1));
-    (1..=longest).rev().find(|n| mark.get(..*n).is_some_and(|start| text.ends_with(start))).unwrap_or(0)
 }
 
 #[cfg(test)]

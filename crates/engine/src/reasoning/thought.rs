@@ -4,8 +4,8 @@
 //! sampled: whether the thought must end now, and whether the format of a structured output applies
 //! yet. A thought that reaches its budget ends with the marker, as if the model had written it.
 
-use super::parser::partial_mark;
 use super::syntax::Thoughts;
+use crate::tools::partial_mark;
 use std::sync::Arc;
 
 /// A marker of thoughts.

@@ -12,7 +12,7 @@ use crate::reasoning::ThoughtRules;
 use crate::runtime::{self, Codec, Loaded, LoadedModel, ModelInfo, Reply, RequestContext, RequestSettings};
 use crate::sampling::GenerationParams;
 use crate::structured_output::{Constraint, Format, FormatError, Vocab};
-use crate::tools::{ToolSyntax, describe_tools};
+use crate::tools::{ToolSyntax, describe_tools, phi_messages};
 use crate::workloads::decode::{Activity, CacheConfig, Decode, PAGE};
 use derive_setters::Setters;
 use sconce_formats::{Model as ModelFiles, trim_allocator};
@@ -188,18 +188,20 @@ impl Llm {
         self.model.text.template(tools).ok().map(|template| template.source.as_str())
     }
 
-    /// The prompt that the chat template makes of messages. If the template has no tools, the
-    /// system message describes them.
+    /// The prompt that the chat template makes of messages. If the template has no tools, or reads
+    /// them from the system message, they are put there.
     pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
         let template = self.model.text.template(options.tools.is_some())?;
-        let in_messages = ToolSyntax::of(Some(&template.source)) == ToolSyntax::Described;
-        let described = match in_messages {
-            true => describe_tools(messages, options.tools.as_ref()).map_err(Error::Input)?,
-            false => Vec::new(),
+        let syntax = ToolSyntax::of(Some(&template.source));
+        let tools = options.tools.as_ref();
+        let described = match syntax {
+            ToolSyntax::Described => Some(describe_tools(messages, tools).map_err(Error::Input)?),
+            ToolSyntax::Phi => Some(phi_messages(messages, tools).map_err(Error::Input)?),
+            _ => None,
         };
-        let messages = if in_messages { &described } else { messages };
+        let messages = described.as_deref().unwrap_or(messages);
         let options = Options {
-            tools: options.tools.as_ref().filter(|_| !in_messages),
+            tools: tools.filter(|_| described.is_none()),
             documents: None,
             add_generation_prompt: true,
             extra: options.extra.clone(),

@@ -4,7 +4,7 @@ use super::answer_stream::{AnswerEvent, AnswerInfo, AnswerStream, TokenChoice};
 use super::prompt::{Calls, Prompt};
 use crate::error::Fault;
 use crate::http_context::fresh_id;
-use sconce_engine::{AnswerParser, AnswerPart, Finish, ReasoningSyntax, ToolCallParser, ToolSyntax};
+use sconce_engine::{AnswerParser, AnswerPart, Finish, ReasoningSyntax, ToolCallParser};
 use std::collections::VecDeque;
 
 /// An event of a conversation.
@@ -112,7 +112,7 @@ impl Conversation {
             ready: VecDeque::new(),
             completion_tokens: 0,
             reasoning_tokens: 0,
-            has_short_ids: parsing.calls.as_ref().is_some_and(|calls| calls.syntax == ToolSyntax::Mistral),
+            has_short_ids: parsing.calls.as_ref().is_some_and(|calls| calls.syntax.has_short_ids()),
         }
     }
 

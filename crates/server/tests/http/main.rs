@@ -12,6 +12,7 @@ mod memory_budget;
 mod ollama;
 mod openai;
 mod pipeline;
+mod reasoning;
 mod tei;
 mod tls;
 #[cfg(feature = "otlp")]

@@ -1,13 +1,16 @@
-"""cohere: rerank, both API versions."""
+"""cohere: rerank, both API versions, and embeddings."""
 
+import base64
 import json
 import struct
 from pathlib import Path
 
 import cohere
 import httpx
+import numpy as np
 import pytest
-from conftest import URL
+from conftest import TEXTS as EMBEDDED
+from conftest import URL, same
 
 GOLDEN = Path(__file__).resolve().parents[2] / "crates/testkit/goldens/task-rerank"
 CASES = json.loads((GOLDEN / "golden.json").read_text())
@@ -52,6 +55,27 @@ def test_documents_come_back(ranks):
     client = cohere.Client(api_key="none", base_url=URL)
     answer = client.rerank(model="reranker", query=QUERY, documents=[{"text": text} for text in TEXTS], return_documents=True)
     assert [result.document.text for result in answer.results] == [TEXTS[index] for index, _ in ranks]
+
+
+def test_embeddings(vectors):
+    client = cohere.ClientV2(api_key="none", base_url=URL)
+    types = ["float", "int8", "uint8", "binary", "ubinary", "base64"]
+    answer = client.embed(model="minilm", input_type="search_document", texts=EMBEDDED, embedding_types=types)
+    made = answer.embeddings
+    same(made.float_, vectors)
+    same([np.frombuffer(base64.b64decode(text), dtype="<f4") for text in made.base64], vectors)
+    int8 = np.array(made.int8, dtype=np.float32)
+    assert np.array_equal(int8 + 128, np.array(made.uint8))
+    assert np.abs(int8).max() > 100 and (int8 * vectors).sum(1).min() / np.linalg.norm(int8, axis=1).max() > 0.99
+    bits = np.packbits(vectors > 0, axis=1)
+    assert np.array_equal(bits, made.ubinary) and np.array_equal(bits.astype(int) - 128, made.binary)
+    assert (answer.texts, answer.meta.api_version.version) == (EMBEDDED, "2")
+    assert answer.meta.billed_units.input_tokens > 10
+    inputs = [{"content": [{"type": "text", "text": text}]} for text in EMBEDDED]
+    short = client.embed(model="minilm", input_type="clustering", inputs=inputs, output_dimension=64)
+    assert np.array(short.embeddings.float_).shape == (3, 64) and short.embeddings.int8 is None
+    with pytest.raises(cohere.BadRequestError):
+        client.embed(model="minilm", input_type="search_query", texts=["word " * 2000], truncate="NONE")
 
 
 def test_errors():

@@ -31,6 +31,12 @@ ANSWERED = {
     "POST /v1/messages/count_tokens": 5,
     "POST /v1/responses": 10,
     "POST /v1/responses/input_tokens": 5,
+    "POST /v2/embed": 5,
+    "POST /score": 5,
+    "POST /pooling": 10,
+    "POST /api/chat": 10,
+    "POST /api/generate": 10,
+    "POST /api/embed": 10,
 }
 
 

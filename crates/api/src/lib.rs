@@ -8,6 +8,7 @@ pub mod client;
 pub mod cohere;
 pub mod hosts;
 pub mod input;
+pub mod ollama;
 pub mod openai;
 pub mod pipeline;
 pub mod pool;
@@ -16,4 +17,5 @@ pub mod text_or;
 pub mod time;
 #[cfg(feature = "client")]
 pub mod trust;
+pub mod vllm;
 pub mod worker;

@@ -2,6 +2,7 @@
 
 use crate::call::Call;
 use crate::config::{Config, Listen};
+use crate::dialect::ollama::{FactsCache, PullPermits};
 use crate::dialect::worker::Member;
 use crate::error::{Fault, FaultKind};
 use crate::http_context::HttpContext;
@@ -54,6 +55,10 @@ pub struct App {
     vector_stores: Option<VectorStores>,
     /// Uploads that may still begin.
     pub(crate) uploads: Semaphore,
+    /// What is known about the files of models.
+    pub(crate) facts: FactsCache,
+    /// Downloads that may still begin.
+    pub(crate) pulls: PullPermits,
     gate: Arc<Semaphore>,
     /// KiB of bodies that may still be read.
     pub(crate) bodies: Semaphore,
@@ -97,6 +102,8 @@ impl App {
             #[cfg(feature = "index")]
             vector_stores,
             uploads: Semaphore::new(MAX_UPLOADS),
+            facts: FactsCache::default(),
+            pulls: PullPermits::default(),
             gate,
             bodies,
         }))

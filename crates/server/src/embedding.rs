@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sconce_api::input::Item;
 use sconce_engine::{Clip, EmbedOptions, Embeddings, Image, Pooling, Prompt, RequestContext, TextOrTokens, Truncate};
-use sconce_engine::{Loaded, M3Embedding, Outputs, TaskModel};
+use sconce_engine::{Loaded, M3Embedding, MultiVector, Outputs, TaskModel};
 use std::sync::{Mutex, PoisonError};
 
 /// Parameters of an embedding request.
@@ -23,6 +23,8 @@ pub(crate) struct EmbedParams {
     pub(crate) normalize: bool,
     /// Truncate embeddings to this dimension (Matryoshka).
     pub(crate) dimensions: Option<usize>,
+    /// Most tokens of a text, if that is less than the model's limit.
+    pub(crate) max_tokens: Option<usize>,
     /// Pooling; `None`: as the model's files say.
     pub(crate) pooling: Option<Pooling>,
     /// Whether the request named the pooling.
@@ -81,19 +83,20 @@ fn embed_items(
                 .with_normalize(Some(params.normalize))
                 .with_dimensions(params.dimensions)
                 .with_pooling(params.pooling);
-            let embedder = embedder.with_context(caller).with_truncation(params.truncate);
+            let embedder =
+                embedder.with_context(caller).with_truncation(params.truncate).with_max_tokens(params.max_tokens);
             (embedder.embed_with(&inputs(&items), &options)?, Embeddings::default())
         }
         TaskModel::M3(m3) if images.is_empty() => {
             refuse_prompt(params.prompt_given)?;
             require_normalize(params)?;
-            let m3 = m3.with_context(caller).with_truncation(params.truncate);
+            let m3 = m3.with_context(caller).with_truncation(params.truncate).with_max_tokens(params.max_tokens);
             (dense(m3.embed_inputs(&inputs(&items))?), Embeddings::default())
         }
         TaskModel::Clip(clip) => {
             refuse_prompt(params.prompt_given)?;
             require_normalize(params)?;
-            let clip = clip.with_context(caller).with_truncation(params.truncate);
+            let clip = clip.with_context(caller).with_truncation(params.truncate).with_max_tokens(params.max_tokens);
             let embedded = match texts(&items, params.param)? {
                 none if none.is_empty() => Embeddings::default(),
                 texts => clip.texts(&texts)?,
@@ -112,6 +115,59 @@ fn embed_items(
         rows,
         usage: Usage { tokens: text_embeddings.tokens.iter().sum(), characters: characters(&items) },
     })
+}
+
+/// Parameters of a request for embeddings of tokens.
+#[derive(Clone, Debug)]
+pub(crate) struct TokenParams {
+    /// Truncate texts that are too long, or refuse them.
+    pub(crate) truncate: Truncate,
+    /// Prompt prepended to each text.
+    pub(crate) prompt: Prompt,
+    /// Whether the request named the prompt.
+    pub(crate) prompt_given: bool,
+    /// Most tokens of a text, if that is less than the model's limit.
+    pub(crate) max_tokens: Option<usize>,
+    /// Name of the request field with the inputs.
+    pub(crate) param: &'static str,
+}
+
+/// One embedding per token of each text.
+pub(crate) fn embed_tokens(
+    served: &ServedModel,
+    caller: &RequestContext,
+    items: &[Item],
+    params: &TokenParams,
+) -> Result<Outputs<MultiVector>, Fault> {
+    let TokenParams { truncate, max_tokens, .. } = *params;
+    match &served.model {
+        TaskModel::Embed(embedder) => {
+            let embedder = embedder.with_context(caller).with_truncation(truncate).with_max_tokens(max_tokens);
+            Ok(embedder.embed_all(&inputs(items), &params.prompt)?)
+        }
+        TaskModel::Multi(multi) => {
+            refuse_prompt(params.prompt_given)?;
+            let multi = multi.with_context(caller).with_truncation(truncate).with_max_tokens(max_tokens);
+            Ok(multi.documents(&texts(items, params.param)?)?)
+        }
+        TaskModel::M3(m3) => {
+            refuse_prompt(params.prompt_given)?;
+            let m3 = m3.with_context(caller).with_truncation(truncate).with_max_tokens(max_tokens);
+            Ok(m3.embed_inputs(&inputs(items))?.map(|outputs| outputs.multi))
+        }
+        _ => Err(served.unsupported(RequestKind::EmbedAll)),
+    }
+}
+
+/// Cosine similarity of L2-normalized embeddings.
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32
+}
+
+/// Little-endian f32 in base64.
+pub(crate) fn base64_of(row: &[f32]) -> String {
+    let bytes: Vec<u8> = row.iter().flat_map(|v| v.to_le_bytes()).collect();
+    STANDARD.encode(bytes)
 }
 
 fn image(item: &Item) -> Option<&str> {
@@ -183,8 +239,13 @@ fn postprocess(row: &[f32], params: &EmbedParams) -> Vec<f32> {
     if !params.normalize {
         return row.to_vec();
     }
+    l2_normalized(row)
+}
+
+/// An L2-normalized vector.
+pub(crate) fn l2_normalized(row: &[f32]) -> Vec<f32> {
     let length = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt().max(1e-12);
-    // An embedding that is already normalized stays the same to the bit.
+    // A vector that is already normalized stays the same to the bit.
     if (length - 1.0).abs() < 1e-6 {
         row.to_vec()
     } else {
@@ -261,6 +322,7 @@ mod tests {
             prompt_given: false,
             normalize,
             dimensions,
+            max_tokens: None,
             pooling: None,
             pooling_given: false,
             param: "input",

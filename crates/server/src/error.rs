@@ -4,7 +4,7 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sconce_api::worker::Code;
-use sconce_api::{anthropic, openai, tei};
+use sconce_api::{anthropic, ollama, openai, tei};
 use sconce_engine::{Error as EngineError, ErrorClass};
 use serde_json::{Map, Value, json};
 use std::fmt;
@@ -19,8 +19,10 @@ pub enum Dialect {
     OpenAi,
     /// Anthropic.
     Anthropic,
-    /// Cohere's and Jina's rerank.
+    /// Cohere's and Jina's rerank, and Cohere's embeddings.
     Cohere,
+    /// Ollama.
+    Ollama,
     /// A worker of a pool.
     Worker,
 }
@@ -29,12 +31,15 @@ impl Dialect {
     /// The API of a path, whether or not the path exists.
     pub fn of(path: &str) -> Dialect {
         match path {
-            "/v1/rerank" | "/v2/rerank" => Dialect::Cohere,
+            "/v1/rerank" | "/v2/rerank" | "/v2/embed" => Dialect::Cohere,
+            // vLLM's own paths have errors in OpenAI's format.
+            "/score" | "/pooling" => Dialect::OpenAi,
             "/execute" | "/cancel" | "/shutdown" | "/v1/ready" | "/v1/loading/progress" | "/v1/capabilities" => {
                 Dialect::Worker
             }
             path if path == "/v1/messages" || path.starts_with("/v1/messages/") => Dialect::Anthropic,
             path if path == "/v1/jobs" || path.starts_with("/v1/jobs/") => Dialect::Worker,
+            path if path.starts_with("/api/") => Dialect::Ollama,
             path if path.starts_with("/v1/") || path.starts_with("/v2/") => Dialect::OpenAi,
             _ => Dialect::Tei,
         }
@@ -213,6 +218,7 @@ impl Fault {
                 request_id: None,
             }),
             Dialect::Cohere => json!({"message": self.message}),
+            Dialect::Ollama => json!(ollama::ErrorResponse { error: self.message.clone() }),
             Dialect::Worker => {
                 json!({"code": self.worker_code(), "message": self.message, "retriable": self.is_retriable()})
             }

@@ -90,7 +90,9 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], context: &HttpContext) ->
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let mut track = Track::new();
     let tracked = PathDeserializer::new(&mut json, &mut track);
-    let parsed = serde_ignored::deserialize(tracked, |path| context.note_ignored(&path.to_string()));
+    // The path has a `?` for each optional field on the way, which is no part of the name.
+    let note = |path: serde_ignored::Path<'_>| context.note_ignored(&path.to_string().replace(".?", ""));
+    let parsed = serde_ignored::deserialize(tracked, note);
     let parsed = parsed.and_then(|value| json.end().map(|()| value));
     parsed.map_err(|e| {
         let message = e.to_string();

@@ -1,4 +1,4 @@
-//! HTTP server for transformer models with the APIs of OpenAI, Anthropic, text-embeddings-inference,
+//! HTTP server for transformer models with the APIs of OpenAI, Anthropic, text-embeddings-inference, Ollama,
 //! Cohere, Jina and vLLM: many models on one port, one file or folder per API in `dialect/`.
 //!
 //! ```no_run
@@ -26,6 +26,7 @@ mod listen;
 mod metrics;
 mod model_manager;
 mod multipart;
+mod ndjson;
 mod openapi;
 mod owner;
 mod served_model;

@@ -30,6 +30,8 @@ use tokio_rustls::server::TlsStream;
 
 /// How long the indexing of vector stores may take to end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often idle models are looked for, at least.
+const IDLE_EVERY: Duration = Duration::from_secs(1);
 /// How often files and responses whose time has passed are deleted.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
@@ -229,11 +231,12 @@ async fn watch(app: Arc<App>, load_failure: Arc<Mutex<Option<String>>>) {
         *load_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
         return app.stop.drain();
     }
-    let Some(idle) = app.config.idle_timeout else { return };
-    let interval = (idle / 4).clamp(Duration::from_millis(10), Duration::from_secs(5));
+    // Without a time-out of the server, a request may still set one for its model.
+    let limit = app.config.idle_timeout;
+    let interval = limit.map_or(IDLE_EVERY, |limit| (limit / 4).clamp(Duration::from_millis(10), IDLE_EVERY));
     loop {
         tokio::time::sleep(interval).await;
-        app.models.unload_idle(idle);
+        app.models.unload_idle(limit);
     }
 }
 

@@ -5,7 +5,7 @@ use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::Html;
 use axum::routing::get;
-use sconce_api::{anthropic, cohere, openai, tei};
+use sconce_api::{anthropic, cohere, ollama, openai, tei};
 use std::fmt::Write;
 use std::sync::Arc;
 use utoipa::OpenApi as _;
@@ -17,13 +17,14 @@ use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
 #[openapi(
     info(
         title = "Sconce",
-        description = "Transformer models over HTTP with the APIs of OpenAI, Anthropic, text-embeddings-inference, Cohere and Jina"
+        description = "Transformer models over HTTP with the APIs of OpenAI, Anthropic, text-embeddings-inference, Ollama, Cohere, Jina and vLLM"
     ),
     components(schemas(
         tei::ErrorResponse,
         openai::error::ErrorResponse,
         anthropic::error::ErrorResponse,
         cohere::ErrorResponse,
+        ollama::ErrorResponse,
         WorkerError
     ))
 )]
@@ -54,7 +55,8 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
         for (reads_body, operation) in operations(&mut item) {
             let has_state =
                 ["/v1/files", "/v1/vector_stores", "/v1/responses"].iter().any(|root| path.starts_with(root));
-            add_errors(operation, dialect, reads_body, path.starts_with("/v1/models/") || has_state);
+            let guarded = path.starts_with("/v1/models/") || has_state || dialect == Dialect::Ollama;
+            add_errors(operation, dialect, reads_body, guarded);
             if has_state {
                 // Parameters of the path and the query can be wrong too.
                 add_error(operation, dialect, (400, "Invalid request"));
@@ -80,16 +82,18 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
 fn operations(item: &mut PathItem) -> impl Iterator<Item = (bool, &mut Operation)> {
     [(false, &mut item.get), (true, &mut item.post), (false, &mut item.delete)]
         .into_iter()
-        .filter_map(|(body, operation)| operation.as_mut().map(|o| (body, o)))
+        .filter_map(|(body, operation)| operation.as_mut().map(|o| (body || o.request_body.is_some(), o)))
 }
 
 fn tag(dialect: Dialect, path: &str) -> &'static str {
     match (dialect, path) {
         (_, "/health" | "/ping" | "/metrics" | "/info") => "Server",
+        (_, "/score" | "/v1/score" | "/pooling" | "/v1/classify") => "vLLM",
         (Dialect::Tei, _) => "text-embeddings-inference",
         (Dialect::OpenAi, _) => "OpenAI",
         (Dialect::Anthropic, _) => "Anthropic",
         (Dialect::Cohere, _) => "Cohere and Jina",
+        (Dialect::Ollama, _) => "Ollama",
         (Dialect::Worker, _) => "Worker",
     }
 }
@@ -130,6 +134,7 @@ fn add_error(operation: &mut Operation, dialect: Dialect, (status, what): (u16, 
         Dialect::OpenAi => "OpenAiErrorResponse",
         Dialect::Anthropic => "AnthropicErrorResponse",
         Dialect::Cohere => "CohereErrorResponse",
+        Dialect::Ollama => "OllamaErrorResponse",
         Dialect::Worker => "WorkerErrorResponse",
     };
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build();

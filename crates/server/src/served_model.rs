@@ -21,6 +21,10 @@ pub enum RequestKind {
     Rerank,
     /// Token classification (NER).
     Tag,
+    /// Scores of pairs of texts, by a reranker or the similarity of embeddings.
+    Score,
+    /// What a model makes of whole inputs or their tokens: embeddings or classes.
+    Pool,
     /// Text generation, causal or sequence-to-sequence.
     Generate,
     /// Tokenization, which every model supports.
@@ -38,6 +42,10 @@ impl RequestKind {
             RequestKind::Classify => matches!(task, Task::Classify),
             RequestKind::Rerank => matches!(task, Task::Rerank),
             RequestKind::Tag => matches!(task, Task::Tag | Task::Gliner),
+            RequestKind::Score => {
+                RequestKind::Rerank.fits(task) || RequestKind::Embed.fits(task) || task == Task::Multi
+            }
+            RequestKind::Pool => RequestKind::EmbedAll.fits(task) || matches!(task, Task::Clip | Task::Classify),
             RequestKind::Generate => matches!(task, Task::Generate | Task::Seq2Seq),
             RequestKind::Tokenize => true,
         }
@@ -53,6 +61,8 @@ impl RequestKind {
             RequestKind::Classify => "classifies texts",
             RequestKind::Rerank => "reranks documents",
             RequestKind::Tag => "classifies tokens",
+            RequestKind::Score => "scores pairs of texts",
+            RequestKind::Pool => "embeds or classifies",
             RequestKind::Generate => "generates text",
             RequestKind::Tokenize => "tokenizes",
         }

@@ -18,9 +18,10 @@ from schemathesis.core.failures import AcceptedNegativeData
 
 # Half of the requests go to a model that can serve them, by name or by default.
 MODELS = {
-    "smollm": ("ChatRequest", "CompletionRequest", "MessagesRequest", "ResponseRequest"),
-    "reranker": ("RerankRequest", "TeiRerankRequest"),
-    "minilm": ("EmbedRequest", "EmbedAllRequest", "EmbeddingRequest", "SimilarityRequest", "TokenizeRequest", "DecodeRequest"),
+    "smollm": ("ChatRequest", "CompletionRequest", "MessagesRequest", "ResponseRequest", "OllamaChatRequest", "OllamaGenerateRequest"),
+    "reranker": ("RerankRequest", "TeiRerankRequest", "ScoreRequest"),
+    "minilm": ("EmbedRequest", "EmbedAllRequest", "EmbeddingRequest", "SimilarityRequest", "TokenizeRequest", "DecodeRequest",
+               "OllamaEmbedRequest", "OllamaEmbeddingsRequest", "CohereEmbedRequest", "PoolingRequest"),
 }
 OTHER = {"smollm": "minilm", "reranker": "smollm", "minilm": "reranker"}
 
@@ -40,9 +41,15 @@ NUMBERS = {
     "top_logprobs": (0, 20),
     "dimensions": (1, 384),
     "top_n": (1, 8),
+    "repeat_penalty": (0.5, 2),
+    "num_predict": (1, 4),
+    "num_ctx": (8, 64),
+    "output_dimension": (1, 384),
+    "truncate_prompt_tokens": (-1, 64),
 }
-# Fields that are always refused, and prompt names, which these models do not have.
-NEVER = ("functions", "function_call", "suffix", "modalities", "prompt_name")
+# Fields that are always refused, prompt names, which these models do not have, and times after which
+# a model is unloaded that other requests need.
+NEVER = ("functions", "function_call", "suffix", "modalities", "prompt_name", "template", "context", "images", "keep_alive")
 # Fields of one request that are always refused, or that name what is not there.
 REFUSED = {
     "MessagesRequest": ("container", "mcp_servers"),
@@ -55,7 +62,7 @@ LAST = ("message_stop", "response.completed", "response.incomplete", "response.f
 # Schemas that only requests use; which of them have lists of tokens; and which of these must not be
 # empty.
 PARTS = ("ClassifyInput", "Ids", "Inputs", "Item", "MessageContent", "OneOrMore", "PredictInputs", "Prompt", "SimilarityInputs",
-         "StructuredOutputs", "Texts")
+         "StructuredOutputs", "Texts", "OllamaEmbedInput", "OllamaOptions")
 TOKENS = ("Ids", "Inputs", "Item", "Prompt")
 FILLED = ("OneOrMore", "Prompt", "StructuredOutputs")
 
@@ -73,7 +80,7 @@ def before_load_schema(context, raw_schema):
         if name.endswith("Request") or name in PARTS:
             assert f'schemas/{name}"' not in answers, f"{name} judges answers, and must not be narrowed"
             short(schema, name)
-        if name.endswith("Request"):
+        if name.endswith("Request") or name == "OllamaOptions":
             narrow(schema, name)
     talk(schemas, answers)
     converse(schemas, answers)
@@ -81,8 +88,9 @@ def before_load_schema(context, raw_schema):
     for _, operation in operations(raw_schema):
         for status in [s for s in operation["responses"] if s == "500" or not s.isdigit()]:
             del operation["responses"][status]
-        # Schemathesis would check the frame of a server-sent event; `stream` checks its content.
-        operation["responses"].get("200", {}).get("content", {}).get("text/event-stream", {}).pop("schema", None)
+        # Schemathesis would check the frame of a stream; `stream` checks its content.
+        for kind in ("text/event-stream", "application/x-ndjson"):
+            operation["responses"].get("200", {}).get("content", {}).get(kind, {}).pop("schema", None)
 
 
 def operations(document):
@@ -152,13 +160,16 @@ def short(schema, name):
 
 def talk(schemas, answers):
     """Messages that a chat template can render, and tools with a name."""
-    assert not any(f'schemas/{name}"' in answers for name in ("ChatMessage", "Function"))
+    assert not any(f'schemas/{name}"' in answers for name in ("ChatMessage", "Function", "OllamaMessage"))
     message = schemas["ChatMessage"]
     message["required"] = ["role", "content"]
     message["properties"]["role"] = {"enum": ["system", "user", "assistant"]}
     message["properties"]["content"] = {"$ref": "#/components/schemas/MessageContent"}
     for field in ("tool_calls", "tool_call_id"):
         message["properties"].pop(field)
+    message = schemas["OllamaMessage"]
+    message["required"] = ["role", "content"]
+    message["properties"] = {"role": {"enum": ["system", "user", "assistant"]}, "content": {"type": "string"}}
     schemas["Function"]["properties"]["name"]["pattern"] = "^[a-z]{1,9}$"
 
 
@@ -186,14 +197,28 @@ def map_case(context, case):
         body["max_tokens"] = 4
     if path == "/v1/responses" and body.get("max_output_tokens") is None:
         body["max_output_tokens"] = 4
+    if path in ("/api/chat", "/api/generate"):
+        if isinstance(options := body.get("options") or {}, dict):
+            body["options"] = {"num_predict": 4, **{name: value for name, value in options.items() if value is not None}}
+        if body.get("logprobs") is not True:
+            body.pop("top_logprobs", None)
+    if path in ("/score", "/v1/score"):
+        sides = (("text_1", "queries", "data_1"), ("text_2", "documents", "items", "data_2"))
+        for names in sides:
+            for name in [name for name in names if body.get(name) is not None][1:]:
+                body.pop(name)
+    if path == "/v2/embed":
+        for name in [name for name in ("texts", "images", "inputs") if body.get(name) is not None][1:]:
+            body.pop(name)
     return case
 
 
 @schemathesis.hook
 def filter_case(context, case):
-    """Never unloads a model that other requests need."""
+    """Never unloads or deletes a model that other requests need."""
     body = case.body if isinstance(case.body, dict) else {}
-    return case.operation.path != "/v1/models/unload" or body.get("model") not in list(MODELS)
+    named = any(body.get(field) in list(MODELS) for field in ("model", "name"))
+    return case.operation.path not in ("/v1/models/unload", "/api/delete") or not named
 
 
 @schemathesis.hook
@@ -213,7 +238,14 @@ def valid(document, schema, said):
 
 @schemathesis.check
 def stream(context, response, case):
-    """Checks that every event matches its schema and that the last one ends the stream."""
+    """Checks that every event matches its schema and that the last one ends the stream; or every line."""
+    if response.headers.get("content-type", [""])[0].startswith("application/x-ndjson"):
+        operation = dict(operations(given))[case.operation.label]
+        schema = operation["responses"]["200"]["content"]["application/x-ndjson"]["schema"]
+        for line in response.content.decode().splitlines():
+            said = json.loads(line)
+            assert "error" in said or valid(given, schema, said), f"not as documented: {line}"
+        return
     if not response.headers.get("content-type", [""])[0].startswith("text/event-stream"):
         return
     operation = dict(operations(given))[case.operation.label]

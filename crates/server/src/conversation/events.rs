@@ -44,7 +44,7 @@ pub(crate) enum ChatFinish {
 }
 
 /// How to parse the answers to a request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Parsing {
     calls: Option<Calls>,
     /// The markers of thoughts, and whether the prompt opens one.

@@ -11,6 +11,7 @@ mod latency;
 mod messages;
 mod params;
 mod prompt;
+mod raw;
 mod reasoning;
 mod seq2seq;
 mod tool_choice;
@@ -20,6 +21,7 @@ pub(crate) use answer_stream::{
 };
 pub(crate) use events::{ChatEvent, ChatFinish, Conversation};
 pub(crate) use params::{OutputParams, SharedFields};
+pub(crate) use raw::{RawPrompt, begin_raw, infill_tokens};
 pub(crate) use seq2seq::Seq2SeqRequest;
 
 use crate::app::App;

@@ -10,12 +10,12 @@ use crate::json_body::JsonBody;
 use crate::layers::host_of;
 use crate::listen::Peer;
 use crate::model_manager::{ModelSpec, ModelStatus};
+use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::http::header::ORIGIN;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
 use sconce_api::admin::{LoadRequest, ModelState, UnloadRequest};
 use sconce_api::hosts::is_localhost;
 use sconce_engine::hub::Reference;
@@ -28,24 +28,49 @@ pub(crate) fn routes(app: &Arc<App>) -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(load)).routes(routes!(unload)).layer(from_fn_with_state(app.clone(), guard))
 }
 
-/// Allows requests with an API key, or from this machine if the server has no key.
-pub(super) async fn guard(
-    State(app): State<Arc<App>>,
-    peer: Option<Extension<Peer>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    // If the server has keys, the outer layer has checked the request's key.
-    if app.config.api_keys.is_empty() {
+/// Whether a request may change the models of the server: load, unload, download and delete them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MayManage(pub(super) bool);
+
+impl MayManage {
+    /// A request with an API key may, and one from this machine if the server has no key.
+    fn of(app: &App, request: &Request) -> MayManage {
+        // If the server has keys, the outer layer has checked the request's key.
+        if !app.config.api_keys.is_empty() {
+            return MayManage(true);
+        }
         let head = request.headers();
         let direct = !head.contains_key("forwarded") && !head.contains_key("x-forwarded-for");
         // A web page in a browser on this machine is not a local program.
         let direct = direct && !head.contains_key(ORIGIN);
-        if !(peer.is_some_and(|p| p.local) && direct && host_of(&request).is_none_or(is_localhost)) {
-            let what = "without --api-key, this path accepts requests from this machine only";
-            return Fault::new(FaultKind::Forbidden, what).into_response();
+        let local = request.extensions().get::<Peer>().is_some_and(|peer| peer.local);
+        MayManage(local && direct && host_of(request).is_none_or(is_localhost))
+    }
+
+    /// Refuses requests that may not.
+    pub(super) fn check(self) -> Result<(), Fault> {
+        match self.0 {
+            true => Ok(()),
+            false => {
+                let what = "without --api-key, this path accepts requests from this machine only";
+                Err(Fault::new(FaultKind::Forbidden, what))
+            }
         }
     }
+}
+
+/// Refuses requests that may not change the models.
+pub(super) async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    match MayManage::of(&app, &request).check() {
+        Ok(()) => next.run(request).await,
+        Err(fault) => fault.into_response(),
+    }
+}
+
+/// Records in each request whether it may change the models, for paths that only sometimes do.
+pub(super) async fn mark(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let may_manage = MayManage::of(&app, &request);
+    request.extensions_mut().insert(may_manage);
     next.run(request).await
 }
 

@@ -5,9 +5,11 @@ pub mod admin;
 pub mod anthropic;
 pub mod cohere;
 pub mod common;
+pub mod ollama;
 pub mod openai;
 pub mod pipeline;
 pub mod tei;
+pub mod vllm;
 pub mod worker;
 
 use crate::app::App;
@@ -25,9 +27,11 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .merge(admin::routes(app))
         .merge(anthropic::routes())
         .merge(cohere::routes())
+        .merge(ollama::routes(app))
         .merge(openai::routes())
         .merge(pipeline::routes())
         .merge(tei::routes())
+        .merge(vllm::routes())
         .merge(worker)
         .split_for_parts();
     let router: Router<Arc<App>> = routes.merge(openapi::routes(&openapi::complete(document)));

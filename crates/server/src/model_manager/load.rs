@@ -32,15 +32,7 @@ impl ModelManager {
         }
         match entries.iter_mut().find(|e| e.spec.id == spec.id) {
             None => {
-                entries.push(Entry {
-                    spec,
-                    initial,
-                    state: State::Unloaded,
-                    leases: 0,
-                    used: Instant::now(),
-                    was_ready: false,
-                    last_error: None,
-                });
+                entries.push(Entry::unloaded(spec, initial));
                 let last = entries.len() - 1;
                 Ok(self.start(&mut entries[last]))
             }
@@ -72,24 +64,6 @@ impl ModelManager {
         self.changed();
         drop(served);
         Ok(id)
-    }
-
-    /// Unloads models that had no request for `idle`.
-    pub(crate) fn unload_idle(&self, idle: Duration) {
-        let mut idle_models = Vec::new();
-        for entry in self.entries().iter_mut() {
-            if entry.leases == 0 && matches!(entry.state, State::Ready(_)) && entry.used.elapsed() >= idle {
-                tracing::info!(
-                    model = entry.spec.id,
-                    "unloaded: no request for {} s (--idle-timeout)",
-                    idle.as_secs_f64()
-                );
-                idle_models.extend(entry.take());
-            }
-        }
-        if !idle_models.is_empty() {
-            self.changed();
-        }
     }
 
     /// The errors of all models, if every model failed to load.
@@ -232,8 +206,9 @@ fn lower_priority() {
 }
 
 impl Entry {
-    /// Takes the model out of a ready entry.
-    fn take(&mut self) -> Option<ModelHandle> {
+    /// Takes the model out of a ready entry. When it is loaded again, the server's idle time-out holds.
+    pub(super) fn take(&mut self) -> Option<ModelHandle> {
+        self.keep_alive = None;
         match std::mem::replace(&mut self.state, State::Unloaded) {
             State::Ready(served) => Some(ModelHandle(Some(served))),
             _ => None,

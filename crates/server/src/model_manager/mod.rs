@@ -5,6 +5,7 @@
 //! model that is unloaded while leased is freed with its last lease.
 
 mod budget;
+mod keep_alive;
 mod load;
 mod progress;
 mod spec;
@@ -16,6 +17,7 @@ pub use spec::ModelSpec;
 use crate::error::{Fault, FaultKind};
 use crate::served_model::{RequestKind, ServedModel};
 use budget::Budget;
+use sconce_api::ollama::KeepAlive;
 use sconce_engine::LoadOptions;
 use serde_json::json;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,6 +49,8 @@ struct Entry {
     state: State,
     leases: usize,
     used: Instant,
+    /// How long a request asked to keep it loaded.
+    keep_alive: Option<KeepAlive>,
     /// It was ready before.
     was_ready: bool,
     /// Why the last reload failed.
@@ -128,6 +132,10 @@ pub struct ModelSummary {
     pub leases: usize,
     /// The model, if it is loaded.
     pub served: Option<ModelHandle>,
+    /// When its last request ended.
+    pub(crate) used: Instant,
+    /// How long a request asked to keep it loaded.
+    pub(crate) keep_alive: Option<KeepAlive>,
 }
 
 impl ModelManager {
@@ -263,7 +271,8 @@ impl Entry {
                 (self.last_error.as_ref().map_or(ModelStatus::Unloaded, reload_failed), None)
             }
         };
-        ModelSummary { spec: self.spec.clone(), status, leases: self.leases, served }
+        let (used, keep_alive) = (self.used, self.keep_alive);
+        ModelSummary { spec: self.spec.clone(), status, leases: self.leases, served, used, keep_alive }
     }
 }
 
@@ -282,13 +291,19 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let mut entries = self.models.entries();
-        // A model that was unloaded and loaded again meanwhile is another instance.
-        let holds = |e: &&mut Entry| matches!(&e.state, State::Ready(there) if self.served.is(there));
-        if let Some(entry) = entries.iter_mut().find(holds) {
-            entry.leases = entry.leases.saturating_sub(1);
-            entry.used = Instant::now();
+        let mut idle = None;
+        {
+            let mut entries = self.models.entries();
+            // A model that was unloaded and loaded again meanwhile is another instance.
+            let holds = |e: &&mut Entry| matches!(&e.state, State::Ready(there) if self.served.is(there));
+            if let Some(entry) = entries.iter_mut().find(holds) {
+                entry.leases = entry.leases.saturating_sub(1);
+                entry.used = Instant::now();
+                // With a `keep_alive` of 0 the model goes at once.
+                idle = entry.take_idle(None);
+            }
         }
+        self.models.retire(idle.into_iter().collect());
     }
 }
 

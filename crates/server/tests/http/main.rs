@@ -10,6 +10,7 @@ mod jobs;
 mod language;
 mod lifecycle;
 mod memory_budget;
+mod ollama;
 mod openai;
 mod pipeline;
 mod reasoning;
@@ -20,4 +21,5 @@ mod tls;
 mod traces;
 #[cfg(feature = "index")]
 mod vector_stores;
+mod vllm;
 mod worker;

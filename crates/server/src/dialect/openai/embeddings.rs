@@ -7,8 +7,6 @@ use crate::error::Fault;
 use crate::http_context::HttpContext;
 use crate::json_body::JsonBody;
 use axum::extract::State;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use sconce_api::openai::embeddings::{
     Embedding, EmbeddingRequest, EmbeddingResponse, EmbeddingUsage, EncodingFormat, Vector,
 };
@@ -54,6 +52,7 @@ async fn embed(
         prompt: app.prompt(body.prompt_name),
         normalize: body.normalize.unwrap_or(true),
         dimensions: body.dimensions,
+        max_tokens: None,
         pooling: app.pooling(body.pooling)?,
         pooling_given: body.pooling.is_some(),
         param: "input",
@@ -78,9 +77,6 @@ async fn embed(
 fn encoded(row: Vec<f32>, format: EncodingFormat) -> Vector {
     match format {
         EncodingFormat::Float => Vector::Float(row),
-        EncodingFormat::Base64 => {
-            let bytes: Vec<u8> = row.iter().flat_map(|v| v.to_le_bytes()).collect();
-            Vector::Base64(STANDARD.encode(bytes))
-        }
+        EncodingFormat::Base64 => Vector::Base64(embedding::base64_of(&row)),
     }
 }

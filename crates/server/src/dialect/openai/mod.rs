@@ -40,6 +40,6 @@ fn id(prefix: &str) -> String {
 }
 
 /// Seconds since 1970.
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }

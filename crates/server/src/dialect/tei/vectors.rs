@@ -3,7 +3,7 @@
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Usage;
-use crate::embedding::{self, EmbedParams};
+use crate::embedding::{self, EmbedParams, TokenParams};
 use crate::error::Fault;
 use crate::http_context::HttpContext;
 use crate::json_body::JsonBody;
@@ -57,6 +57,7 @@ pub(crate) async fn embed_of(
         prompt: app.prompt(body.prompt_name),
         normalize: body.normalize,
         dimensions: body.dimensions,
+        max_tokens: None,
         pooling: app.pooling(body.pooling)?,
         pooling_given: body.pooling.is_some(),
         param: "inputs",
@@ -102,29 +103,16 @@ pub(crate) async fn embed_all_of(
     body: EmbedAllRequest,
 ) -> Result<Answer<EmbedAllResponse>, Fault> {
     app.check_batch(body.inputs.items.len(), "inputs")?;
-    let truncate = app.truncation(body.truncate, body.truncation_direction);
-    let (prompt_given, prompt) = (body.prompt_name.is_some(), app.prompt(body.prompt_name));
+    let params = TokenParams {
+        truncate: app.truncation(body.truncate, body.truncation_direction),
+        prompt_given: body.prompt_name.is_some(),
+        prompt: app.prompt(body.prompt_name),
+        max_tokens: None,
+        param: "inputs",
+    };
     let call = app.call("embed_all", context, body.model.as_deref(), RequestKind::EmbedAll)?;
     let (items, characters) = text_items(body.inputs).map_err(|fault| call.failed(fault))?;
-    let output = call
-        .run(move |served, caller| match &served.model {
-            TaskModel::Embed(embedder) => {
-                let embedder = embedder.with_context(caller).with_truncation(truncate);
-                Ok(embedder.embed_all(&embedding::inputs(&items), &prompt)?)
-            }
-            TaskModel::Multi(multi) => {
-                embedding::refuse_prompt(prompt_given)?;
-                let multi = multi.with_context(caller).with_truncation(truncate);
-                Ok(multi.documents(&embedding::texts(&items, "inputs")?)?)
-            }
-            TaskModel::M3(m3) => {
-                embedding::refuse_prompt(prompt_given)?;
-                let m3 = m3.with_context(caller).with_truncation(truncate);
-                Ok(m3.embed_inputs(&embedding::inputs(&items))?.map(|outputs| outputs.multi))
-            }
-            _ => Err(served.unsupported(RequestKind::EmbedAll)),
-        })
-        .await?;
+    let output = call.run(move |served, caller| embedding::embed_tokens(served, caller, &items, &params)).await?;
     let all = output.results.iter().map(|text| text.rows().map(<[f32]>::to_vec).collect()).collect();
     Ok(call.answer(EmbedAllResponse(all), Usage { tokens: output.tokens.iter().sum(), characters }))
 }
@@ -207,6 +195,7 @@ pub(crate) async fn similarity_of(
         prompt: app.prompt(parameters.prompt_name),
         normalize: true,
         dimensions: None,
+        max_tokens: None,
         pooling: app.config.pooling,
         pooling_given: false,
         param: "inputs",
@@ -216,7 +205,7 @@ pub(crate) async fn similarity_of(
     let items: Vec<Item> = all.map(Item::Text).collect();
     let output = call.run(move |served, caller| embedding::embed(served, caller, items, &params)).await?;
     let cosines = match output.rows.split_first() {
-        Some((source, others)) => others.iter().map(|other| dot(source, other)).collect(),
+        Some((source, others)) => others.iter().map(|other| embedding::dot(source, other)).collect(),
         None => Vec::new(),
     };
     Ok(call.answer(SimilarityResponse(cosines), output.usage))
@@ -230,10 +219,6 @@ pub(crate) fn is_similarity(bytes: &[u8]) -> bool {
         inputs: HashMap<String, IgnoredAny>,
     }
     serde_json::from_slice::<Body>(bytes).is_ok_and(|body| body.inputs.contains_key("source_sentence"))
-}
-
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32
 }
 
 /// Texts and token ids, and their number of characters.

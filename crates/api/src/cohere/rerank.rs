@@ -1,5 +1,6 @@
-//! Cohere's and Jina's rerank APIs, which are alike: responses have the fields of both.
+//! Reranking.
 
+use super::Meta;
 use crate::tei::RankPooling;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -82,38 +83,6 @@ pub struct Returned {
     pub text: String,
 }
 
-/// Cohere's response metadata.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct Meta {
-    /// API version of the request.
-    pub api_version: ApiVersion,
-    /// Billed units.
-    pub billed_units: BilledUnits,
-    /// Input tokens.
-    pub tokens: Tokens,
-}
-
-/// API version.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct ApiVersion {
-    /// `1` or `2`.
-    pub version: String,
-}
-
-/// Billed units.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct BilledUnits {
-    /// Searches; always 1.
-    pub search_units: u64,
-}
-
-/// Input tokens.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct Tokens {
-    /// Tokens of query and documents.
-    pub input_tokens: usize,
-}
-
 /// Jina's usage.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[schema(as = RerankUsage)]
@@ -122,12 +91,4 @@ pub struct Usage {
     pub total_tokens: usize,
     /// The same number.
     pub prompt_tokens: usize,
-}
-
-/// Error response.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-#[schema(as = CohereErrorResponse)]
-pub struct ErrorResponse {
-    /// What failed, and what to do next.
-    pub message: String,
 }

@@ -1,4 +1,4 @@
-//! Cohere's and Jina's rerank API.
+//! Reranking.
 
 use crate::answer::Answer;
 use crate::app::App;
@@ -22,7 +22,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 /// Routes of this API.
-pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+pub(super) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(v1)).routes(routes!(v2))
 }
 
@@ -107,7 +107,7 @@ pub(crate) async fn rerank(
         results: ranking.ranked.into_iter().map(result).collect(),
         meta: Meta {
             api_version: ApiVersion { version: version.into() },
-            billed_units: BilledUnits { search_units: 1 },
+            billed_units: BilledUnits { search_units: Some(1), ..BilledUnits::default() },
             tokens: Tokens { input_tokens: tokens },
         },
         usage: JinaUsage { total_tokens: tokens, prompt_tokens: tokens },

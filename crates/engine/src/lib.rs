@@ -19,6 +19,7 @@ mod image;
 mod kv;
 mod options;
 mod plan;
+mod prompt_cache;
 mod provider;
 mod runtime;
 mod sampling;
@@ -39,6 +40,7 @@ pub use graph::{
 pub use image::Image;
 pub use options::{DeviceChoice, LlmOptions, LoadOptions, Seq2SeqLimits};
 pub use plan::{LEAST_AUTO, Plan, Size, Verdict, verdict_path};
+pub use prompt_cache::PromptCacheOptions;
 pub use provider::{AsyncEmbedder, BoxFuture, EmbeddingProvider, InputType, ProviderInfo, ProviderUsage};
 pub use runtime::{Loaded, OpCalls, QueueStats, RequestContext, Times};
 pub use sampling::{BeamSearch, EarlyStopping, GenerationParams, Logprobs, Search};

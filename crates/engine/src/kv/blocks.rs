@@ -182,12 +182,7 @@ impl Blocks {
     /// `cached` tokens, whole blocks that are in the prefix cache. The caller writes the others, marks
     /// them as computed and frees the sequence: then the prefix is cached. This is not counted as a
     /// lookup.
-    pub(crate) fn begin_restore(
-        &mut self,
-        sequence: SeqId,
-        tokens: &[u32],
-        cached: usize,
-    ) -> Result<(), OutOfBlocks> {
+    pub(crate) fn begin_restore(&mut self, sequence: SeqId, tokens: &[u32], cached: usize) -> Result<(), OutOfBlocks> {
         // A lookup leaves out the last token.
         let hit = self.allocate(sequence, tokens.get(..=cached).unwrap_or(tokens));
         self.tables.entry(sequence).and_modify(|table| table.queried = 0);

@@ -87,7 +87,9 @@ impl Folder {
         let bytes = (HEAD + content.len()) as u64;
         if bytes > self.max_bytes {
             let most = self.max_bytes;
-            return Err(io::Error::other(format!("a part of a prompt has {bytes} bytes, more than all may have: {most}")));
+            return Err(io::Error::other(format!(
+                "a part of a prompt has {bytes} bytes, more than all may have: {most}"
+            )));
         }
         self.evict(self.max_bytes - bytes)?;
         // Created anew with a random name, for its owner alone; the rename replaces a link, and does
@@ -140,7 +142,8 @@ impl Folder {
     fn remove_abandoned(&self) {
         let Ok(entries) = fs::read_dir(&self.path) else { return };
         for path in entries.flatten().map(|entry| entry.path()) {
-            let is_temporary = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(TEMPORARY.as_bytes()));
+            let is_temporary =
+                path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(TEMPORARY.as_bytes()));
             let is_old = |about: Metadata| about.modified().ok()?.elapsed().ok().map(|age| age > ABANDONED);
             if is_temporary && fs::symlink_metadata(&path).ok().and_then(is_old) == Some(true) {
                 let _ = fs::remove_file(&path);

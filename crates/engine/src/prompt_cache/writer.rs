@@ -10,9 +10,17 @@ use std::thread::JoinHandle;
 /// do not fill the memory.
 const MAX_WAITING: usize = 4;
 
+/// A chunk to be written.
+struct Waiting {
+    key: Key,
+    /// The chunks before it, from the first.
+    before: Vec<Key>,
+    content: Vec<u8>,
+}
+
 /// Writes chunks. Dropping it waits until all are written.
 pub(crate) struct Writer {
-    chunks: Option<SyncSender<(Key, Vec<u8>)>>,
+    chunks: Option<SyncSender<Waiting>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -25,23 +33,25 @@ impl Writer {
         Ok(Writer { chunks: Some(chunks), thread: Some(thread) })
     }
 
-    /// Writes a chunk, soon.
-    pub(crate) fn write(&self, key: Key, content: Vec<u8>) {
+    /// Writes the chunk that comes after those of `before`, soon.
+    pub(crate) fn write(&self, key: Key, before: &[Key], content: Vec<u8>) {
         if let Some(chunks) = &self.chunks {
             // The thread ends early only if it panicked: then nothing is stored any more.
-            let _ = chunks.send((key, content));
+            let _ = chunks.send(Waiting { key, before: before.to_vec(), content });
         }
     }
 }
 
-fn run(folder: &Folder, inbox: &Receiver<(Key, Vec<u8>)>) {
+fn run(folder: &Folder, inbox: &Receiver<Waiting>) {
     let mut has_warned = false;
-    for (key, content) in inbox {
+    for Waiting { key, before, content } in inbox {
         if let Err(e) = folder.write(&key, &content)
             && !std::mem::replace(&mut has_warned, true)
         {
             tracing::warn!("a prompt cannot be stored in the prompt cache: {e}; this is not reported again");
         }
+        // A prefix is never older than its continuations, and is evicted after them.
+        before.iter().rev().for_each(|key| folder.touch(key));
     }
 }
 

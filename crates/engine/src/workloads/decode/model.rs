@@ -13,7 +13,8 @@ use sconce_models::{Backbone, Batch, CONTEXT, LmHead, TokenChunk, backbone, lm_h
 use sconce_ops::replay::{self, BatchLayout, Fill, GraphCache, Pass};
 use sconce_ops::sample::{can_sample, sample, sample_row};
 use sconce_ops::{
-    DType, Device, Isa, KvCache, KvCacheFormat, KvCacheShape, Place, SamplingParams, Tensor, WeightFormat, Weights, threads,
+    DType, Device, Isa, KvCache, KvCacheFormat, KvCacheShape, Place, SamplingParams, Tensor, WeightFormat, Weights,
+    threads,
 };
 use serde_json::Value;
 use std::path::Path;

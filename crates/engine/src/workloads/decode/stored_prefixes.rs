@@ -108,24 +108,25 @@ impl StoredPrefixes {
 
     /// Stores the whole chunks of a prompt's beginning, which is in the slots of `table`.
     pub(super) fn store(&mut self, computed: &[u32], table: &[u32], cache: &KvCache) {
+        let keys: Vec<Key> = self.keys(computed).collect();
         let mut rows = Vec::new();
-        for (i, key) in self.keys(computed).enumerate() {
-            if self.known.contains_key(&key) {
+        for (i, key) in keys.iter().enumerate() {
+            if self.known.contains_key(key) {
                 continue;
             }
-            if !self.folder.has(&key) {
+            if !self.folder.has(key) {
                 rows_of(table, i * self.chunk..(i + 1) * self.chunk, &mut rows);
                 match cache.read_rows(&rows) {
-                    Ok(content) => self.writer.write(key, content),
+                    Ok(content) => self.writer.write(*key, &keys[..i], content),
                     Err(e) => return tracing::warn!("a prompt cannot be stored: {e}"),
                 }
             }
-            self.remember(key);
+            self.remember(*key);
         }
     }
 
-    /// Marks chunks as used, from the last to the first: so a prefix is never older than its
-    /// continuations, and is evicted after them.
+    /// Marks chunks as used, from the last to the first, so that a prefix is evicted after its
+    /// continuations.
     fn touch(&mut self, keys: &[Key]) {
         let now = Instant::now();
         let is_due = |at: &Instant| now.duration_since(*at) >= TOUCH_EVERY;

@@ -5,7 +5,7 @@ use crate::config::{Config, Listen};
 use crate::model_manager::{ModelManager, ModelSpec};
 use crate::stop::Stop;
 use crate::timeout_stream::TimeoutStream;
-use crate::{dialect, error::Fault};
+use crate::{batches, dialect, error::Fault};
 use axum::Router;
 use axum::body::Body;
 use axum::routing::future::RouteFuture;
@@ -28,7 +28,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::server::TlsStream;
 
-/// How long the indexing of vector stores may take to end.
+/// How long batches, and the indexing of vector stores, may take to end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often files whose time has passed are deleted.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
@@ -122,6 +122,7 @@ impl Server {
         let load_failure = Arc::new(Mutex::new(None));
         let watching = tokio::spawn(watch(app.clone(), load_failure.clone()));
         let sweeping = tokio::spawn(sweep(app.clone()));
+        let batching = tokio::spawn(batches::run(app.clone(), dialect::background_router(&app)));
         let reporting =
             app.member.clone().map(|m| tokio::spawn(dialect::worker::report(app.clone(), m, bound.clone())));
         let (graceful, stop) = (GracefulShutdown::new(), app.stop.clone());
@@ -184,6 +185,8 @@ impl Server {
             // block the exit.
             std::mem::forget(app.clone());
         }
+        // Batches end when draining begins. The folder is theirs until they have.
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, batching).await;
         // A file whose parser hangs must not block the exit.
         let closing = app.clone();
         let closed = tokio::task::spawn_blocking(move || closing.close_storage());
@@ -212,12 +215,12 @@ async fn until_closed(app: &App) {
     }
 }
 
-/// Deletes files whose time has passed.
+/// Deletes files and batches whose time has passed.
 async fn sweep(app: Arc<App>) {
     while app.files().is_ok() {
         let app = app.clone();
         // A panic was logged when it happened.
-        let _ = tokio::task::spawn_blocking(move || app.delete_expired_files()).await;
+        let _ = tokio::task::spawn_blocking(move || app.delete_expired()).await;
         tokio::time::sleep(SWEEP_EVERY).await;
     }
 }

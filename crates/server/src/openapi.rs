@@ -46,7 +46,8 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
     for (mut path, mut item) in std::mem::take(&mut document.paths.paths) {
         let dialect = Dialect::of(&path);
         for (reads_body, operation) in operations(&mut item) {
-            let has_state = path.starts_with("/v1/files") || path.starts_with("/v1/vector_stores");
+            let has_state =
+                ["/v1/files", "/v1/vector_stores", "/v1/batches"].iter().any(|state| path.starts_with(state));
             add_errors(operation, dialect, reads_body, path.starts_with("/v1/models/") || has_state);
             if has_state {
                 // Parameters of the path and the query can be wrong too.

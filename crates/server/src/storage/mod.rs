@@ -1,4 +1,4 @@
-//! What a server keeps on disk (`--data-dir`): uploaded files and vector stores. One server uses a
+//! What a server keeps on disk (`--data-dir`): files, batches and vector stores. One server uses a
 //! folder at a time. Names that clients choose are never part of a path.
 
 pub(crate) mod files;
@@ -10,6 +10,7 @@ pub(crate) mod upload;
 use crate::error::{Fault, FaultKind};
 use files::FileStore;
 use folder::Folder;
+pub(crate) use folder::{make as make_folder, sync as sync_folder};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -31,7 +32,6 @@ impl Storage {
     }
 
     /// A folder in the data folder, which is made if it is missing.
-    #[cfg_attr(not(feature = "index"), allow(dead_code, reason = "only vector stores need a folder"))]
     pub(crate) fn below(&self, name: &'static str) -> Result<std::path::PathBuf, String> {
         self.folder.below(name)
     }

@@ -1,6 +1,7 @@
 //! OpenAI's API, one file per resource.
 
 mod answer_stream;
+pub mod batches;
 pub mod chat;
 pub mod classify;
 pub mod completions;
@@ -8,6 +9,7 @@ mod conversation;
 pub mod embeddings;
 pub mod files;
 mod latency;
+mod metadata;
 pub mod models;
 mod params;
 mod query;
@@ -30,7 +32,8 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .merge(completions::routes())
         .merge(embeddings::routes())
         .merge(classify::routes())
-        .merge(files::routes());
+        .merge(files::routes())
+        .merge(batches::routes());
     #[cfg(feature = "index")]
     let routes = routes.merge(vector_stores::routes());
     routes

@@ -1,15 +1,11 @@
 //! Limits of what clients give vector stores, as at OpenAI.
 
+use crate::dialect::openai::metadata::check_pairs;
 use crate::error::Fault;
 use sconce_api::openai::vector_stores::{Attribute, Attributes, ChunkingStrategy, ExpiresAfter, StaticChunking};
-use std::collections::BTreeMap;
 
-/// The most pairs of metadata and attributes.
-const MAX_PAIRS: usize = 16;
-/// The longest key, in characters.
-const MAX_KEY: usize = 64;
-/// The longest value, in characters.
-const MAX_VALUE: usize = 512;
+/// The longest name or description, in characters.
+const MAX_TEXT: usize = 512;
 /// The tokens of a chunk.
 const CHUNK_TOKENS: std::ops::RangeInclusive<usize> = 100..=4_096;
 /// The days until a store expires.
@@ -18,16 +14,11 @@ const DAYS: std::ops::RangeInclusive<u64> = 1..=365;
 /// Checks a name or a description.
 pub(super) fn text(text: &str, param: &str) -> Result<(), Fault> {
     match text.chars().count() {
-        n if n > MAX_VALUE => {
-            Err(Fault::invalid(format!("`{param}` has {n} characters; the limit is {MAX_VALUE}")).at(param))
+        n if n > MAX_TEXT => {
+            Err(Fault::invalid(format!("`{param}` has {n} characters; the limit is {MAX_TEXT}")).at(param))
         }
         _ => Ok(()),
     }
-}
-
-/// Checks the client's metadata of a store.
-pub(super) fn metadata(metadata: &BTreeMap<String, String>) -> Result<(), Fault> {
-    check_pairs(metadata.iter().map(|(key, value)| (key.as_str(), Some(value.as_str()))), "metadata")
 }
 
 /// Checks the attributes of a file.
@@ -40,23 +31,6 @@ fn text_of(value: &Attribute) -> Option<&str> {
         Attribute::Text(text) => Some(text),
         Attribute::Bool(_) | Attribute::Integer(_) | Attribute::Float(_) => None,
     }
-}
-
-fn check_pairs<'a>(pairs: impl ExactSizeIterator<Item = (&'a str, Option<&'a str>)>, param: &str) -> Result<(), Fault> {
-    if pairs.len() > MAX_PAIRS {
-        let what = format!("`{param}` has {} pairs; the limit is {MAX_PAIRS}", pairs.len());
-        return Err(Fault::invalid(what).at(param));
-    }
-    for (key, value) in pairs {
-        if key.chars().count() > MAX_KEY {
-            return Err(Fault::invalid(format!("`{param}` has a key of more than {MAX_KEY} characters")).at(param));
-        }
-        if value.is_some_and(|value| value.chars().count() > MAX_VALUE) {
-            let what = format!("`{param}`: the value of `{key}` has more than {MAX_VALUE} characters");
-            return Err(Fault::invalid(what).at(param));
-        }
-    }
-    Ok(())
 }
 
 /// Checks how a file is to be cut into chunks.
@@ -101,11 +75,9 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_bounded() {
+    fn attributes_and_texts_are_bounded() {
         let many = |n: usize| (0..n).map(|i| (i.to_string(), Attribute::Integer(1))).collect::<Attributes>();
         assert!(attributes(&many(16)).is_ok() && attributes(&many(17)).is_err());
-        let one = |key: usize, value: usize| [("é".repeat(key), "é".repeat(value))].into();
-        assert!(metadata(&one(64, 512)).is_ok() && metadata(&one(65, 1)).is_err() && metadata(&one(1, 513)).is_err());
         assert!(text(&"é".repeat(512), "name").is_ok() && text(&"é".repeat(513), "name").is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! HTTP tests of the server. They are one binary, because each would take as long to build as the
 //! server itself.
 
+mod batches;
 #[path = "../common/mod.rs"]
 mod common;
 mod files;

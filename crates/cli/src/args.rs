@@ -1,11 +1,15 @@
 //! Options that several commands share.
 
 use crate::Failure;
+use crate::byte_size::Bytes;
 use crate::report::Report;
 use clap::Args;
 use sconce_engine::hub::{Progress, Reference};
-use sconce_engine::{DTypeChoice, DeviceChoice, EngineChoice, GraphOptions, Llm, LlmOptions, LoadOptions};
+use sconce_engine::{
+    DTypeChoice, DeviceChoice, EngineChoice, GraphOptions, Llm, LlmOptions, LoadOptions, PromptCacheOptions,
+};
 use sconce_ops::{Isa, KvCacheFormat, Rung, threads};
+use std::path::PathBuf;
 
 /// The model and how to run it, for commands with a default model.
 #[derive(Args, Clone)]
@@ -40,6 +44,20 @@ pub(crate) struct LanguageModel {
     pub(crate) run_args: RunArgs,
     #[command(flatten)]
     pub(crate) kv_cache: KvCacheArgs,
+    #[command(flatten)]
+    pub(crate) prompt_cache: PromptCacheArgs,
+}
+
+/// Prefixes of prompts on disk.
+#[derive(Args, Clone)]
+pub(crate) struct PromptCacheArgs {
+    /// Folder in which language models store the beginnings of long prompts, such as a system prompt,
+    /// so that other processes need not compute them again. CPU only.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) prompt_cache: Option<PathBuf>,
+    /// Most bytes in that folder; the least recently used files are removed.
+    #[arg(long, value_name = "BYTES", default_value_t = Bytes(PromptCacheOptions::DEFAULT_BYTES))]
+    pub(crate) prompt_cache_size: Bytes,
 }
 
 /// Size and format of the KV cache of language models.
@@ -212,7 +230,17 @@ impl LanguageModel {
     /// Loads it, with a KV cache for `parallel` answers at once.
     pub(crate) fn load(&self, report: &Report, parallel: usize) -> Result<Llm, Failure> {
         let options = self.kv_cache.apply_to(self.run_args.options()?, parallel);
+        let options = self.prompt_cache.apply_to(options);
         Ok(Llm::load(&self.model.parse()?, &options, report)?)
+    }
+}
+
+impl PromptCacheArgs {
+    /// The options with this prompt cache.
+    pub(crate) fn apply_to(&self, mut options: LoadOptions) -> LoadOptions {
+        let at = |folder| PromptCacheOptions::new(folder).with_max_bytes(self.prompt_cache_size.0);
+        options.prompt_cache = self.prompt_cache.as_ref().map(at);
+        options
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod allocator;
 mod args;
+mod byte_size;
 mod commands;
 #[cfg(feature = "index")]
 mod index;
@@ -54,6 +55,7 @@ enum Command {
     Clip(commands::clip::Clip),
     Generate(commands::generate::Generate),
     Chat(commands::chat::Chat),
+    Batch(commands::batch::Batch),
     #[cfg(feature = "index")]
     Index(commands::index::Index),
     #[cfg(feature = "index")]
@@ -107,6 +109,7 @@ pub fn run(arguments: Vec<std::ffi::OsString>) -> ExitCode {
         Command::Clip(c) => c.run(&report),
         Command::Generate(c) => c.run(&report),
         Command::Chat(c) => c.run(&report),
+        Command::Batch(c) => c.run(&report),
         #[cfg(feature = "index")]
         Command::Index(c) => c.run(&report),
         #[cfg(feature = "index")]

@@ -19,6 +19,7 @@ mod image;
 mod kv;
 mod options;
 mod plan;
+mod prompt_cache;
 mod provider;
 mod reasoning;
 mod runtime;
@@ -40,6 +41,7 @@ pub use graph::{
 pub use image::Image;
 pub use options::{DeviceChoice, LlmOptions, LoadOptions, Seq2SeqLimits};
 pub use plan::{LEAST_AUTO, Plan, Size, Verdict, verdict_path};
+pub use prompt_cache::PromptCacheOptions;
 pub use provider::{AsyncEmbedder, BoxFuture, EmbeddingProvider, InputType, ProviderInfo, ProviderUsage};
 pub use reasoning::{AnswerParser, ParsedAnswer, Reasoning, ReasoningEffort, ReasoningSyntax, Thoughts};
 pub use runtime::{Loaded, OpCalls, QueueStats, RequestContext, Times};

@@ -4,6 +4,7 @@ use crate::dtype::DTypeChoice;
 use crate::error::{Error, Result};
 use crate::graph::{EngineChoice, GraphOptions, Provider};
 use crate::plan::{Verdict, verdict_path};
+use crate::prompt_cache::PromptCacheOptions;
 use derive_setters::Setters;
 use sconce_hub::{self as hub, Progress};
 use sconce_ops::{Device, DeviceInfo, KvCacheFormat, Policy};
@@ -86,6 +87,9 @@ pub struct LoadOptions {
     pub verdict: Option<Verdict>,
     /// Options of language models only.
     pub llm: LlmOptions,
+    /// Where language models store prefixes of prompts for other processes; `None`: nowhere. On the
+    /// CPU only.
+    pub prompt_cache: Option<PromptCacheOptions>,
     /// Options of sequence-to-sequence models only.
     pub seq2seq: Seq2SeqLimits,
     /// Options of models that another engine runs.
@@ -159,6 +163,7 @@ impl LoadOptions {
             hub,
             verdict: None,
             llm: LlmOptions::default(),
+            prompt_cache: None,
             seq2seq: Seq2SeqLimits::default(),
             graph: GraphOptions::default(),
         }

@@ -1,5 +1,6 @@
 //! State shared by all handlers.
 
+use crate::batches::Batches;
 use crate::call::Call;
 use crate::config::{Config, Listen};
 use crate::dialect::ollama::{FactsCache, PullPermits};
@@ -51,6 +52,7 @@ pub struct App {
     storage: Option<Storage>,
     /// Stored responses, in the data folder or in memory.
     pub(crate) responses: Arc<ResponseStore>,
+    batches: Option<Batches>,
     #[cfg(feature = "index")]
     vector_stores: Option<VectorStores>,
     /// Uploads that may still begin.
@@ -60,6 +62,9 @@ pub struct App {
     /// Downloads that may still begin.
     pub(crate) pulls: PullPermits,
     gate: Arc<Semaphore>,
+    /// Permits of the lines of batches, whose number is bounded elsewhere: they must not take those of
+    /// clients.
+    background: Arc<Semaphore>,
     /// KiB of bodies that may still be read.
     pub(crate) bodies: Semaphore,
 }
@@ -73,6 +78,8 @@ impl App {
             Some(storage) => storage.responses.clone(),
             None => Arc::new(ResponseStore::in_memory()),
         };
+        let batches = storage.as_ref().map(|storage| Batches::open(&storage.below("batches")?, storage.files.clone()));
+        let batches = batches.transpose()?;
         #[cfg(feature = "index")]
         let vector_stores = match &storage {
             Some(storage) => Some(vector_stores(&config, storage, (&models, &stop))?),
@@ -99,12 +106,14 @@ impl App {
             member,
             storage,
             responses,
+            batches,
             #[cfg(feature = "index")]
             vector_stores,
             uploads: Semaphore::new(MAX_UPLOADS),
             facts: FactsCache::default(),
             pulls: PullPermits::default(),
             gate,
+            background: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
             bodies,
         }))
     }
@@ -112,6 +121,11 @@ impl App {
     /// The uploaded files.
     pub(crate) fn files(&self) -> Result<&Arc<FileStore>, Fault> {
         self.storage.as_ref().map(|storage| &storage.files).ok_or_else(no_storage)
+    }
+
+    /// The batches.
+    pub(crate) fn batches(&self) -> Result<&Batches, Fault> {
+        self.batches.as_ref().ok_or_else(no_storage)
     }
 
     /// The vector stores.
@@ -128,9 +142,12 @@ impl App {
         files.remove(id)
     }
 
-    /// Deletes the files and responses whose time has passed.
+    /// Deletes the files, batches and responses whose time has passed.
     pub(crate) fn delete_expired(&self) {
         self.responses.delete_expired();
+        if let Some(batches) = &self.batches {
+            batches.delete_expired();
+        }
         for id in self.files().map(|files| files.expired()).unwrap_or_default() {
             if let Err(fault) = self.delete_file(&id) {
                 tracing::warn!(file = id, "cannot delete an expired file: {fault}");
@@ -177,7 +194,8 @@ impl App {
         }
         let lease = self.models.lease(model, kind)?;
         context.set_model(&lease.served().id);
-        let permit = self.gate.clone().try_acquire_owned().map_err(|_| {
+        let gate = if context.is_background() { &self.background } else { &self.gate };
+        let permit = gate.clone().try_acquire_owned().map_err(|_| {
             let limit = self.config.max_concurrent;
             let what = format!("the server is at its limit of {limit} concurrent requests (--max-concurrent-requests); retry in a moment");
             Fault::new(FaultKind::Overloaded, what).retry_after(Duration::from_secs(1))
@@ -212,7 +230,7 @@ impl App {
 
 /// The error of a server without a data folder.
 fn no_storage() -> Fault {
-    let what = "this server keeps no files and vector stores; start it with --data-dir DIR (SCONCE_DATA_DIR)";
+    let what = "this server keeps no files, batches and vector stores; start it with --data-dir DIR (SCONCE_DATA_DIR)";
     Fault::new(FaultKind::NoRoute, what).code("no_data_dir")
 }
 

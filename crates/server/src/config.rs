@@ -10,6 +10,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 use subtle::ConstantTimeEq;
 
+/// The default of [`Config::batch_lines`]: half of the sequences that a language model runs at once.
+pub const DEFAULT_BATCH_LINES: usize = 32;
+
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
@@ -33,6 +36,11 @@ impl Secret {
     pub fn new(text: &str) -> Option<Secret> {
         let text = text.trim();
         (!text.is_empty()).then(|| Secret(text.to_owned()))
+    }
+
+    /// The key itself.
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
     }
 
     /// Constant-time comparison.
@@ -90,9 +98,11 @@ pub struct Config {
     pub traces: Option<Traces>,
     /// Makes the server a worker of a pool.
     pub worker: Option<Membership>,
-    /// The folder of uploaded files, vector stores and stored responses; `None`: the server has no
-    /// files, and keeps responses in memory.
+    /// The folder of uploaded files, batches, vector stores and stored responses; `None`: the server
+    /// has no files and no batches, and keeps responses in memory.
     pub data_dir: Option<PathBuf>,
+    /// The most lines of batches that are answered at once, while there are no other requests.
+    pub batch_lines: usize,
     /// The program that parses files of untrusted formats for vector stores; `None`: this program,
     /// with its command `parse-files`.
     #[cfg(feature = "index")]
@@ -122,6 +132,7 @@ impl Default for Config {
             traces: None,
             worker: None,
             data_dir: None,
+            batch_lines: DEFAULT_BATCH_LINES,
             #[cfg(feature = "index")]
             parser: None,
         }

@@ -10,6 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Instant;
 
+/// In the extensions of a request: it is a line of a batch, at low priority.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Background;
+
 /// Longest `x-request-id` that is accepted from a client.
 const MAX_ID_LENGTH: usize = 128;
 /// Most ignored fields that the response names.
@@ -33,6 +37,7 @@ struct Fields {
     model: Option<String>,
     span: Option<RequestSpan>,
     counted: bool,
+    background: bool,
 }
 
 impl HttpContext {
@@ -74,6 +79,15 @@ impl HttpContext {
 
     pub(crate) fn is_counted(&self) -> bool {
         self.fields().counted
+    }
+
+    /// Marks the request as a line of a batch. It takes no permit of those for clients.
+    pub(crate) fn mark_background(&self) {
+        self.fields().background = true;
+    }
+
+    pub(crate) fn is_background(&self) -> bool {
+        self.fields().background
     }
 
     /// Attaches the trace span, which ends with this context.

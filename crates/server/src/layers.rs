@@ -3,7 +3,7 @@
 
 use crate::app::App;
 use crate::error::{Dialect, Fault, FaultKind};
-use crate::http_context::HttpContext;
+use crate::http_context::{Background, HttpContext};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{AUTHORIZATION, HOST};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -30,6 +30,9 @@ pub(crate) async fn around(State(app): State<Arc<App>>, mut request: Request, ne
     let context = HttpContext::new(request.headers());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let route = request.extensions().get::<MatchedPath>().cloned();
+    if request.extensions().get::<Background>().is_some() {
+        context.mark_background();
+    }
     if let Some(traces) = &app.config.traces {
         context.set_span(traces.begin(&method, &path, request.headers()));
     }
@@ -49,6 +52,8 @@ pub(crate) async fn around(State(app): State<Arc<App>>, mut request: Request, ne
         // Keep the headers of inner layers, such as CORS.
         let head = std::mem::replace(&mut response, written).into_parts().0.headers;
         response.headers_mut().extend(head);
+        // Batches repeat requests that fail for now.
+        response.extensions_mut().insert(fault.kind);
         // Count requests that were refused before they reached a model.
         if let (Some(route), false) = (&route, context.is_counted()) {
             app.metrics.refused(route.as_str().trim_start_matches('/'), &fault);
@@ -69,10 +74,13 @@ pub(crate) async fn around(State(app): State<Arc<App>>, mut request: Request, ne
     let (status, model) = (response.status().as_u16(), context.model().unwrap_or_default());
     let id = id_str(&context.id);
     context.with_span(|span| span.record_response(&method, route.as_ref().map(MatchedPath::as_str), status, id));
-    // Health checks and scrapes every few seconds would fill the log.
+    // Health checks and scrapes every few seconds would fill the log, and so would batches.
     match path.as_str() {
         "/health" | "/ping" | "/metrics" => {
             tracing::debug!(target: "sconce::access", id, %method, path, status, ms, model);
+        }
+        path if context.is_background() => {
+            tracing::debug!(target: "sconce::access", id, %method, path, status, ms, model, "a line of a batch");
         }
         path => tracing::info!(target: "sconce::access", id, %method, path, status, ms, model),
     }
@@ -94,7 +102,7 @@ struct DisconnectLog<'a> {
 
 impl Drop for DisconnectLog<'_> {
     fn drop(&mut self) {
-        if !self.answered {
+        if !self.answered && !self.context.is_background() {
             let ms = self.context.started_at.elapsed().as_secs_f64() * 1e3;
             let (id, method, path) = (id_str(&self.context.id), self.method, self.path);
             tracing::info!(target: "sconce::access", id, %method, path, status = 499, ms, "the client disconnected");

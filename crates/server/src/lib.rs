@@ -13,6 +13,8 @@
 
 mod answer;
 mod app;
+mod batch_file;
+mod batches;
 mod call;
 mod config;
 mod conversation;
@@ -45,8 +47,9 @@ mod vector_stores;
 
 pub use answer::{Answer, Compute};
 pub use app::App;
+pub use batch_file::{BatchFile, BatchFileError, BatchProgress, BatchSummary, answer_file};
 pub use call::{Call, Usage};
-pub use config::{Config, Listen, Secret};
+pub use config::{Config, DEFAULT_BATCH_LINES, Listen, Secret};
 pub use dialect::worker::Membership;
 pub use error::{Dialect, Fault, FaultKind};
 pub use http_context::{HttpContext, fresh_id};

@@ -5,7 +5,7 @@ use crate::config::{Config, Listen};
 use crate::model_manager::{ModelManager, ModelSpec};
 use crate::stop::Stop;
 use crate::timeout_stream::TimeoutStream;
-use crate::{dialect, error::Fault};
+use crate::{batches, dialect, error::Fault};
 use axum::Router;
 use axum::body::Body;
 use axum::routing::future::RouteFuture;
@@ -28,7 +28,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::server::TlsStream;
 
-/// How long the indexing of vector stores may take to end.
+/// How long batches, and the indexing of vector stores, may take to end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often idle models are looked for, at least.
 const IDLE_EVERY: Duration = Duration::from_secs(1);
@@ -124,6 +124,7 @@ impl Server {
         let load_failure = Arc::new(Mutex::new(None));
         let watching = tokio::spawn(watch(app.clone(), load_failure.clone()));
         let sweeping = tokio::spawn(sweep(app.clone()));
+        let batching = tokio::spawn(batches::run(app.clone(), dialect::background_router(&app)));
         let reporting =
             app.member.clone().map(|m| tokio::spawn(dialect::worker::report(app.clone(), m, bound.clone())));
         let (graceful, stop) = (GracefulShutdown::new(), app.stop.clone());
@@ -186,6 +187,8 @@ impl Server {
             // block the exit.
             std::mem::forget(app.clone());
         }
+        // Batches end when draining begins. The folder is theirs until they have.
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, batching).await;
         // A file whose parser hangs must not block the exit.
         let closing = app.clone();
         let closed = tokio::task::spawn_blocking(move || closing.close_storage());
@@ -214,7 +217,7 @@ async fn until_closed(app: &App) {
     }
 }
 
-/// Deletes files and responses whose time has passed.
+/// Deletes files, batches and responses whose time has passed.
 async fn sweep(app: Arc<App>) {
     loop {
         let app = app.clone();

@@ -1,5 +1,6 @@
 //! Wire types of OpenAI's API, and of vLLM's `/v1/classify`.
 
+pub mod batches;
 pub mod chat;
 pub mod classify;
 pub mod common;

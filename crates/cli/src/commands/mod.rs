@@ -2,6 +2,7 @@
 
 #[cfg(feature = "index")]
 pub(crate) mod ask;
+pub(crate) mod batch;
 pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod classify;

@@ -1,16 +1,16 @@
 //! `sconce serve`: models over HTTP.
 
 use super::embed::PoolingArg;
-use crate::args::{KvCacheArgs, RunArgs};
+use crate::args::{KvCacheArgs, PromptCacheArgs, RunArgs};
+use crate::byte_size::Bytes;
 use crate::report::Report;
 use crate::{Failure, logs, runtime};
 use clap::Args;
 use sconce_api::time::Seconds;
 use sconce_engine::{LlmOptions, Prompt, Task};
-use sconce_server::{Config, Listen, ModelSpec, Secret, Server, Stop, Tls, Traces};
+use sconce_server::{Config, DEFAULT_BATCH_LINES, Listen, ModelSpec, Secret, Server, Stop, Tls, Traces};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::str::FromStr;
 
 /// Serve models over HTTP on one port, with the APIs of OpenAI, text-embeddings-inference, Cohere
 /// and Jina.
@@ -51,6 +51,8 @@ pub(crate) struct Serve {
     run_args: RunArgs,
     #[command(flatten)]
     kv_cache: KvCacheArgs,
+    #[command(flatten)]
+    prompt_cache: PromptCacheArgs,
     #[command(flatten)]
     http: Http,
 }
@@ -126,8 +128,8 @@ pub(crate) struct Http {
     /// the least recently used one that is idle is unloaded.
     #[arg(long, value_name = "BYTES", env = "SCONCE_MEMORY_BUDGET")]
     memory_budget: Option<Bytes>,
-    /// Folder of uploaded files and vector stores (/v1/files, /v1/vector_stores), which is made if it
-    /// is missing. Without it the server keeps none.
+    /// Folder of uploaded files, batches and vector stores (/v1/files, /v1/batches,
+    /// /v1/vector_stores), which is made if it is missing. Without it the server keeps none.
     #[arg(long, value_name = "DIR", env = "SCONCE_DATA_DIR")]
     data_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -154,30 +156,6 @@ impl Spans {
     pub(crate) fn traces(&self) -> Result<Option<Traces>, Failure> {
         let to = |endpoint: &String| Traces::to(endpoint, &self.otlp_service_name);
         self.otlp_endpoint.as_ref().map(to).transpose().map_err(|e| format!("--otlp-endpoint {e}").into())
-    }
-}
-
-/// A number of bytes: 2000000, 2MB, 8GiB.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Bytes(u64);
-
-impl FromStr for Bytes {
-    type Err = String;
-    fn from_str(s: &str) -> Result<Bytes, String> {
-        let digits = s.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(s.len());
-        let unit = match s[digits..].trim().to_ascii_lowercase().as_str() {
-            "" | "b" => 1u64,
-            "kb" | "k" => 1_000,
-            "mb" | "m" => 1_000_000,
-            "gb" | "g" => 1_000_000_000,
-            "kib" => 1 << 10,
-            "mib" => 1 << 20,
-            "gib" => 1 << 30,
-            _ => return Err("expected a number of bytes, such as 2000000, 2MB or 8GiB".into()),
-        };
-        let number: f64 =
-            s[..digits].parse().map_err(|_| "expected a number of bytes, such as 2000000, 2MB or 8GiB".to_string())?;
-        Ok(Bytes((number * unit as f64) as u64))
     }
 }
 
@@ -225,9 +203,9 @@ impl Http {
         })
     }
 
-    /// One thread for each request that may wait for a model, which blocks it.
+    /// One thread for each request and each line of a batch that may wait for a model, which blocks it.
     fn threads(&self) -> usize {
-        self.max_concurrent_requests.clamp(1, 4_096) + 16
+        self.max_concurrent_requests.clamp(1, 4_096) + DEFAULT_BATCH_LINES + 16
     }
 }
 
@@ -261,6 +239,7 @@ impl Serve {
             }
         }
         let options = self.kv_cache.apply_to(self.run_args.options()?, LlmOptions::default().sequences);
+        let options = self.prompt_cache.apply_to(options);
         let spec = |given: &String| {
             let mut spec = ModelSpec::new(given, options.clone());
             if let Some(revision) = &self.revision {
@@ -292,16 +271,6 @@ fn at_revision(reference: &str, revision: &str) -> Result<String, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn byte_sizes_parse_with_units() {
-        let parse_bytes = |s: &str| s.parse::<Bytes>().map(|b| b.0).ok();
-        assert_eq!(parse_bytes("2MB"), Some(2_000_000));
-        assert_eq!(parse_bytes("1.5 GiB"), Some(3 << 29));
-        assert_eq!(parse_bytes("12"), Some(12));
-        assert_eq!(parse_bytes("MB"), None);
-        assert_eq!(parse_bytes("2 miles"), None);
-    }
 
     #[test]
     fn revision_is_inserted_before_quantization() {

@@ -161,13 +161,7 @@ impl Blocks {
     pub(crate) fn allocate(&mut self, sequence: SeqId, tokens: &[u32]) -> usize {
         self.free(sequence);
         let mut table = Table { prefix: EMPTY_PREFIX, queried: tokens.len(), ..Table::default() };
-        let mut key = Vec::with_capacity(self.size + 2);
-        let max_blocks = tokens.len().saturating_sub(1) / self.size;
-        for block_tokens in tokens.chunks_exact(self.size).take(max_blocks) {
-            write_key(&mut key, table.prefix, block_tokens);
-            let Some((&block, prefix)) = self.cached.get(&key[..]).and_then(|b| Some((b, self.prefix_id(*b)?))) else {
-                break;
-            };
+        for (block, prefix) in self.find(tokens) {
             self.acquire(block);
             table.blocks.push(block);
             table.prefix = prefix;
@@ -177,6 +171,41 @@ impl Blocks {
         let hit = table.len;
         self.tables.insert(sequence, table);
         hit
+    }
+
+    /// How many of `tokens` [`Blocks::allocate`] would find.
+    pub(crate) fn cached_len(&self, tokens: &[u32]) -> usize {
+        self.find(tokens).len() * self.size
+    }
+
+    /// Gives slots to a prefix whose keys and values were stored elsewhere, except to its first
+    /// `cached` tokens, whole blocks that are in the prefix cache. The caller writes the others, marks
+    /// them as computed and frees the sequence: then the prefix is cached. This is not counted as a
+    /// lookup.
+    pub(crate) fn begin_restore(&mut self, sequence: SeqId, tokens: &[u32], cached: usize) -> Result<(), OutOfBlocks> {
+        // A lookup leaves out the last token.
+        let hit = self.allocate(sequence, tokens.get(..=cached).unwrap_or(tokens));
+        self.tables.entry(sequence).and_modify(|table| table.queried = 0);
+        // The hit ends with a full block, so nothing has to be copied.
+        self.reserve(sequence, tokens.len() - hit).map(drop).inspect_err(|_| self.free(sequence))
+    }
+
+    /// The cached blocks of a prefix of `tokens` that leaves out at least the last token, each with
+    /// the id of the prefix up to its end.
+    fn find(&self, tokens: &[u32]) -> Vec<(u32, u64)> {
+        let mut found = Vec::new();
+        let mut before = EMPTY_PREFIX;
+        let mut key = Vec::with_capacity(self.size + 2);
+        let max_blocks = tokens.len().saturating_sub(1) / self.size;
+        for block_tokens in tokens.chunks_exact(self.size).take(max_blocks) {
+            write_key(&mut key, before, block_tokens);
+            let Some((block, prefix)) = self.cached.get(&key[..]).and_then(|b| Some((*b, self.prefix_id(*b)?))) else {
+                break;
+            };
+            found.push((block, prefix));
+            before = prefix;
+        }
+        found
     }
 
     /// Blocks needed for `more` positions.

@@ -146,3 +146,26 @@ fn eviction_is_lru_and_takes_suffixes_before_prefixes() {
     assert_eq!(blocks.allocate(B, &[6, 7, 0]), 2);
     blocks.check();
 }
+
+#[test]
+fn restored_prefixes_are_cached_and_not_counted() {
+    let mut blocks = Blocks::new(6, 2).unwrap();
+    run(&mut blocks, A, &[1, 2, 3, 4]);
+    blocks.free(A);
+    let tokens = [1, 2, 3, 4, 5, 6, 7, 8];
+    assert_eq!((blocks.cached_len(&tokens), blocks.cached_len(&tokens[..4])), (4, 2));
+    let before = blocks.stats();
+    // From the second block on: the own copy of [3, 4] is given back.
+    blocks.begin_restore(B, &tokens, 2).unwrap();
+    blocks.check();
+    blocks.mark_computed(B, &tokens[..6]);
+    blocks.free(B);
+    blocks.check();
+    assert_eq!((blocks.stats(), blocks.free_blocks()), (before, 6));
+    assert_eq!(blocks.allocate(C, &tokens), 6, "what was not marked is not cached");
+    blocks.reserve(C, 2).unwrap();
+    let many = [9; 20];
+    assert_eq!(blocks.begin_restore(A, &many, 0), Err(OutOfBlocks { need: 10, free: 2 }));
+    assert_eq!(blocks.len(A), None);
+    blocks.check();
+}

@@ -3,6 +3,7 @@
 //! The cache is allocated once, as tensors of rows. The engine decides which row belongs to which
 //! sequence (paged KV cache); this module writes and copies rows, and gives access to them.
 
+mod bytes;
 mod cases;
 mod composed;
 mod copy;

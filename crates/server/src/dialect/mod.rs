@@ -21,6 +21,22 @@ use utoipa_axum::router::OpenApiRouter;
 
 /// All APIs on one router.
 pub(crate) fn router(app: &Arc<App>) -> Router {
+    let router = routes(app).layer(from_fn_with_state(app.clone(), layers::key));
+    let router = match &app.config.cors_origins[..] {
+        [] => router,
+        origins => router.layer(layers::cors(origins)),
+    };
+    let router = router.layer(from_fn_with_state(app.clone(), layers::host));
+    router.layer(from_fn_with_state(app.clone(), layers::around)).with_state(app.clone())
+}
+
+/// All APIs for requests that the server makes to itself, for the lines of batches: their key was
+/// checked when the batch was created.
+pub(crate) fn background_router(app: &Arc<App>) -> Router {
+    routes(app).layer(from_fn_with_state(app.clone(), layers::around)).with_state(app.clone())
+}
+
+fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     let worker = if app.member.is_some() { worker::routes(app) } else { OpenApiRouter::new() };
     let (routes, document) = OpenApiRouter::with_openapi(openapi::base())
         .merge(common::routes())
@@ -35,14 +51,5 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .merge(worker)
         .split_for_parts();
     let router: Router<Arc<App>> = routes.merge(openapi::routes(&openapi::complete(document)));
-    let router = router
-        .fallback(layers::no_route)
-        .method_not_allowed_fallback(layers::no_method)
-        .layer(from_fn_with_state(app.clone(), layers::key));
-    let router = match &app.config.cors_origins[..] {
-        [] => router,
-        origins => router.layer(layers::cors(origins)),
-    };
-    let router = router.layer(from_fn_with_state(app.clone(), layers::host));
-    router.layer(from_fn_with_state(app.clone(), layers::around)).with_state(app.clone())
+    router.fallback(layers::no_route).method_not_allowed_fallback(layers::no_method)
 }

@@ -222,6 +222,20 @@ impl ModelManager {
         Ok(())
     }
 
+    /// Whether there is a model of this name. Names that mean any model are accepted, as in a request.
+    pub(crate) fn knows(&self, name: &str) -> bool {
+        ANY.contains(&name) || self.entries().iter().any(|entry| entry.spec.is_called(name))
+    }
+
+    /// Whether requests wait in the queue of a model.
+    pub(crate) fn has_waiting_requests(&self) -> bool {
+        let waits = |entry: &Entry| match &entry.state {
+            State::Ready(served) => served.model.loaded().queue().requests > 0,
+            State::Loading(_) | State::Failed { .. } | State::Unloaded => false,
+        };
+        self.entries().iter().any(waits)
+    }
+
     /// Waits until no model is loading.
     pub async fn settled(&self) {
         let is_loading = |e: &Entry| matches!(e.state, State::Loading(_));

@@ -3,9 +3,10 @@
 
 use super::records;
 use super::upload::Upload;
-use super::{io_fault, now};
+use super::{io_fault, now, sync_folder};
 use crate::error::{Fault, FaultKind};
 use crate::http_context::fresh_id;
+use crate::owner::Owner;
 use sconce_api::openai::files::{FileObject, Purpose};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -32,6 +33,9 @@ pub(crate) struct FileRecord {
     pub(crate) bytes: u64,
     pub(crate) created_at: u64,
     pub(crate) expires_at: Option<u64>,
+    /// Who made it.
+    #[serde(default)]
+    owner: Owner,
 }
 
 /// A file to be stored.
@@ -41,6 +45,8 @@ pub(crate) struct NewFile {
     pub(crate) purpose: Purpose,
     /// Seconds until it is deleted.
     pub(crate) expires_after: Option<u64>,
+    /// Who makes it.
+    pub(crate) owner: Owner,
 }
 
 impl FileRecord {
@@ -114,13 +120,21 @@ impl FileStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All files in the order of their creation; only those for `purpose`, if it is given.
-    pub(crate) fn list(&self, purpose: Option<Purpose>) -> Vec<FileRecord> {
-        let wanted = |file: &&FileRecord| purpose.is_none_or(|purpose| file.purpose == purpose) && !file.is_expired();
+    /// All files that the caller may see, in the order of their creation; only those for `purpose`,
+    /// if it is given.
+    pub(crate) fn list(&self, caller: &Owner, purpose: Option<Purpose>) -> Vec<FileRecord> {
+        let wanted = |file: &&FileRecord| {
+            purpose.is_none_or(|purpose| file.purpose == purpose) && !file.is_expired() && caller.sees(&file.owner)
+        };
         self.state().files.values().filter(wanted).cloned().collect()
     }
 
-    /// A file.
+    /// A file that the caller may see.
+    pub(crate) fn get_for(&self, caller: &Owner, id: &str) -> Result<FileRecord, Fault> {
+        self.get(id).ok().filter(|file| caller.sees(&file.owner)).ok_or_else(|| absent(id))
+    }
+
+    /// A file, whoever made it.
     pub(crate) fn get(&self, id: &str) -> Result<FileRecord, Fault> {
         let state = self.state();
         let found = state.by_id.get(id).and_then(|sequence| state.files.get(sequence));
@@ -132,13 +146,22 @@ impl FileStore {
         self.dir.join(&file.id).join("content")
     }
 
-    /// Begins a file. What is not finished is removed.
+    /// A new id.
+    pub(crate) fn new_id() -> String {
+        format!("file-{}", fresh_id())
+    }
+
+    /// Begins a file that a client sends. What is not finished is removed.
     pub(crate) fn begin(self: &Arc<Self>) -> Result<Upload, Fault> {
+        self.begin_as(FileStore::new_id(), MAX_FILE_BYTES)
+    }
+
+    /// Begins a file with this id, of [`FileStore::new_id`].
+    pub(crate) fn begin_as(self: &Arc<Self>, id: String, max_bytes: u64) -> Result<Upload, Fault> {
         self.check_room(0)?;
-        let id = format!("file-{}", fresh_id());
         let dir = self.incoming.join(&id);
-        super::folder::make(&dir).map_err(io_fault("store the file", &dir))?;
-        Upload::new(self.clone(), id, dir)
+        super::make_folder(&dir).map_err(io_fault("store the file", &dir))?;
+        Upload::new(self.clone(), (id, dir), max_bytes)
     }
 
     /// Fails if there is no room for so many bytes more.
@@ -172,6 +195,7 @@ impl FileStore {
             bytes,
             created_at,
             expires_at: new.expires_after.map(|seconds| created_at.saturating_add(seconds)),
+            owner: new.owner,
         };
         let failed = || io_fault("store the file", dir);
         records::write(&dir.join("file.json"), &record, records::Durability::Power).map_err(failed())?;
@@ -220,16 +244,6 @@ fn plain_name(name: &str) -> String {
     if plain.trim().is_empty() { "file".into() } else { plain }
 }
 
-/// Makes a rename durable. Not every system can.
-fn sync_folder(dir: &Path) {
-    #[cfg(unix)]
-    if let Err(e) = std::fs::File::open(dir).and_then(|dir| dir.sync_all()) {
-        tracing::debug!(path = %dir.display(), "cannot synchronize: {e}");
-    }
-    #[cfg(not(unix))]
-    let _ = dir;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,7 +256,7 @@ mod tests {
     }
 
     fn new(filename: &str) -> NewFile {
-        NewFile { filename: filename.into(), purpose: Purpose::UserData, expires_after: None }
+        NewFile { filename: filename.into(), purpose: Purpose::UserData, expires_after: None, owner: Owner::default() }
     }
 
     #[test]
@@ -257,14 +271,14 @@ mod tests {
         std::mem::forget(unfinished);
         drop(first.begin().unwrap());
         let again = store(root.path());
-        assert_eq!(again.list(None).len(), 1);
+        assert_eq!(again.list(&Owner::default(), None).len(), 1);
         let found = again.get(&file.id).unwrap();
         assert_eq!((found.filename.as_str(), found.bytes), ("a.txt", 5));
         assert_eq!(std::fs::read(again.content(&found)).unwrap(), b"hello");
         assert_eq!(std::fs::read_dir(root.path().join("incoming")).unwrap().count(), 0);
         again.remove(&file.id).unwrap();
         assert!(again.get(&file.id).is_err() && again.remove(&file.id).is_err());
-        assert!(store(root.path()).list(None).is_empty());
+        assert!(store(root.path()).list(&Owner::default(), None).is_empty());
         assert_eq!(std::fs::read_dir(root.path().join("files")).unwrap().count(), 0);
     }
 
@@ -274,7 +288,7 @@ mod tests {
         let first = store(root.path());
         let file = first.begin().unwrap().finish(new("a")).unwrap();
         std::fs::write(root.path().join("files").join(&file.id).join("file.json"), "{").unwrap();
-        assert!(store(root.path()).list(None).is_empty());
+        assert!(store(root.path()).list(&Owner::default(), None).is_empty());
     }
 
     #[test]
@@ -288,11 +302,26 @@ mod tests {
     }
 
     #[test]
+    fn files_are_for_their_owner_also_after_a_restart() {
+        let root = tempfile::tempdir().unwrap();
+        let [a, b] = ["a", "b"].map(Owner::of_key);
+        let file = store(root.path()).begin().unwrap().finish(NewFile { owner: a.clone(), ..new("a") }).unwrap();
+        let store = store(root.path());
+        assert!(store.get_for(&a, &file.id).is_ok() && store.get(&file.id).is_ok());
+        let hidden = store.get_for(&b, &file.id).unwrap_err();
+        assert_eq!((hidden.kind, hidden.message), {
+            let absent = absent(&file.id);
+            (absent.kind, absent.message)
+        });
+        assert_eq!([&a, &b, &Owner::default()].map(|caller| store.list(caller, None).len()), [1, 0, 0]);
+    }
+
+    #[test]
     fn expired_files_are_not_there() {
         let root = tempfile::tempdir().unwrap();
         let store = store(root.path());
         let file = store.begin().unwrap().finish(NewFile { expires_after: Some(0), ..new("a") }).unwrap();
-        assert!(store.get(&file.id).is_err() && store.list(None).is_empty());
+        assert!(store.get(&file.id).is_err() && store.list(&Owner::default(), None).is_empty());
         assert_eq!(store.expired(), [file.id]);
     }
 }

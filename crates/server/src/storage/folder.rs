@@ -40,10 +40,20 @@ impl Folder {
 }
 
 /// Makes a folder that other users of the machine cannot read.
-pub(super) fn make(path: &Path) -> std::io::Result<()> {
+pub(crate) fn make(path: &Path) -> std::io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(path)
+}
+
+/// Makes a rename in a folder durable. Not every system can.
+pub(crate) fn sync(dir: &Path) {
+    #[cfg(unix)]
+    if let Err(e) = File::open(dir).and_then(|dir| dir.sync_all()) {
+        tracing::debug!(path = %dir.display(), "cannot synchronize: {e}");
+    }
+    #[cfg(not(unix))]
+    let _ = dir;
 }

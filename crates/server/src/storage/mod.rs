@@ -1,4 +1,4 @@
-//! What a server keeps on disk (`--data-dir`): uploaded files, vector stores and responses. One server uses a
+//! What a server keeps on disk (`--data-dir`): files, batches, vector stores and responses. One server uses a
 //! folder at a time. Names that clients choose are never part of a path.
 
 pub(crate) mod files;
@@ -11,6 +11,7 @@ pub(crate) mod upload;
 use crate::error::{Fault, FaultKind};
 use files::FileStore;
 use folder::Folder;
+pub(crate) use folder::{make as make_folder, sync as sync_folder};
 use responses::ResponseStore;
 use std::path::Path;
 use std::sync::Arc;
@@ -36,7 +37,6 @@ impl Storage {
     }
 
     /// A folder in the data folder, which is made if it is missing.
-    #[cfg_attr(not(feature = "index"), allow(dead_code, reason = "only vector stores need a folder"))]
     pub(crate) fn below(&self, name: &'static str) -> Result<std::path::PathBuf, String> {
         self.folder.below(name)
     }

@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn responses_belong_to_their_owner() {
-        let (store, a, b) = (ResponseStore::in_memory(), Owner::of("a"), Owner::of("b"));
+        let (store, a, b) = (ResponseStore::in_memory(), Owner::of_key("a"), Owner::of_key("b"));
         store.put(&a, &stored("resp_1", None)).unwrap();
         assert_eq!(store.get(&a, "resp_1").unwrap().response.id, "resp_1");
         for other in [&b, &Owner::default()] {
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn files_survive_a_restart_and_damaged_ones_are_left_out() {
         let dir = tempfile::tempdir().unwrap();
-        let owner = Owner::of("a");
+        let owner = Owner::of_key("a");
         let store = ResponseStore::open(dir.path()).unwrap();
         for id in ["resp_1", "resp_2", "resp_3"] {
             store.put(&owner, &stored(id, None)).unwrap();

@@ -1,6 +1,6 @@
 //! A file that is being stored.
 
-use super::files::{FileRecord, FileStore, MAX_FILE_BYTES, NewFile};
+use super::files::{FileRecord, FileStore, NewFile};
 use super::io_fault;
 use crate::error::{Fault, FaultKind};
 use std::fs::File;
@@ -16,21 +16,22 @@ pub(crate) struct Upload {
     /// `None` once it is complete: an open file would keep Windows from moving its folder.
     file: Option<File>,
     bytes: u64,
+    max_bytes: u64,
     is_done: bool,
 }
 
 impl Upload {
-    pub(super) fn new(store: Arc<FileStore>, id: String, dir: PathBuf) -> Result<Upload, Fault> {
+    pub(super) fn new(store: Arc<FileStore>, (id, dir): (String, PathBuf), max_bytes: u64) -> Result<Upload, Fault> {
         let path = dir.join("content");
         let file = File::create_new(&path).map_err(io_fault("store the file", &path))?;
-        Ok(Upload { store, id, dir, file: Some(file), bytes: 0, is_done: false })
+        Ok(Upload { store, id, dir, file: Some(file), bytes: 0, max_bytes, is_done: false })
     }
 
     /// Appends to the content.
     pub(crate) fn write(&mut self, data: &[u8]) -> Result<(), Fault> {
         let bytes = self.bytes.saturating_add(data.len() as u64);
-        if bytes > MAX_FILE_BYTES {
-            let what = format!("the file is larger than {MAX_FILE_BYTES} bytes, the server's limit");
+        if bytes > self.max_bytes {
+            let what = format!("the file is larger than {} bytes, the server's limit", self.max_bytes);
             return Err(Fault::new(FaultKind::TooLarge, what).at("file"));
         }
         self.store.check_room(bytes)?;

@@ -5,7 +5,7 @@ use sconce_server::{Config, Secret};
 use serde_json::{Value, json};
 use std::path::Path;
 
-const BOUNDARY: &str = "a-boundary-of-the-form";
+pub(crate) const BOUNDARY: &str = "a-boundary-of-the-form";
 
 /// A server with a model and a data folder.
 pub(crate) fn serve_in(dir: &Path) -> Running {

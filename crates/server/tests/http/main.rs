@@ -2,6 +2,7 @@
 //! server itself.
 
 mod anthropic;
+mod batches;
 #[path = "../common/mod.rs"]
 mod common;
 mod files;

@@ -56,6 +56,7 @@ impl Generator {
             reject_beams(flags.options)?;
             let parallel = flags.parallel.unwrap_or(DEFAULT_PARALLEL).min(answers.unwrap_or(usize::MAX));
             let options = flags.model.kv_cache.apply_to(options, parallel);
+            let options = flags.model.prompt_cache.apply_to(options);
             return Ok(Generator::Language(Llm::load_from(&files, &options, report)?));
         }
         reject_unsupported(&flags.sampling, flags.options)?;
@@ -63,6 +64,9 @@ impl Generator {
             return Err(
                 "--context is for language models; the input length of a sequence-to-sequence model is fixed".into()
             );
+        }
+        if flags.model.prompt_cache.prompt_cache.is_some() {
+            return Err("--prompt-cache is for language models; a sequence-to-sequence model has no prompts".into());
         }
         let usual = Seq2SeqLimits::default();
         // All beams of an answer run together, however few answers run at once; and the model's

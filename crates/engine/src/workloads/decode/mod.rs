@@ -3,6 +3,7 @@
 
 mod activity;
 mod model;
+mod stored_prefixes;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,7 @@ use sconce_ops::{DType, Device, KvCache, KvCacheShape, Place, SamplingParams, th
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use stored_prefixes::{PrefixStorage, StoredPrefixes};
 
 /// Answers that will continue the same prompt.
 type Forks = Vec<(SeqId, ActiveSequence)>;
@@ -70,6 +72,8 @@ pub(crate) struct Decode {
     blocks: Blocks,
     scheduler: Scheduler,
     budget: Budget,
+    /// Prefixes of prompts on disk (`--prompt-cache`).
+    stored: Option<StoredPrefixes>,
     counts: Counts,
     active: HashMap<SeqId, ActiveSequence>,
     /// The forks of a prompt whose first token is not sampled yet.
@@ -104,6 +108,7 @@ impl Workload for Decode {
             cache,
             blocks: Blocks::new(layout.pages as u32, PAGE as u32).map_err(Error::Input)?,
             budget: Budget { tokens: plan.batch_tokens, sequences: layout.sequences },
+            stored: layout.prefixes.as_ref().map(|storage| StoredPrefixes::open(storage, root)).transpose()?,
             passes: GraphCache::new(place, plan.graph_bytes)?,
             model,
             dtype: plan.dtype,
@@ -145,6 +150,10 @@ impl Workload for Decode {
         let ids: Vec<SeqId> = (0..n as u64).map(|i| SeqId(self.next + i)).collect();
         self.next += n as u64;
         let limit = tokens.len() + stop.most.max(1);
+        // A prompt whose logits are all wanted is computed as a whole.
+        if let Some(stored) = self.stored.as_mut().filter(|_| !scored) {
+            stored.restore(&tokens, &mut self.blocks, &self.cache);
+        }
         let prompt = schedule::Request { sequence: ids[0], tokens, limit, n, scored };
         if let Err(refused) = self.scheduler.submit(prompt, &self.blocks) {
             return reply.fail(Error::Input(refused.to_string()));
@@ -186,6 +195,7 @@ impl Workload for Decode {
     }
 
     fn finish(&mut self, ran: Vec<(Step, StepResult)>) {
+        ran.iter().for_each(|(step, _)| self.store_prefixes(step));
         let mut outcome = Outcome::default();
         ran.into_iter().for_each(|(step, result)| outcome.add(&step, result));
         let Outcome { mut logits, chunks } = outcome;
@@ -266,6 +276,20 @@ impl Workload for Decode {
 }
 
 impl Decode {
+    /// Stores what a step has computed of prompts.
+    fn store_prefixes(&mut self, step: &Step) {
+        let Some(stored) = &mut self.stored else { return };
+        for chunk in &step.chunks {
+            let prompt = self.active.get(&chunk.sequence).map_or(0, ActiveSequence::prompt);
+            if chunk.range.start < prompt
+                && let Some(tokens) = self.scheduler.tokens(chunk.sequence)
+            {
+                let computed = &tokens[..chunk.range.end.min(prompt)];
+                stored.store(computed, self.blocks.table(chunk.sequence), &self.cache);
+            }
+        }
+    }
+
     /// The sampling parameters of a step, if the device can sample: only a token is wanted of every
     /// chunk.
     fn device_sampling(&self, step: &Step) -> Option<Vec<SamplingParams>> {

@@ -1,10 +1,11 @@
 //! A language model on its device: its plan, loading, and one step.
 
+use super::PrefixStorage;
 use crate::dtype::Formats;
 use crate::error::{Error, Result};
 use crate::kv::{Blocks, SeqId};
 use crate::options::{LlmOptions, LoadOptions};
-use crate::plan::{PlanDetails, Planned, Trace};
+use crate::plan::{Plan, PlanDetails, Planned, Trace};
 use crate::schedule::Step;
 use crate::workloads::encode::{sanity_tokens, varied_ids};
 use sconce_formats::Model;
@@ -12,7 +13,8 @@ use sconce_models::{Backbone, Batch, CONTEXT, LmHead, TokenChunk, backbone, lm_h
 use sconce_ops::replay::{self, BatchLayout, Fill, GraphCache, Pass};
 use sconce_ops::sample::{can_sample, sample, sample_row};
 use sconce_ops::{
-    DType, Device, KvCache, KvCacheFormat, KvCacheShape, Place, SamplingParams, Tensor, WeightFormat, Weights,
+    DType, Device, Isa, KvCache, KvCacheFormat, KvCacheShape, Place, SamplingParams, Tensor, WeightFormat, Weights,
+    threads,
 };
 use serde_json::Value;
 use std::path::Path;
@@ -33,6 +35,8 @@ pub(crate) struct DecodeLayout {
     pub(crate) context: usize,
     /// The most sequences in a step.
     pub(super) sequences: usize,
+    /// Where prefixes of prompts are stored.
+    pub(super) prefixes: Option<PrefixStorage>,
 }
 
 /// The longest sequence unless [`LlmOptions::context`] sets another: enough for usual chats.
@@ -154,8 +158,24 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
         root: root.to_path_buf(),
         unread,
     };
-    let layout = DecodeLayout { cache_format, pages, context, sequences };
-    Ok(Planned { plan: trace.plan(steps, copied, details), layout })
+    let plan = trace.plan(steps, copied, details);
+    let prefixes = prefix_storage(&plan, device, options)?;
+    Ok(Planned { plan, layout: DecodeLayout { cache_format, pages, context, sequences, prefixes } })
+}
+
+/// Where prefixes are stored, and what their keys and values depend on besides the model's files.
+fn prefix_storage(plan: &Plan, device: Device, options: &LoadOptions) -> Result<Option<PrefixStorage>> {
+    let Some(cache) = &options.prompt_cache else { return Ok(None) };
+    if device.is_gpu() {
+        let what = format!("--prompt-cache stores prompts that the CPU has computed, not those of {device} yet");
+        return Err(Error::Input(what + "; leave it out, or take --device cpu"));
+    }
+    let formats = (plan.dtype, plan.weight_format, plan.cache_format);
+    // The scaling of RoPE may depend on the context.
+    let sizes = (plan.max_tokens, plan.batch_tokens);
+    let kernels = (Isa::of(&options.policy)?, &options.policy, threads::count());
+    let numerics = format!("{device} {kernels:?} {formats:?} {sizes:?}");
+    Ok(Some(PrefixStorage { options: cache.clone(), numerics, step_tokens: plan.batch_tokens }))
 }
 
 /// The longest sequence that the model was trained for.

@@ -5,8 +5,9 @@ use super::upload::{Form, receive};
 use crate::app::App;
 use crate::error::{Fault, FaultKind};
 use crate::http_context::HttpContext;
+use crate::owner::Owner;
 use crate::storage::blocking;
-use crate::storage::files::MAX_FILE_BYTES;
+use crate::storage::files::{MAX_FILE_BYTES, NewFile};
 use crate::storage::pages::Page;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Request, State};
@@ -40,6 +41,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 async fn upload(
     State(app): State<Arc<App>>,
     Extension(context): Extension<Arc<HttpContext>>,
+    owner: Owner,
     request: Request,
 ) -> Result<Json<FileObject>, Fault> {
     let files = app.files()?.clone();
@@ -56,7 +58,7 @@ async fn upload(
         Fault::new(FaultKind::Overloaded, what).retry_after(Duration::from_secs(1))
     })?;
     let Form { upload, new } = receive(&app, &context, request, files).await?;
-    let file = blocking(move || upload.finish(new)).await?;
+    let file = blocking(move || upload.finish(NewFile { owner, ..new })).await?;
     Ok(Json(file.object()))
 }
 
@@ -76,7 +78,11 @@ fn refuse_web_pages(app: &App, head: &HeaderMap) -> Result<(), Fault> {
 /// The uploaded files.
 #[utoipa::path(get, path = "/v1/files", params(FileQuery),
     responses((status = 200, description = "A page of files", body = List<FileObject>)))]
-async fn list(State(app): State<Arc<App>>, Params(query): Params<FileQuery>) -> Result<Json<List<FileObject>>, Fault> {
+async fn list(
+    State(app): State<Arc<App>>,
+    owner: Owner,
+    Params(query): Params<FileQuery>,
+) -> Result<Json<List<FileObject>>, Fault> {
     let files = app.files()?;
     let purpose = query.purpose.as_deref().map(str::parse::<Purpose>).transpose();
     let purpose = purpose.map_err(|why| Fault::invalid(format!("`purpose`: {why}")).at("purpose"))?;
@@ -86,21 +92,25 @@ async fn list(State(app): State<Arc<App>>, Params(query): Params<FileQuery>) -> 
         limit: Page::limit(query.limit, MAX_PAGE, MAX_PAGE)?,
         order: query.order.unwrap_or_default(),
     };
-    Ok(Json(page.of(&files.list(purpose), |file| &file.id, |file| file.object())?))
+    Ok(Json(page.of(&files.list(&owner, purpose), |file| &file.id, |file| file.object())?))
 }
 
 /// One file.
 #[utoipa::path(get, path = "/v1/files/{file_id}", params(("file_id" = String, Path, description = "The file's id")),
     responses((status = 200, description = "The file", body = FileObject)))]
-async fn retrieve(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<FileObject>, Fault> {
-    Ok(Json(app.files()?.get(&id)?.object()))
+async fn retrieve(
+    State(app): State<Arc<App>>,
+    owner: Owner,
+    Path(id): Path<String>,
+) -> Result<Json<FileObject>, Fault> {
+    Ok(Json(app.files()?.get_for(&owner, &id)?.object()))
 }
 
 /// Deletes a file, and removes it from all vector stores.
 #[utoipa::path(delete, path = "/v1/files/{file_id}", params(("file_id" = String, Path, description = "The file's id")),
     responses((status = 200, description = "The file is deleted", body = Deleted)))]
-async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Deleted>, Fault> {
-    app.files()?.get(&id)?;
+async fn delete(State(app): State<Arc<App>>, owner: Owner, Path(id): Path<String>) -> Result<Json<Deleted>, Fault> {
+    app.files()?.get_for(&owner, &id)?;
     let deleted = id.clone();
     blocking(move || app.delete_file(&deleted)).await?;
     Ok(Json(Deleted { id, object: "file".into(), deleted: true }))
@@ -110,10 +120,10 @@ async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<J
 #[utoipa::path(get, path = "/v1/files/{file_id}/content",
     params(("file_id" = String, Path, description = "The file's id")),
     responses((status = 200, description = "The bytes", body = Vec<u8>, content_type = "application/octet-stream")))]
-async fn content(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Fault> {
+async fn content(State(app): State<Arc<App>>, owner: Owner, Path(id): Path<String>) -> Result<Response, Fault> {
     let files = app.files()?.clone();
     let (file, record) = blocking(move || {
-        let record = files.get(&id)?;
+        let record = files.get_for(&owner, &id)?;
         let path = files.content(&record);
         let file = File::open(&path).map_err(crate::storage::io_fault("read the file", &path))?;
         Ok((file, record))

@@ -1,5 +1,6 @@
 //! OpenAI's API, one file per resource.
 
+pub mod batches;
 pub mod chat;
 pub mod classify;
 pub mod completions;
@@ -28,7 +29,8 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .merge(embeddings::routes())
         .merge(classify::routes())
         .merge(files::routes())
-        .merge(responses::routes());
+        .merge(responses::routes())
+        .merge(batches::routes());
     #[cfg(feature = "index")]
     let routes = routes.merge(vector_stores::routes());
     routes

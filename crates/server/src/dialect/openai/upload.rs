@@ -4,6 +4,7 @@ use crate::app::App;
 use crate::error::{Fault, FaultKind};
 use crate::http_context::HttpContext;
 use crate::multipart::{Clock, Multipart};
+use crate::owner::Owner;
 use crate::storage::blocking;
 use crate::storage::files::{FileStore, NewFile};
 use crate::storage::upload::Upload;
@@ -24,7 +25,7 @@ const EXPIRY: std::ops::RangeInclusive<u64> = 3_600..=2_592_000;
 pub(super) struct Form {
     /// The content.
     pub(super) upload: Upload,
-    /// What the other fields say about it.
+    /// What the other fields say about it. They do not say who sends it.
     pub(super) new: NewFile,
 }
 
@@ -90,7 +91,8 @@ impl Fields {
             return Err(Fault::invalid("`purpose`: only the server makes files for `batch_output`").at("purpose"));
         }
         let expires_after = match (self.anchor.as_deref(), self.seconds) {
-            (None, None) => None,
+            // As at OpenAI; other files stay.
+            (None, None) => (purpose == Purpose::Batch).then_some(*EXPIRY.end()),
             (Some("created_at"), Some(seconds)) if EXPIRY.contains(&seconds) => Some(seconds),
             _ => {
                 let what = format!(
@@ -102,7 +104,7 @@ impl Fields {
             }
         };
         let (upload, filename) = self.file.ok_or_else(|| missing("file"))?;
-        Ok(Form { upload, new: NewFile { filename, purpose, expires_after } })
+        Ok(Form { upload, new: NewFile { filename, purpose, expires_after, owner: Owner::default() } })
     }
 }
 

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_bounded() {
+    fn attributes_and_texts_are_bounded() {
         let many = |n: usize| (0..n).map(|i| (i.to_string(), Attribute::Integer(1))).collect::<Attributes>();
         assert!(attributes(&many(16)).is_ok() && attributes(&many(17)).is_err());
         assert!(text(&"é".repeat(512), "name").is_ok() && text(&"é".repeat(513), "name").is_err());

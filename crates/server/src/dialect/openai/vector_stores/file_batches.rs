@@ -6,6 +6,7 @@ use crate::app::App;
 use crate::dialect::openai::query::Params;
 use crate::error::{Fault, FaultKind};
 use crate::json_body::JsonBody;
+use crate::owner::Owner;
 use crate::storage::blocking;
 use axum::Json;
 use axum::extract::{Path, State};
@@ -32,6 +33,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<App>> {
     responses((status = 200, description = "The batch", body = VectorStoreFileBatch)))]
 async fn create(
     State(app): State<Arc<App>>,
+    owner: Owner,
     Path(id): Path<String>,
     JsonBody { body, .. }: JsonBody<CreateFileBatch>,
 ) -> Result<impl IntoResponse, Fault> {
@@ -40,14 +42,14 @@ async fn create(
         (Some(ids), None) => {
             let (attributes, chunking_strategy) = (body.attributes, body.chunking_strategy);
             let attach = |file_id| AttachFile { file_id, attributes: attributes.clone(), chunking_strategy };
-            attachments(ids.into_iter().map(attach).collect(), "file_ids")?
+            attachments((&app, &owner), ids.into_iter().map(attach).collect(), "file_ids")?
         }
         (None, Some(_)) if body.attributes.is_some() || body.chunking_strategy.is_some() => {
             let what = "with `files`, each file has its own `attributes` and `chunking_strategy`; leave out those of \
                         the batch";
             return Err(Fault::invalid(what).at("files"));
         }
-        (None, Some(files)) => attachments(files, "files")?,
+        (None, Some(files)) => attachments((&app, &owner), files, "files")?,
         _ => return Err(Fault::invalid("send either `file_ids` or `files`").at("file_ids")),
     };
     if files.is_empty() {

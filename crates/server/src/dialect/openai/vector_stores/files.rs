@@ -5,6 +5,7 @@ use crate::app::App;
 use crate::dialect::openai::query::Params;
 use crate::error::{Fault, FaultKind};
 use crate::json_body::JsonBody;
+use crate::owner::Owner;
 use crate::storage::blocking;
 use crate::storage::pages::Page;
 use crate::vector_stores::record::Attachment;
@@ -49,11 +50,12 @@ pub(super) fn page_of(
     responses((status = 200, description = "The file", body = VectorStoreFile)))]
 async fn attach(
     State(app): State<Arc<App>>,
+    owner: Owner,
     Path(id): Path<String>,
     JsonBody { body, .. }: JsonBody<AttachFile>,
 ) -> Result<impl IntoResponse, Fault> {
     let store = app.vector_stores()?.get(&id)?;
-    let files = attachments(vec![body], "file_id")?;
+    let files = attachments((&app, &owner), vec![body], "file_id")?;
     let attached = blocking(move || Ok(app.vector_stores()?.attach(&store, files, false)?.0)).await?;
     let file = attached.first().ok_or_else(|| Fault::new(FaultKind::Internal, "no file was attached"))?;
     Ok((poll_headers(file.status), Json(file.object(&id))))

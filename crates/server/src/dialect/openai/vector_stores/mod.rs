@@ -5,10 +5,12 @@ mod file_batches;
 mod files;
 mod search;
 
+use super::metadata;
 use super::query::Params;
 use crate::app::App;
 use crate::error::Fault;
 use crate::json_body::JsonBody;
+use crate::owner::Owner;
 use crate::served_model::RequestKind;
 use crate::storage::blocking;
 use crate::storage::pages::Page;
@@ -59,7 +61,11 @@ fn page(query: &PageQuery) -> Result<Page<'_>, Fault> {
 }
 
 /// Checks files to attach, each only once.
-fn attachments(files: Vec<AttachFile>, param: &str) -> Result<Vec<NewAttachment>, Fault> {
+fn attachments(
+    (app, caller): (&App, &Owner),
+    files: Vec<AttachFile>,
+    param: &str,
+) -> Result<Vec<NewAttachment>, Fault> {
     if files.len() > MAX_ATTACHED {
         let what = format!("`{param}` has {} files; the limit is {MAX_ATTACHED} per request", files.len());
         return Err(Fault::invalid(what).at(param));
@@ -71,6 +77,8 @@ fn attachments(files: Vec<AttachFile>, param: &str) -> Result<Vec<NewAttachment>
         checks::attributes(&attributes)?;
         let chunking = file.chunking_strategy.unwrap_or_default();
         checks::chunking(chunking)?;
+        // A store shows the text of its files to every key, so only their owner attaches them.
+        app.files()?.get_for(caller, &file.file_id)?;
         if seen.insert(file.file_id.clone()) {
             // The store knows the name.
             new.push(NewAttachment { file_id: file.file_id, filename: String::new(), attributes, chunking });
@@ -84,20 +92,20 @@ fn attachments(files: Vec<AttachFile>, param: &str) -> Result<Vec<NewAttachment>
     responses((status = 200, description = "The vector store", body = VectorStore)))]
 async fn create(
     State(app): State<Arc<App>>,
+    owner: Owner,
     JsonBody { body, context }: JsonBody<CreateVectorStore>,
 ) -> Result<Json<VectorStore>, Fault> {
     app.vector_stores()?;
     let (name, metadata) = (body.name.unwrap_or_default(), body.metadata.unwrap_or_default());
     checks::text(&name, "name")?;
     checks::text(body.description.as_deref().unwrap_or_default(), "description")?;
-    checks::metadata(&metadata)?;
+    metadata::check(&metadata)?;
     body.expires_after.as_ref().map(checks::expires_after).transpose()?;
     let chunking_strategy = body.chunking_strategy;
     let attach = |file_id| AttachFile { file_id, attributes: None, chunking_strategy };
     let files: Vec<AttachFile> = body.file_ids.unwrap_or_default().into_iter().map(attach).collect();
-    let files = attachments(files, "file_ids")?;
     // Before anything is made.
-    files.iter().try_for_each(|file| app.files()?.get(&file.file_id).map(drop))?;
+    let files = attachments((&app, &owner), files, "file_ids")?;
     let lease = app.models.lease(body.embedding_model.as_deref(), RequestKind::Embed);
     let lease = lease.map_err(|fault| fault.at("embedding_model"))?;
     context.set_model(&lease.served().id);
@@ -148,7 +156,7 @@ async fn update(
 ) -> Result<Json<VectorStore>, Fault> {
     let store = app.vector_stores()?.get(&id)?;
     body.name.iter().flatten().try_for_each(|name| checks::text(name, "name"))?;
-    body.metadata.iter().flatten().try_for_each(checks::metadata)?;
+    body.metadata.iter().flatten().try_for_each(metadata::check)?;
     body.expires_after.iter().flatten().try_for_each(checks::expires_after)?;
     blocking(move || {
         store.update(body)?;

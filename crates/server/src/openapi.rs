@@ -53,8 +53,9 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
     for (mut path, mut item) in std::mem::take(&mut document.paths.paths) {
         let dialect = Dialect::of(&path);
         for (reads_body, operation) in operations(&mut item) {
-            let has_state =
-                ["/v1/files", "/v1/vector_stores", "/v1/responses", "/v1/batches"].iter().any(|root| path.starts_with(root));
+            let has_state = ["/v1/files", "/v1/vector_stores", "/v1/responses", "/v1/batches"]
+                .iter()
+                .any(|root| path.starts_with(root));
             let guarded = path.starts_with("/v1/models/") || has_state || dialect == Dialect::Ollama;
             add_errors(operation, dialect, reads_body, guarded);
             if has_state {

@@ -12,7 +12,6 @@ os.environ.pop("OPENAI_API_KEY", None)
 URL = os.environ["SCONCE_URL"]
 LOCKED_URL = os.environ["SCONCE_LOCKED_URL"]
 LOCKED_KEY = os.environ["SCONCE_LOCKED_KEY"]
-LOCKED_OTHER_KEY = os.environ["SCONCE_LOCKED_OTHER_KEY"]
 
 TEXTS = ["A man is eating food.", "Someone is having a meal.", "The stock market fell today."]
 QUESTION = [{"role": "user", "content": "Name three colours."}]

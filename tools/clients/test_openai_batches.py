@@ -1,12 +1,16 @@
 """openai: batches."""
 
 import json
+import os
 import time
 
 import httpx
 import openai
 import pytest
-from conftest import LOCKED_OTHER_KEY, LOCKED_URL, QUESTION, TEXTS, URL, same
+from conftest import QUESTION, TEXTS, URL, same
+
+# A server with the keys `ours` and `theirs`.
+KEYS_URL = os.environ["SCONCE_KEYS_URL"]
 
 
 def line(custom_id, url, body):
@@ -123,20 +127,21 @@ def test_wrong_requests(client):
     client.files.delete(file.id)
 
 
-def test_keys_are_apart(locked):
-    body = {"model": "smollm", "prompt": "x", "max_tokens": 2}
-    batch = wait(locked, begin(locked, [line(str(i), "/v1/completions", body) for i in range(5)], "/v1/completions"))
+def test_keys_are_apart():
+    ours, theirs = (openai.OpenAI(base_url=KEYS_URL + "/v1", api_key=key, max_retries=0) for key in ("ours", "theirs"))
+    body = {"model": "minilm", "input": TEXTS}
+    batch = wait(ours, begin(ours, [line(str(i), "/v1/embeddings", body) for i in range(5)], "/v1/embeddings"))
     assert batch.status == "completed" and batch.request_counts.completed == 5
-    with openai.OpenAI(base_url=LOCKED_URL + "/v1", api_key=LOCKED_OTHER_KEY, max_retries=0) as other:
-        for request in (
-            lambda: other.batches.retrieve(batch.id),
-            lambda: other.batches.cancel(batch.id),
-            lambda: other.files.content(batch.output_file_id),
-            lambda: other.files.retrieve(batch.input_file_id),
-            lambda: other.batches.create(
-                input_file_id=batch.input_file_id, endpoint="/v1/completions", completion_window="24h"
-            ),
-        ):
-            with pytest.raises(openai.NotFoundError):
-                request()
-        assert not other.batches.list().data and not other.files.list().data
+    again = {"input_file_id": batch.input_file_id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+    for request in (
+        lambda: theirs.batches.retrieve(batch.id),
+        lambda: theirs.batches.cancel(batch.id),
+        lambda: theirs.batches.create(**again),
+        lambda: theirs.files.content(batch.output_file_id),
+        lambda: theirs.files.retrieve(batch.input_file_id),
+        lambda: theirs.files.delete(batch.input_file_id),
+    ):
+        with pytest.raises(openai.NotFoundError):
+            request()
+    assert not theirs.batches.list().data and not theirs.files.list().data
+    assert [listed.id for listed in ours.batches.list()] == [batch.id]

@@ -167,7 +167,7 @@ def test_thinking_is_accepted(claude, greedy):
         ({"messages": []}, "messages"),
         ({"messages": [*QUESTION, {"role": "assistant", "content": "Red,"}]}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "http://a"}}]}]}, "messages[0].content[0]"),
-        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0]"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"stop_sequences": list("abcde")}, "stop_sequences"),
         ({"thinking": {"type": "enabled", "budget_tokens": 24}}, "thinking.budget_tokens"),
@@ -212,7 +212,8 @@ def test_keys():
 
 def test_one_at_a_time():
     with anthropic.Anthropic(base_url=LOCKED_URL, api_key=LOCKED_KEY, max_retries=0) as client:
-        stream = client.messages.create(model="smollm", messages=QUESTION, max_tokens=1500, stream=True)
+        story = [{"role": "user", "content": "Tell a very long story."}]
+        stream = client.messages.create(model="smollm", messages=story, max_tokens=1500, stream=True)
         next(iter(stream))
         with pytest.raises(anthropic.RateLimitError) as caught:
             ask(client)

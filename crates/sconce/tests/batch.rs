@@ -93,7 +93,7 @@ fn count(text: &str) -> usize {
 #[test]
 fn killed_runs_answer_every_line_exactly_once() {
     let world = World::new();
-    let args = world.args(&world.write("in.jsonl", &requests(LINES, 16)));
+    let args = world.args(&world.write("in.jsonl", &requests(LINES, 64)));
     let mut done = 0;
     for round in 0..3 {
         let mut process = spawn(&args, world.dir.path());
@@ -126,7 +126,7 @@ fn killed_runs_answer_every_line_exactly_once() {
     for line in &results {
         let response = &line["response"];
         assert_eq!((&response["status_code"], &line["error"]), (&json!(200), &json!(null)), "{line}");
-        assert_eq!(response["body"]["usage"]["completion_tokens"], 16, "{line}");
+        assert_eq!(response["body"]["usage"]["completion_tokens"], 64, "{line}");
     }
     // Once more: there is nothing to do, and no model is loaded.
     assert!(run(&args).status.success());

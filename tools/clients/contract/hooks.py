@@ -130,6 +130,7 @@ def converse(schemas, answers):
     tool = schemas["AnthropicTool"]["properties"]
     tool["name"] |= name
     tool.pop("type")
+    schemas["AnthropicTool"]["required"] = ["name", "input_schema"]
     fields = schemas["MessagesRequest"]["properties"]
     fields["thinking"] = {"enum": [None, {"type": "disabled"}, {"type": "adaptive"}]}
     fields["tool_choice"] = {"enum": [None, {"type": "auto"}, {"type": "any"}, {"type": "none"}]}

@@ -200,9 +200,9 @@ pub struct Tool {
     pub name: String,
     /// What the tool does, and when to call it.
     pub description: Option<String>,
-    /// JSON schema of its arguments.
-    #[schema(value_type = Object)]
-    pub input_schema: Map<String, Value>,
+    /// JSON schema of its arguments. A tool must have one.
+    #[schema(value_type = Option<Object>)]
+    pub input_schema: Option<Map<String, Value>>,
     /// Whether arguments must satisfy the schema. With `tool_choice` `any` or `tool` they always do.
     pub strict: Option<bool>,
     /// Accepted: the prefix cache keeps every prompt.

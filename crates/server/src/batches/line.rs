@@ -57,7 +57,7 @@ impl Line {
         }
         if let Some(model) = line.model.as_deref().filter(|model| !(rules.knows_model)(model)) {
             let model: String = model.chars().take(80).collect();
-            let what = format!("there is no model `{model}` on this server; GET /v1/models lists the names");
+            let what = format!("there is no model `{model}`; use a name of /v1/models (of -m, in `sconce batch`)");
             return Err(LineError::new("model_not_found", Some("body.model"), what));
         }
         Ok(line)

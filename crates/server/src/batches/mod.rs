@@ -32,7 +32,7 @@ use crate::storage::files::{FileRecord, FileStore};
 use crate::storage::{io_fault, make_folder, now, sync_folder};
 use axum::Router;
 use record::Record;
-use sconce_api::openai::batches::Status;
+use sconce_api::openai::batches::{Batch as Object, Status};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -101,8 +101,8 @@ impl Batches {
         self.all().values().find(is_it).cloned().ok_or_else(|| absent(id))
     }
 
-    /// Makes a batch of an uploaded file. It begins at once.
-    pub(crate) fn create(&self, file: &FileRecord, new: NewBatch) -> Result<Arc<Batch>, Fault> {
+    /// Makes a batch of an uploaded file, and begins it. Returns what it was before it began.
+    pub(crate) fn create(&self, file: &FileRecord, new: NewBatch) -> Result<Object, Fault> {
         let mut all = self.all();
         let unfinished = all.values().filter(|batch| !batch.record().status.is_final()).count();
         if all.len() >= MAX_BATCHES || unfinished >= MAX_UNFINISHED {
@@ -126,9 +126,10 @@ impl Batches {
         let batch = Arc::new(batch.map_err(failed())?);
         sync_folder(&self.dir);
         all.insert(sequence, batch.clone());
+        let object = batch.object();
         // The receiver is gone if the server stops: then the next one begins it.
-        let _ = self.begun.send(batch.clone());
-        Ok(batch)
+        let _ = self.begun.send(batch);
+        Ok(object)
     }
 
     /// Cancels a batch.

@@ -34,7 +34,7 @@ pub(super) struct Output {
 
 /// Records a result for every line that has none, because the batch ended before.
 pub(super) fn settle_rest(
-    lines: Lines,
+    mut lines: Lines,
     (journal, done): (&mut Journal, &HashSet<String>),
     outcome: Outcome,
 ) -> io::Result<()> {
@@ -43,7 +43,6 @@ pub(super) fn settle_rest(
         Outcome::Expired => ("batch_expired", "the request was not answered within the completion window"),
         Outcome::Cancelled => ("batch_cancelled", "the request was not answered before the batch was cancelled"),
     };
-    let mut lines = lines;
     let mut group = Vec::new();
     while let Some(raw) = lines.next()? {
         // The file was checked.

@@ -119,7 +119,11 @@ fn functions(tools: Vec<ToolDefinition>, is_enforced: bool, context: &HttpContex
         if tool.strict == Some(true) && !is_enforced {
             context.note_ignored(&format!("tools[{i}].strict"));
         }
-        let parameters = Some(Value::Object(tool.input_schema));
+        let Some(schema) = tool.input_schema else {
+            let what = format!("the tool `{}` needs an `input_schema`", tool.name);
+            return Err(Fault::invalid(what).at(&format!("tools[{i}].input_schema")));
+        };
+        let parameters = Some(Value::Object(schema));
         let function = Function { name: tool.name, description: tool.description, parameters, strict: None };
         Ok(Tool { kind: ToolKind::Function, function })
     });
@@ -226,7 +230,8 @@ mod tests {
         assert_eq!(with(json!({"type": "none"})).tool_choice, Some(ToolChoice::Mode(ToolMode::None)));
         assert_eq!(with(json!({"type": "auto"})).tool_choice, Some(ToolChoice::Mode(ToolMode::Auto)));
         for (more, param) in [
-            (json!({"tools": [{"type": "bash_20250124", "name": "bash", "input_schema": {}}]}), "tools[0].type"),
+            (json!({"tools": [{"type": "bash_20250124", "name": "bash"}]}), "tools[0].type"),
+            (json!({"tools": [{"name": "f"}]}), "tools[0].input_schema"),
             (json!({"tools": tools, "tool_choice": {"type": "tool"}}), "tool_choice.name"),
             (json!({"tools": tools, "tool_choice": {"type": "any", "name": "f"}}), "tool_choice.name"),
             (json!({"mcp_servers": []}), "mcp_servers"),

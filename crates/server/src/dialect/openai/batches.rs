@@ -58,8 +58,7 @@ async fn create(
         return Err(Fault::invalid(what).at("input_file_id"));
     }
     let new = NewBatch { owner, endpoint: body.endpoint, metadata: body.metadata, output_expires_after };
-    let batch = blocking(move || app.batches()?.create(&file, new)).await?;
-    Ok(Json(batch.object()))
+    Ok(Json(blocking(move || app.batches()?.create(&file, new)).await?))
 }
 
 /// The batches, newest first.

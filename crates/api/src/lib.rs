@@ -7,6 +7,7 @@ pub mod client;
 pub mod cohere;
 pub mod hosts;
 pub mod input;
+pub mod llama_cpp;
 pub mod openai;
 pub mod pipeline;
 pub mod pool;

@@ -33,6 +33,8 @@ pub struct Request {
     /// The required format of an answer (structured output); `None`: any text. An answer that
     /// `max_tokens` or a stop string cuts off is only the beginning of such a text.
     pub format: Option<Format>,
+    /// Whether [`Event::Progress`] is wanted.
+    pub progress: bool,
 }
 
 /// The prompt of a generation.
@@ -79,6 +81,12 @@ pub enum Event {
     Begun {
         /// Prompt tokens that were in the prefix cache.
         cached_tokens: usize,
+    },
+    /// A part of the prompt was computed, if the request asks for these events. The last comes when
+    /// the whole prompt was.
+    Progress {
+        /// Tokens of the prompt so far, those of the prefix cache included.
+        processed: usize,
     },
     /// An answer grows by whole characters. Tokens of an incomplete character come with the text
     /// that completes it.

@@ -299,7 +299,8 @@ impl Llm {
             most,
         };
         let params = Arc::new(params);
-        let request = GenerateRequest { tokens, params, stop, detok, stops, constraints, scored, echo };
+        let progress = request.progress;
+        let request = GenerateRequest { tokens, params, stop, detok, stops, constraints, scored, echo, progress };
         Ok((request, Started { prompt_tokens, answers }))
     }
 

@@ -241,6 +241,7 @@ impl Seq2Seq {
             constraints: Vec::new(),
             scored: false,
             echo: None,
+            progress: false,
         }))
     }
 

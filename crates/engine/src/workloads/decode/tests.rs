@@ -23,6 +23,7 @@ fn request(tokenizer: &Tokenizer, tokens: &[u32], most: usize) -> (GenerateReque
         constraints: Vec::new(),
         scored: false,
         echo: None,
+        progress: false,
     };
     (request, Arc::new(Reply::new(RequestContext::default(), Device::Cpu, sink)), inbox)
 }

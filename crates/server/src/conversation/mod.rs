@@ -6,6 +6,7 @@
 //! parts that the two share: parameters, the stream of answers, and sequence-to-sequence models.
 
 mod answer_stream;
+mod clock;
 mod events;
 mod latency;
 mod messages;
@@ -17,6 +18,7 @@ mod tool_choice;
 pub(crate) use answer_stream::{
     AnswerEvent, AnswerInfo, AnswerStream, Generation, TokenChoice, TokenText, begin as begin_answers,
 };
+pub(crate) use clock::{Clock, Progress};
 pub(crate) use events::{ChatEvent, ChatFinish, Conversation};
 pub(crate) use params::{OutputParams, SharedFields};
 pub(crate) use seq2seq::Seq2SeqRequest;

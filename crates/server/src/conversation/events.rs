@@ -1,10 +1,10 @@
 //! The events of a conversation: the parts of its answers, as they are generated.
 
 use super::answer_stream::{AnswerEvent, AnswerInfo, AnswerStream, TokenChoice};
-use super::prompt::Calls;
+use super::prompt::{Calls, Prompt};
 use crate::error::Fault;
 use crate::http_context::fresh_id;
-use sconce_engine::{AnswerPart, Finish, ToolCallParser, ToolSyntax};
+use sconce_engine::{AnswerParser, AnswerPart, Finish, ReasoningSyntax, ToolCallParser};
 use std::collections::VecDeque;
 
 /// An event of a conversation.
@@ -43,6 +43,32 @@ pub(crate) enum ChatFinish {
     ToolCalls,
 }
 
+/// How to parse the answers to a request.
+#[derive(Clone, Debug)]
+pub(super) struct Parsing {
+    calls: Option<Calls>,
+    /// The markers of thoughts, and whether the prompt opens one.
+    thoughts: Option<(ReasoningSyntax, bool)>,
+}
+
+impl Parsing {
+    pub(super) fn of(prompt: &Prompt) -> Parsing {
+        let thoughts = prompt.thoughts.map(|thoughts| (thoughts.syntax, thoughts.syntax.is_opened_by(&prompt.text)));
+        Parsing { calls: prompt.calls.clone(), thoughts }
+    }
+
+    fn parser(&self) -> AnswerParser {
+        let mut parser = AnswerParser::default();
+        if let Some((syntax, is_open)) = self.thoughts {
+            parser = parser.with_thoughts(syntax, is_open);
+        }
+        if let Some(calls) = &self.calls {
+            parser = parser.with_calls(ToolCallParser::new(calls.syntax, calls.names.clone(), calls.parallel));
+        }
+        parser
+    }
+}
+
 /// The answers to a chat request. Dropping it cancels unfinished ones.
 pub(crate) struct Conversation {
     answers: AnswerStream,
@@ -55,31 +81,18 @@ pub(crate) struct Conversation {
 
 /// State of one answer.
 struct AnswerState {
-    parser: Option<ToolCallParser>,
+    parser: AnswerParser,
     /// Logprobs of tokens whose text the parser still holds back.
     logprobs: Vec<TokenChoice>,
 }
 
 impl AnswerState {
-    fn new(calls: Option<&Calls>) -> AnswerState {
-        let parser = calls.map(|calls| ToolCallParser::new(calls.syntax, calls.names.clone(), calls.parallel));
-        AnswerState { parser, logprobs: Vec::new() }
-    }
-
-    fn push_text(&mut self, text: String) -> Vec<AnswerPart> {
-        match &mut self.parser {
-            Some(parser) => parser.push(&text),
-            None if text.is_empty() => Vec::new(),
-            None => vec![AnswerPart::Text(text)],
-        }
-    }
-
     fn end(&mut self, finish: Finish) -> (Vec<AnswerPart>, ChatFinish) {
-        let mut parts = self.parser.as_mut().map(ToolCallParser::finish).unwrap_or_default();
+        let mut parts = self.parser.finish();
         if parts.is_empty() && !self.logprobs.is_empty() {
             parts.push(AnswerPart::Text(String::new()));
         }
-        let has_calls = self.parser.as_ref().is_some_and(|parser| parser.calls() > 0);
+        let has_calls = self.parser.calls() > 0;
         let finish = match finish {
             Finish::Length => ChatFinish::Length,
             Finish::End | Finish::Stop(_) if has_calls => ChatFinish::ToolCalls,
@@ -91,14 +104,15 @@ impl AnswerState {
 }
 
 impl Conversation {
-    pub(super) fn new(answers: AnswerStream, calls: Option<&Calls>) -> Conversation {
+    pub(super) fn new(answers: AnswerStream, parsing: &Parsing) -> Conversation {
+        let state = |_| AnswerState { parser: parsing.parser(), logprobs: Vec::new() };
         Conversation {
-            states: (0..answers.info().answers).map(|_| AnswerState::new(calls)).collect(),
+            states: (0..answers.info().answers).map(state).collect(),
             answers,
             ready: VecDeque::new(),
             completion_tokens: 0,
             reasoning_tokens: 0,
-            has_short_ids: calls.is_some_and(|calls| calls.syntax == ToolSyntax::Mistral),
+            has_short_ids: parsing.calls.as_ref().is_some_and(|calls| calls.syntax.has_short_ids()),
         }
     }
 
@@ -117,8 +131,14 @@ impl Conversation {
                 AnswerEvent::Text { answer, text, tokens, .. } => {
                     self.completion_tokens += tokens.len();
                     if let Some(state) = self.states.get_mut(answer) {
+                        let count = tokens.len();
                         state.logprobs.extend(tokens.into_iter().flatten());
-                        let parts = state.push_text(text);
+                        // The engine sends a thought, with its markers, in events of its own.
+                        let was_reasoning = state.parser.is_reasoning();
+                        let parts = state.parser.push(&text);
+                        if was_reasoning || state.parser.is_reasoning() {
+                            self.reasoning_tokens += count;
+                        }
                         self.queue(answer, parts);
                     }
                 }

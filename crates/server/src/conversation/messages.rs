@@ -1,12 +1,35 @@
 //! Messages of a chat request, as chat templates expect them.
 
 use crate::error::Fault;
+use sconce_engine::Reasoning;
 use serde_json::{Map, Value, json};
+
+/// Fields that clients send the thoughts of earlier answers in.
+const THOUGHT_FIELDS: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
+
+/// What a chat template understands.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Normalization {
+    /// The role `developer`; otherwise it is `system`.
+    has_developer_role: bool,
+    /// Thoughts of earlier answers; otherwise they are left out.
+    keeps_thoughts: bool,
+}
+
+impl Normalization {
+    /// From the source of the template.
+    pub(super) fn of(template: Option<&str>) -> Normalization {
+        Normalization {
+            has_developer_role: template.is_some_and(|text| text.contains("developer")),
+            keeps_thoughts: template.is_some_and(Reasoning::is_kept_by),
+        }
+    }
+}
 
 /// Normalizes messages for chat templates: joins content parts, and maps unknown roles.
 pub(super) fn normalized(
     messages: &[Map<String, Value>],
-    has_developer_role: bool,
+    normalization: Normalization,
 ) -> Result<Vec<Map<String, Value>>, Fault> {
     if messages.is_empty() {
         return Err(Fault::invalid("`messages` is empty; send at least one").at("messages"));
@@ -34,7 +57,15 @@ pub(super) fn normalized(
             ));
         }
         let mut message = message.clone();
-        if !has_developer_role && message.get("role").is_some_and(|role| role == "developer") {
+        if message.get("reasoning_content").is_some_and(|thought| !thought.is_string() && !thought.is_null()) {
+            return Err(invalid("reasoning_content", "the `reasoning_content` of a message must be a string".into()));
+        }
+        if !normalization.keeps_thoughts {
+            for field in THOUGHT_FIELDS {
+                message.shift_remove(field);
+            }
+        }
+        if !normalization.has_developer_role && message.get("role").is_some_and(|role| role == "developer") {
             message.insert("role".into(), json!("system"));
         }
         if let Some(Value::Array(parts)) = message.get("content") {
@@ -73,13 +104,27 @@ mod tests {
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
         ]);
         let messages: Vec<Map<String, Value>> = serde_json::from_value(messages).unwrap();
-        let joined = normalized(&messages, false).unwrap();
+        let developer = Normalization::of(Some("{% if m.role == 'developer' %}"));
+        let joined = normalized(&messages, Normalization::default()).unwrap();
         assert_eq!((&joined[0]["role"], &joined[1]["content"]), (&json!("system"), &json!("a\nb")));
-        assert_eq!(normalized(&messages, true).unwrap()[0]["role"], "developer");
+        assert_eq!(normalized(&messages, developer).unwrap()[0]["role"], "developer");
         let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]);
-        let fault = normalized(&serde_json::from_value::<Vec<_>>(image).unwrap(), true).unwrap_err();
+        let fault = normalized(&serde_json::from_value::<Vec<_>>(image).unwrap(), developer).unwrap_err();
         assert_eq!(fault.param.as_deref(), Some("messages[0].content"));
         assert!(fault.message.contains("image_url"));
-        assert!(normalized(&[], true).is_err());
+        assert!(normalized(&[], developer).is_err());
+    }
+
+    #[test]
+    fn thoughts_are_kept_for_templates_that_read_them() {
+        let message = json!([{"role": "assistant", "reasoning_content": "Hm.", "content": "Yes."}]);
+        let messages: Vec<Map<String, Value>> = serde_json::from_value(message).unwrap();
+        let kept = |template| normalized(&messages, Normalization::of(template)).unwrap()[0].clone();
+        assert_eq!(kept(Some("{{ m.content.split('</think>')[-1] }}")).len(), 2);
+        assert_eq!(kept(Some("{{ m.reasoning_content }}{{ m.content }}"))["reasoning_content"], "Hm.");
+        let wrong = json!([{"role": "assistant", "reasoning_content": 3}]);
+        let fault =
+            normalized(&serde_json::from_value::<Vec<_>>(wrong).unwrap(), Normalization::default()).unwrap_err();
+        assert_eq!(fault.param.as_deref(), Some("messages[0].reasoning_content"));
     }
 }

@@ -12,6 +12,7 @@ mod latency;
 mod messages;
 mod params;
 mod prompt;
+mod reasoning;
 mod seq2seq;
 mod tool_choice;
 
@@ -28,6 +29,7 @@ use crate::call::Usage;
 use crate::error::{Fault, FaultKind};
 use crate::http_context::HttpContext;
 use crate::served_model::{RequestKind, ServedModel};
+use events::Parsing;
 use sconce_api::openai::chat::ChatRequest;
 use sconce_engine::{Llm, Loaded, Request, Start, TaskModel};
 use std::sync::Arc;
@@ -44,10 +46,12 @@ pub(crate) async fn begin(
     let output = SharedFields::from(&request).output_params()?;
     output.check_answers(1, app.config.max_client_batch)?;
     let call = app.call(route, context, request.model.as_deref(), RequestKind::Generate)?;
-    let (answers, calls) = begin_answers((app, context), call, move |served| {
+    let noted = context.clone();
+    let (answers, parsing) = begin_answers((app, context), call, move |served| {
         let llm = chat_model(served)?;
         let params = SharedFields::from(&request).params(llm.params(), llm.plan().vocabulary)?;
-        let prompt = prompt::prompt(llm, &request, output.format)?;
+        let prompt = prompt::prompt(llm, &request, output.format, &noted)?;
+        let parsing = Parsing::of(&prompt);
         let request = Request {
             start: Start::Rendered(prompt.text),
             params: Some(params),
@@ -56,11 +60,12 @@ pub(crate) async fn begin(
             echo: false,
             ignore_end: request.ignore_eos.unwrap_or(false),
             format: prompt.format,
+            thoughts: prompt.thoughts,
         };
-        Ok((Generation::Decode { requests: vec![request], marks: prompt.marks }, prompt.calls))
+        Ok((Generation::Decode { requests: vec![request], marks: prompt.marks }, parsing))
     })
     .await?;
-    Ok(Conversation::new(answers, calls.as_ref()))
+    Ok(Conversation::new(answers, &parsing))
 }
 
 /// The tokens of a chat request's prompt. The model does not run.
@@ -73,9 +78,10 @@ pub(crate) async fn count_tokens(
 ) -> Result<usize, Fault> {
     check(&request, context)?;
     let call = app.call(route, context, request.model.as_deref(), RequestKind::Generate)?;
+    let noted = context.clone();
     let counted = call.run(move |served, _| {
         let llm = chat_model(served)?;
-        let prompt = prompt::prompt(llm, &request, None)?;
+        let prompt = prompt::prompt(llm, &request, None, &noted)?;
         let characters = prompt.text.chars().count();
         Ok(Usage { tokens: llm.encode(&Start::Rendered(prompt.text))?.len(), characters })
     });

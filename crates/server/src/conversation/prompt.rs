@@ -1,12 +1,14 @@
-//! Renders a conversation and its tools into a prompt.
+//! Renders a conversation and its tools into a prompt, and says how to parse the answers.
 
-use super::messages::normalized;
+use super::messages::{Normalization, normalized};
 use super::params::AnswerFormat;
+use super::reasoning;
 use super::tool_choice::{Choice, template_tools};
 use crate::error::Fault;
+use crate::http_context::HttpContext;
 use sconce_api::openai::chat::ChatRequest;
 use sconce_api::openai::tools::Function;
-use sconce_engine::{CallGrammar, ChatOptions, Format, Llm, Message, ToolFunction, ToolSyntax};
+use sconce_engine::{CallGrammar, ChatOptions, Format, Llm, Message, Thoughts, ToolFunction, ToolSyntax};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +21,9 @@ pub(super) struct Prompt {
     pub(super) format: Option<Format>,
     /// How to parse tool calls in the answer; `None` without tools.
     pub(super) calls: Option<Calls>,
-    /// Control tokens that mark tool calls.
+    /// How the answers reason; `None` if the model does not.
+    pub(super) thoughts: Option<Thoughts>,
+    /// Control tokens that mark thoughts and tool calls.
     pub(super) marks: Vec<(u32, &'static str)>,
 }
 
@@ -32,7 +36,12 @@ pub(super) struct Calls {
 }
 
 /// Renders the prompt, and derives the answer's grammar.
-pub(super) fn prompt(llm: &Llm, request: &ChatRequest, format: Option<AnswerFormat>) -> Result<Prompt, Fault> {
+pub(super) fn prompt(
+    llm: &Llm,
+    request: &ChatRequest,
+    format: Option<AnswerFormat>,
+    context: &HttpContext,
+) -> Result<Prompt, Fault> {
     let choice = Choice::of(request)?;
     let visible_tools = match &choice {
         Choice::None => None,
@@ -41,15 +50,17 @@ pub(super) fn prompt(llm: &Llm, request: &ChatRequest, format: Option<AnswerForm
     let template = llm.template(visible_tools.is_some());
     let syntax = ToolSyntax::of(template);
     let tools = visible_tools.map(template_tools);
-    let has_developer_role = template.is_some_and(|text| text.contains("developer"));
-    let messages = normalized(&request.messages, has_developer_role)?;
+    let normalization = Normalization::of(template);
+    let reasoning = reasoning::of(llm, request, context);
+    let messages = normalized(&request.messages, normalization)?;
     let messages = messages.into_iter().enumerate().map(|(i, message)| {
         let invalid = |what: String| Fault::invalid(format!("message {i}: {what}")).at(&format!("messages[{i}]"));
         Message::try_from(message).map_err(invalid).map(Message::with_objects_as_arguments)
     });
     let messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
-    let options =
-        ChatOptions::default().with_tools(tools).with_extra(request.chat_template_kwargs.clone().unwrap_or_default());
+    let mut extra = reasoning.variables;
+    extra.extend(request.chat_template_kwargs.clone().unwrap_or_default());
+    let options = ChatOptions::default().with_tools(tools).with_extra(extra);
     let text = llm.render(&messages, &options).map_err(|e| Fault::from(e).at("messages"))?;
     let parallel = request.parallel_tool_calls.unwrap_or(true);
     let control = |mark: &str| llm.control(mark);
@@ -74,6 +85,7 @@ pub(super) fn prompt(llm: &Llm, request: &ChatRequest, format: Option<AnswerForm
     };
     let names = visible_tools.into_iter().flatten().map(|tool| tool.function.name.clone()).collect();
     let calls = visible_tools.map(|_| Calls { syntax, names: Arc::new(names), parallel });
-    let marks = if calls.is_some() { llm.markers(syntax) } else { Vec::new() };
-    Ok(Prompt { text, format, calls, marks })
+    let mut marks = if calls.is_some() { llm.markers(syntax.marks()) } else { Vec::new() };
+    marks.extend(reasoning.thoughts.iter().flat_map(|thoughts| llm.markers(&thoughts.syntax.marks())));
+    Ok(Prompt { text, format, calls, thoughts: reasoning.thoughts, marks })
 }

@@ -103,6 +103,7 @@ fn generation(
                 echo,
                 ignore_end: body.ignore_eos.unwrap_or(false),
                 format: format.clone(),
+                thoughts: None,
             };
             Ok(Generation::Decode { requests: starts.into_iter().map(request).collect(), marks: Vec::new() })
         }

@@ -1,4 +1,5 @@
-use super::parser::{AnswerPart, ToolCallParser};
+use super::parser::ToolCallParser;
+use super::part::AnswerPart;
 use super::syntax::ToolSyntax;
 use std::collections::BTreeSet;
 use std::sync::Arc;

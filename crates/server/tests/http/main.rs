@@ -11,6 +11,7 @@ mod lifecycle;
 mod memory_budget;
 mod openai;
 mod pipeline;
+mod reasoning;
 mod tei;
 mod tls;
 #[cfg(feature = "otlp")]

@@ -5,7 +5,7 @@ use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::Html;
 use axum::routing::get;
-use sconce_api::{cohere, openai, tei};
+use sconce_api::{cohere, llama_cpp, openai, tei};
 use std::fmt::Write;
 use std::sync::Arc;
 use utoipa::OpenApi as _;
@@ -19,7 +19,13 @@ use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
         title = "Sconce",
         description = "Transformer models over HTTP with the APIs of OpenAI, text-embeddings-inference, Cohere and Jina"
     ),
-    components(schemas(tei::ErrorResponse, openai::error::ErrorResponse, cohere::ErrorResponse, WorkerError))
+    components(schemas(
+        tei::ErrorResponse,
+        openai::error::ErrorResponse,
+        cohere::ErrorResponse,
+        llama_cpp::ErrorResponse,
+        WorkerError
+    ))
 )]
 struct About;
 
@@ -83,6 +89,7 @@ fn tag(dialect: Dialect, path: &str) -> &'static str {
         (Dialect::OpenAi, _) => "OpenAI",
         (Dialect::Cohere, _) => "Cohere and Jina",
         (Dialect::Worker, _) => "Worker",
+        (Dialect::LlamaCpp, _) => "llama.cpp",
     }
 }
 
@@ -119,6 +126,7 @@ fn add_error(operation: &mut Operation, dialect: Dialect, (status, what): (u16, 
         Dialect::OpenAi => "OpenAiErrorResponse",
         Dialect::Cohere => "CohereErrorResponse",
         Dialect::Worker => "WorkerErrorResponse",
+        Dialect::LlamaCpp => "LlamaCppErrorResponse",
     };
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build();
     let response = ResponseBuilder::new().description(what).content("application/json", content).build();

@@ -58,9 +58,17 @@ pub(crate) struct Serve {
 /// How a server listens, and its limits.
 #[derive(Args, Clone)]
 pub(crate) struct Http {
-    /// Address to listen on: 127.0.0.1 for this machine only, 0.0.0.0 for all networks.
-    #[arg(long, value_name = "HOST", default_value = "127.0.0.1", env = "SCONCE_HOSTNAME")]
-    pub(crate) hostname: String,
+    /// Address to listen on: 127.0.0.1 for this machine only, 0.0.0.0 for all networks. May be
+    /// repeated, or have several separated by commas.
+    #[arg(
+        long,
+        value_name = "HOST",
+        default_value = "127.0.0.1",
+        env = "SCONCE_HOSTNAME",
+        value_delimiter = ',',
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
+    )]
+    pub(crate) hostname: Vec<String>,
     /// Port to listen on; 0 takes any free one.
     #[arg(short, long, value_name = "PORT", default_value_t = 8080, env = "PORT")]
     pub(crate) port: u16,
@@ -101,7 +109,8 @@ pub(crate) struct Http {
     /// cannot reach the server under a name of its own.
     #[arg(long, value_name = "HOST", env = "ALLOWED_HOSTS", value_delimiter = ',')]
     allowed_hosts: Vec<String>,
-    /// Origin whose web pages may read responses (CORS); `*` for any. May be repeated.
+    /// Origin whose web pages may read responses (CORS); `*` for any, `localhost` for pages of this
+    /// machine on any port. May be repeated.
     #[arg(long, value_name = "ORIGIN", env = "CORS_ALLOW_ORIGIN", value_delimiter = ',')]
     cors_allow_origin: Vec<String>,
     /// Truncate texts longer than the model's limit, unless the request says otherwise. By default
@@ -200,11 +209,14 @@ impl Http {
             }
             _ => None,
         };
+        let (host, more_hosts) = self.hostname.split_first().ok_or("--hostname is empty; name an address")?;
+        let (listen, more_hosts) = match &self.unix_socket {
+            Some(path) => (Listen::Unix(path.clone()), Vec::new()),
+            None => (Listen::Tcp { host: host.clone(), port: self.port }, more_hosts.to_vec()),
+        };
         Ok(Config {
-            listen: match &self.unix_socket {
-                Some(path) => Listen::Unix(path.clone()),
-                None => Listen::Tcp { host: self.hostname.clone(), port: self.port },
-            },
+            listen,
+            more_hosts,
             tls,
             api_keys,
             payload_limit: usize::try_from(self.payload_limit.0).unwrap_or(usize::MAX),

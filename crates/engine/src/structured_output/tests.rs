@@ -148,7 +148,9 @@ ws ::= | " " | "\n" [ \t]{0,3}
         let text = sample(&Format::Gbnf(json.into()), &vocab, object);
         assert!(serde_json::from_str::<Value>(&text).unwrap_or_else(|e| panic!("{text:?}: {e}")).is_object());
         let list = sample(&Format::Gbnf("root ::= (\"- \" [a-c]+ \"\\n\"){1,4}".into()), &vocab, list);
-        assert!(list.lines().all(|l| l.strip_prefix("- ").is_some_and(|rest| rest.bytes().all(|b| b"abc".contains(&b)))));
+        assert!(
+            list.lines().all(|l| l.strip_prefix("- ").is_some_and(|rest| rest.bytes().all(|b| b"abc".contains(&b))))
+        );
     });
     let five = Format::Gbnf("root ::= \"a\"{5,5}".into());
     assert_eq!(sample(&five, &vocab, Choices { given: Vec::new(), made: 0 }), "aaaaa");

@@ -17,6 +17,7 @@ use crate::served_model::{RequestKind, ServedModel};
 use sconce_engine::RequestContext;
 use sconce_engine::TaskModel;
 use sconce_engine::{Error, Event, Finish, Llm, Loaded, Request, SampledToken, Start};
+use serde_json::json;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -178,9 +179,7 @@ impl SinkState {
                 AnswerEvent::Progress(Progress { first, cached, processed: cached, at })
             }
             // The receiver knows the cached tokens from the first event.
-            Ok(Event::Progress { processed }) => {
-                AnswerEvent::Progress(Progress { first, cached: 0, processed, at })
-            }
+            Ok(Event::Progress { processed }) => AnswerEvent::Progress(Progress { first, cached: 0, processed, at }),
             Ok(Event::Text { answer, text, sampled }) => {
                 let text = match task {
                     TaskModel::Generate(llm) => llm.with_markers(text, &sampled, marks),
@@ -242,8 +241,7 @@ pub(crate) async fn begin<T: Send + 'static>(
     let (PromptTotals { answers, prompts, tokens: prompt_tokens, .. }, extra) = running.await?;
     let info = AnswerInfo { answers, prompt_tokens, model, fingerprint, cached };
     let (clocks, answers_per_prompt) = (vec![Clock::default(); answers], answers / prompts.max(1));
-    let stream =
-        AnswerStream { events, info, remaining: answers, clocks, answers_per_prompt, queued, _cancel: cancel };
+    let stream = AnswerStream { events, info, remaining: answers, clocks, answers_per_prompt, queued, _cancel: cancel };
     Ok((stream, extra))
 }
 
@@ -299,7 +297,8 @@ fn context_fault(llm: &Llm, request: &Request, error: Error) -> Fault {
     match error {
         Error::Input(what) if llm.encode(&request.start).is_ok_and(|tokens| over(tokens.len())) => {
             let what = format!("the model's context is {context} tokens: {what}");
-            Fault::new(FaultKind::TooLong, what)
+            let tokens = llm.encode(&request.start).map_or(0, |tokens| tokens.len());
+            Fault::new(FaultKind::TooLong, what).details(json!({"n_prompt_tokens": tokens, "n_ctx": context}))
         }
         error => error.into(),
     }

@@ -4,6 +4,7 @@
 pub mod admin;
 pub mod cohere;
 pub mod common;
+pub mod llama_cpp;
 pub mod openai;
 pub mod pipeline;
 pub mod tei;
@@ -23,6 +24,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .merge(common::routes())
         .merge(admin::routes(app))
         .merge(cohere::routes())
+        .merge(llama_cpp::routes())
         .merge(openai::routes())
         .merge(pipeline::routes())
         .merge(tei::routes())

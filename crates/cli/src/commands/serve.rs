@@ -51,6 +51,9 @@ pub(crate) struct Serve {
     run_args: RunArgs,
     #[command(flatten)]
     kv_cache: KvCacheArgs,
+    /// Most answers of a language model that are generated at once; further ones wait.
+    #[arg(long, alias = "max-num-seqs", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    parallel: Option<u16>,
     #[command(flatten)]
     http: Http,
 }
@@ -272,7 +275,8 @@ impl Serve {
                 return Err(format!("{flag} is for a single model, but {} were given", self.models.len()).into());
             }
         }
-        let options = self.kv_cache.apply_to(self.run_args.options()?, LlmOptions::default().sequences);
+        let sequences = self.parallel.map_or(LlmOptions::default().sequences, usize::from);
+        let options = self.kv_cache.apply_to(self.run_args.options()?, sequences);
         let spec = |given: &String| {
             let mut spec = ModelSpec::new(given, options.clone());
             if let Some(revision) = &self.revision {

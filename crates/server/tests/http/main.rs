@@ -8,6 +8,7 @@ mod gateway;
 mod jobs;
 mod language;
 mod lifecycle;
+mod llama_cpp;
 mod memory_budget;
 mod openai;
 mod pipeline;

@@ -36,7 +36,7 @@ async fn embedding(
     let given = body.input.or(body.content);
     let given = given.ok_or_else(|| Fault::invalid("send the text as `content` or `input`").at("content"))?;
     let request = EmbedRequest {
-        inputs: Inputs { items: given.items.into_iter().map(item).collect::<Result<_, _>>()?, alone: given.alone },
+        inputs: Inputs { items: given.items.into_iter().map(item).collect(), alone: given.alone },
         model: body.model,
         truncate: None,
         truncation_direction: TruncationDirection::default(),
@@ -55,17 +55,15 @@ async fn embedding(
     }))
 }
 
-/// A text, or the tokens of one.
-fn item(parts: Vec<PromptPart>) -> Result<Item, Fault> {
-    let mixed = || Fault::invalid("a text to embed is a text or a list of tokens, not both in one").at("content");
-    let mut parts = parts.into_iter();
-    match parts.next() {
-        Some(PromptPart::Text(text)) if parts.len() == 0 => Ok(Item::Text(text)),
-        Some(PromptPart::Text(_)) => Err(mixed()),
-        first => {
-            let id = |part| if let PromptPart::Id(id) = part { Ok(id) } else { Err(mixed()) };
-            Ok(Item::Ids(first.into_iter().chain(parts).map(id).collect::<Result<_, _>>()?))
-        }
+/// A text, tokens, or both in one.
+fn item(mut parts: Vec<PromptPart>) -> Item {
+    let ids = parts.iter().map(|part| if let PromptPart::Id(id) = part { Some(*id) } else { None });
+    if let Some(ids) = ids.collect() {
+        return Item::Ids(ids);
+    }
+    match (parts.len(), parts.pop()) {
+        (1, Some(PromptPart::Text(text))) => Item::Text(text),
+        (_, last) => Item::Mixed(parts.into_iter().chain(last).collect()),
     }
 }
 

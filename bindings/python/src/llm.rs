@@ -75,7 +75,7 @@ impl Generate {
         let object = self.json_object.filter(|is_wanted| *is_wanted).map(|_| Format::JsonObject);
         let schema = self.schema.clone().map(Format::JsonSchema);
         let regex = self.regex.clone().map(Format::Regex);
-        schema.or(regex).or(self.grammar.clone().map(Format::Grammar)).or(object)
+        schema.or(regex).or(self.grammar.clone().map(Format::grammar)).or(object)
     }
 
     fn request(self, llm: &Llm) -> Result<Request> {

@@ -70,7 +70,7 @@ impl Stream {
                 Some(NextEvent::Nothing) => py.check_signals().inspect_err(|_| self.close(py))?,
                 Some(NextEvent::Event(Err(e))) => return Err(to_python(py, &e)),
                 Some(NextEvent::Event(Ok(event))) => match event {
-                    Event::Begun { .. } => {}
+                    Event::Begun { .. } | Event::Progress { .. } => {}
                     Event::Text { answer, text, sampled } => {
                         let logprob = |token: &SampledToken| token.logprobs.as_ref().map(|logprobs| logprobs.chosen);
                         let logprobs = sampled.iter().map(logprob).collect();

@@ -88,9 +88,8 @@ fn request(start: Start, options: &Value, room: usize) -> Request {
         max_tokens: options["max_tokens"].as_u64().map(|n| (n as usize).min(room)),
         stop: stop.collect(),
         echo: options["echo"] == true,
-        ignore_end: false,
         format,
-        thoughts: None,
+        ..Request::default()
     }
 }
 
@@ -110,7 +109,7 @@ fn next(ruby: &Ruby, this: &NativeStream) -> Result<Option<(String, Vec<u32>)>, 
             Some(Ok(Event::Text { text, sampled, .. })) => {
                 return Ok(Some((text, sampled.into_iter().map(|token| token.id).collect())));
             }
-            Some(Ok(Event::Begun { .. } | Event::End { .. })) => {}
+            Some(Ok(Event::Begun { .. } | Event::Progress { .. } | Event::End { .. })) => {}
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Inputs of requests: one or several texts, token ids or images. All APIs write them alike, so
 //! they are parsed here once.
 
+use crate::llama_cpp::PromptPart;
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
@@ -13,6 +14,8 @@ pub enum Item {
     Text(String),
     /// A text as token ids, with the special tokens that the caller wants.
     Ids(Vec<u32>),
+    /// A text of texts and token ids, as in llama.cpp.
+    Mixed(Vec<PromptPart>),
     /// An image: a `data:` URI, or its bytes in base64. URLs are never fetched.
     Image(String),
 }
@@ -90,23 +93,33 @@ impl<'de> Visitor<'de> for InputsVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Inputs, A::Error> {
-        let (mut items, mut ids) = (Vec::new(), Vec::new());
+        let mut parts = Vec::new();
         while let Some(part) = seq.next_element::<Part>()? {
-            match part {
-                Part::Id(id) if items.is_empty() => ids.push(id),
-                Part::Item(item) if ids.is_empty() => items.push(item),
-                _ => {
-                    return Err(de::Error::custom(
-                        "token ids and other inputs in one list; send them in separate lists",
-                    ));
-                }
-            }
+            parts.push(part);
         }
-        match ids.is_empty() {
-            true => Ok(Inputs { items, alone: false }),
-            false => Ok(Inputs { items: vec![Item::Ids(ids)], alone: true }),
+        // A list with a token id is one input; any other list is several.
+        if parts.iter().any(|part| matches!(part, Part::Id(_))) {
+            return Ok(Inputs { items: vec![joined(parts)?], alone: true });
         }
+        let item = |part| if let Part::Item(item) = part { Some(item) } else { None };
+        Ok(Inputs { items: parts.into_iter().filter_map(item).collect(), alone: false })
     }
+}
+
+/// One input of token ids, and perhaps texts.
+fn joined<E: de::Error>(parts: Vec<Part>) -> Result<Item, E> {
+    let is_id = |part: &Part| matches!(part, Part::Id(_));
+    if parts.iter().all(is_id) {
+        let id = |part| if let Part::Id(id) = part { Some(id) } else { None };
+        return Ok(Item::Ids(parts.into_iter().filter_map(id).collect()));
+    }
+    let has_ids = parts.iter().any(is_id);
+    let part = |part| match part {
+        Part::Id(id) => Ok(PromptPart::Id(id)),
+        Part::Item(Item::Text(text)) if has_ids => Ok(PromptPart::Text(text)),
+        Part::Item(_) => Err(E::custom("token ids and other inputs in one list; send them in separate lists")),
+    };
+    parts.into_iter().map(part).collect::<Result<_, _>>().map(Item::Mixed)
 }
 
 /// An element of a list.
@@ -143,11 +156,11 @@ impl<'de> Visitor<'de> for PartVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Part, A::Error> {
-        let mut ids = Vec::new();
-        while let Some(id) = seq.next_element::<u32>()? {
-            ids.push(id);
+        let mut parts = Vec::new();
+        while let Some(part) = seq.next_element::<Part>()? {
+            parts.push(part);
         }
-        Ok(Part::Item(Item::Ids(ids)))
+        joined(parts).map(Part::Item)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Part, A::Error> {
@@ -197,6 +210,10 @@ mod tests {
         assert_eq!(read("[1, 2]"), Ok(Inputs { items: vec![Item::Ids(vec![1, 2])], alone: true }));
         let lists = vec![Item::Ids(vec![1]), Item::Ids(vec![2, 3])];
         assert_eq!(read("[[1], [2, 3]]"), Ok(Inputs { items: lists, alone: false }));
+        let part = |t: &str| PromptPart::Text(t.into());
+        let joined = vec![Item::Mixed(vec![PromptPart::Id(1), part("a")])];
+        assert_eq!(read(r#"[1, "a"]"#), Ok(Inputs { items: joined.clone(), alone: true }));
+        assert_eq!(read(r#"[[1, "a"]]"#), Ok(Inputs { items: joined, alone: false }));
         assert_eq!(read("[]"), Ok(Inputs { items: vec![], alone: false }));
         let mixed = vec![Item::Image("data:,".into()), text("a"), Item::Image("x".into())];
         let json = r#"[{"image": "data:,"}, {"type": "text", "text": "a"}, {"image_url": {"url": "x"}}]"#;
@@ -208,11 +225,13 @@ mod tests {
         for (json, why) in [
             ("1", "a list of token ids"),
             ("null", "a list of texts"),
-            (r#"["a", 1]"#, "one list"),
-            (r#"[1, "a"]"#, "one list"),
+            (r#"[1, {"image": "a"}]"#, "one list"),
+            (r#"[1, [2]]"#, "one list"),
+            (r#"[["a", "b"], {"image": "c"}, 1]"#, "one list"),
             ("[-1]", "token id"),
             ("[4294967296]", "no token id"),
-            ("[[[1]]]", "u32"),
+            ("[[[1]]]", "one list"),
+            (r#"[["a", "b"]]"#, "one list"),
             (r#"[{"audio": "x"}]"#, "unknown field `audio`"),
             (r#"[{"text": "a", "image": "b"}]"#, "in one object"),
             ("[{}]", "without"),

@@ -8,6 +8,7 @@ pub mod client;
 pub mod cohere;
 pub mod hosts;
 pub mod input;
+pub mod llama_cpp;
 pub mod ollama;
 pub mod openai;
 pub mod pipeline;

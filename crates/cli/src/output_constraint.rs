@@ -39,7 +39,7 @@ impl OutputConstraint {
             OutputConstraint::Json => Format::JsonObject,
             OutputConstraint::Schema(schema) => Format::JsonSchema(schema),
             OutputConstraint::Regex(pattern) => Format::Regex(pattern),
-            OutputConstraint::Grammar(source) => Format::Grammar(source),
+            OutputConstraint::Grammar(source) => Format::grammar(source),
         }
     }
 }

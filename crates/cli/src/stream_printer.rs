@@ -84,7 +84,7 @@ pub(crate) fn follow_stream(
             NextEvent::Nothing => {}
             NextEvent::Done => break Ending::Interrupted,
             NextEvent::Event(event) => match event? {
-                Event::Begun { .. } => {}
+                Event::Begun { .. } | Event::Progress { .. } => {}
                 Event::End { finish, .. } => break Ending::Finished(finish),
                 Event::Text { text: new, sampled: chosen, .. } => {
                     // Echoed text precedes all computation, so it does not count as the first

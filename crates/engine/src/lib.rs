@@ -50,7 +50,7 @@ pub use structured_output::{Format, FormatError};
 pub use tasks::{
     Answers, ChatOptions, Chunk, ChunkEmbeddings, ChunkOptions, Classifier, Clip, EmbedOptions, Embedder, Embeddings,
     Gliner, GlinerOptions, Label, Llm, M3, M3Embedding, ModelDescription, MultiVector, MultiVectorEncoder, Precision,
-    Quantized, Ranges, RankOptions, RankPooling, Ranked, Ranking, Reranker, Scores, Seq2Seq, Seq2SeqAnswer,
+    PromptEnd, Quantized, Ranges, RankOptions, RankPooling, Ranked, Ranking, Reranker, Scores, Seq2Seq, Seq2SeqAnswer,
     Seq2SeqOptions, Seq2SeqStream, SparseEncoder, SparseVector, Support, TagOptions, Tagger, Task, TaskModel, Token,
     TokenScores, family_tasks, load_tokenizer, supports,
 };

@@ -213,7 +213,7 @@ fn invalid_formats_fail_only_their_own_request() {
     let mut finish = None;
     for event in llm.stream(&free).expect("a stream") {
         match event.expect("an event") {
-            Event::Begun { .. } => {}
+            Event::Begun { .. } | Event::Progress { .. } => {}
             Event::Text { text: new, .. } => text.push_str(&new),
             Event::End { finish: how, .. } => finish = Some(how),
         }

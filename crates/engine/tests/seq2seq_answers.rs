@@ -164,6 +164,7 @@ fn texts_tokens_and_streams_give_the_same_answers() {
     for event in model.stream(&texts[1], &greedy(24, false)).expect("a stream") {
         match event.expect("an event") {
             Event::Begun { cached_tokens } => assert_eq!(cached_tokens, 0),
+            Event::Progress { .. } => panic!("no progress was asked for"),
             Event::Text { text, .. } => streamed.push_str(&text),
             Event::End { finish, .. } => assert_eq!(finish, from_texts[1].answers[0].finish),
         }

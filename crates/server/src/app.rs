@@ -16,7 +16,7 @@ use crate::storage::files::FileStore;
 use crate::storage::responses::ResponseStore;
 #[cfg(feature = "index")]
 use crate::vector_stores::{Surroundings, VectorStores};
-use sconce_api::hosts::AllowedHosts;
+use sconce_api::hosts::{AllowedHosts, is_localhost};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -90,8 +90,11 @@ impl App {
             Semaphore::new((config.payload_limit / 1024).saturating_mul(MAX_LARGE_BODIES).clamp(1, MAX_BODY_KIB));
         let metrics = Metrics::new();
         let member = config.worker.clone().map(|w| Arc::new(Member::new(w, metrics.registry())));
+        let mut addresses = config.more_hosts.iter().map(String::as_str);
         let address = match &config.listen {
-            Listen::Tcp { host, .. } => Some(host.as_str()),
+            // An address beyond loopback, if there is one.
+            Listen::Tcp { host, .. } if !is_localhost(host) => Some(host.as_str()),
+            Listen::Tcp { host, .. } => Some(addresses.find(|host| !is_localhost(host)).unwrap_or(host)),
             Listen::Unix(_) => None,
         };
         let allowed_hosts = AllowedHosts::new(address, !config.api_keys.is_empty(), &config.allowed_hosts);

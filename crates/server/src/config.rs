@@ -60,6 +60,8 @@ impl fmt::Debug for Secret {
 pub struct Config {
     /// Where to listen.
     pub listen: Listen,
+    /// Further host names or addresses to listen at, on the same port.
+    pub more_hosts: Vec<String>,
     /// The certificate for https; without one the server speaks http.
     pub tls: Option<Tls>,
     /// Accepted API keys; empty: no key is required.
@@ -80,7 +82,7 @@ pub struct Config {
     /// Host names that requests may have besides those of loopback; see
     /// [`sconce_api::hosts::AllowedHosts`].
     pub allowed_hosts: Vec<String>,
-    /// CORS origins; `*` is all.
+    /// CORS origins; `*` is all, and `localhost` every origin of loopback, on any port.
     pub cors_origins: Vec<String>,
     /// Default of a request's `truncate`.
     pub auto_truncate: bool,
@@ -113,6 +115,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             listen: Listen::Tcp { host: "127.0.0.1".into(), port: 8080 },
+            more_hosts: Vec::new(),
             tls: None,
             api_keys: Vec::new(),
             payload_limit: 2_000_000,

@@ -6,6 +6,7 @@ use crate::served_model::{RequestKind, ServedModel};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sconce_api::input::Item;
+use sconce_api::llama_cpp::PromptPart;
 use sconce_engine::{Clip, EmbedOptions, Embeddings, Image, Pooling, Prompt, RequestContext, TextOrTokens, Truncate};
 use sconce_engine::{Loaded, M3Embedding, MultiVector, Outputs, TaskModel};
 use std::sync::{Mutex, PoisonError};
@@ -63,6 +64,7 @@ fn embed_items(
     items: Vec<Item>,
     params: &EmbedParams,
 ) -> Result<EmbedOutput, Fault> {
+    let items = items.into_iter().map(|item| in_tokens(served, item)).collect::<Result<Vec<_>, _>>()?;
     let most = match &served.model {
         TaskModel::Embed(embedder) => embedder.dimension(params.pooling)?,
         _ if params.pooling_given => {
@@ -108,7 +110,7 @@ fn embed_items(
     let (mut texts, mut images) = (text_embeddings.rows(), image_embeddings.rows());
     let row = |item: &Item| match item {
         Item::Image(_) => images.next(),
-        Item::Text(_) | Item::Ids(_) => texts.next(),
+        Item::Text(_) | Item::Ids(_) | Item::Mixed(_) => texts.next(),
     };
     let rows = items.iter().filter_map(row).map(|row| postprocess(row, params)).collect();
     Ok(EmbedOutput {
@@ -170,10 +172,26 @@ pub(crate) fn base64_of(row: &[f32]) -> String {
     STANDARD.encode(bytes)
 }
 
+/// The tokens of an input of texts and token ids; any other input as it is. Special tokens are the
+/// caller's.
+fn in_tokens(served: &ServedModel, item: Item) -> Result<Item, Fault> {
+    let Item::Mixed(parts) = item else { return Ok(item) };
+    let mut ids = Vec::new();
+    for part in parts {
+        match part {
+            PromptPart::Id(id) => ids.push(id),
+            PromptPart::Text(text) => {
+                ids.extend(served.model.loaded().tokenize(&text, false)?.into_iter().map(|token| token.id));
+            }
+        }
+    }
+    Ok(Item::Ids(ids))
+}
+
 fn image(item: &Item) -> Option<&str> {
     match item {
         Item::Image(image) => Some(image),
-        Item::Text(_) | Item::Ids(_) => None,
+        Item::Text(_) | Item::Ids(_) | Item::Mixed(_) => None,
     }
 }
 
@@ -181,7 +199,7 @@ fn image(item: &Item) -> Option<&str> {
 pub(crate) fn characters(items: &[Item]) -> usize {
     let count = |item: &Item| match item {
         Item::Text(text) => text.chars().count(),
-        Item::Ids(_) | Item::Image(_) => 0,
+        Item::Ids(_) | Item::Mixed(_) | Item::Image(_) => 0,
     };
     items.iter().map(count).sum()
 }
@@ -191,7 +209,7 @@ pub(crate) fn inputs<'a>(items: &'a [Item]) -> Vec<TextOrTokens<'a>> {
     let input = |item: &'a Item| match item {
         Item::Text(text) => Some(TextOrTokens::Text(text)),
         Item::Ids(ids) => Some(TextOrTokens::Tokens(ids)),
-        Item::Image(_) => None,
+        Item::Mixed(_) | Item::Image(_) => None,
     };
     items.iter().filter_map(input).collect()
 }
@@ -200,7 +218,7 @@ pub(crate) fn inputs<'a>(items: &'a [Item]) -> Vec<TextOrTokens<'a>> {
 pub(crate) fn texts<'a>(items: &'a [Item], param: &str) -> Result<Vec<&'a str>, Fault> {
     let text = |item: &'a Item| match item {
         Item::Text(text) => Some(Ok(text.as_str())),
-        Item::Ids(_) => Some(Err(Fault::invalid("this model accepts no token ids; send the text").at(param))),
+        Item::Ids(_) | Item::Mixed(_) => Some(Err(Fault::invalid("this model accepts no token ids; send the text").at(param))),
         Item::Image(_) => None,
     };
     items.iter().filter_map(text).collect()

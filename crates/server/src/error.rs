@@ -1,10 +1,11 @@
 //! Errors of requests, defined once; each API writes them in its own JSON format.
 
+use crate::dialect::llama_cpp;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sconce_api::worker::Code;
-use sconce_api::{anthropic, ollama, openai, tei};
+use sconce_api::{anthropic, llama_cpp as llama_cpp_api, ollama, openai, tei};
 use sconce_engine::{Error as EngineError, ErrorClass};
 use serde_json::{Map, Value, json};
 use std::fmt;
@@ -25,6 +26,8 @@ pub enum Dialect {
     Ollama,
     /// A worker of a pool.
     Worker,
+    /// llama.cpp.
+    LlamaCpp,
 }
 
 impl Dialect {
@@ -38,6 +41,7 @@ impl Dialect {
                 Dialect::Worker
             }
             path if path == "/v1/messages" || path.starts_with("/v1/messages/") => Dialect::Anthropic,
+            path if llama_cpp::PATHS.contains(&path) => Dialect::LlamaCpp,
             path if path == "/v1/jobs" || path.starts_with("/v1/jobs/") => Dialect::Worker,
             path if path.starts_with("/api/") => Dialect::Ollama,
             path if path.starts_with("/v1/") || path.starts_with("/v2/") => Dialect::OpenAi,
@@ -219,11 +223,27 @@ impl Fault {
             }),
             Dialect::Cohere => json!({"message": self.message}),
             Dialect::Ollama => json!(ollama::ErrorResponse { error: self.message.clone() }),
+            Dialect::LlamaCpp => {
+                let number = |name: &str| self.details.as_ref().and_then(|details| details[name].as_u64());
+                let number = |name| number(name).and_then(|number| usize::try_from(number).ok());
+                json!(llama_cpp_api::ErrorResponse {
+                    error: llama_cpp_api::ErrorBody {
+                        code: self.status(dialect).as_u16(),
+                        message: self.message.clone(),
+                        kind: self.llama_cpp_type().into(),
+                        param: self.param.clone(),
+                        n_prompt_tokens: number("n_prompt_tokens"),
+                        n_ctx: number("n_ctx"),
+                    }
+                })
+            }
             Dialect::Worker => {
                 json!({"code": self.worker_code(), "message": self.message, "retriable": self.is_retriable()})
             }
         };
-        if let (Value::Object(body), Some(Value::Object(details))) = (&mut body, self.details.as_deref()) {
+        // Only llama.cpp has the numbers of a prompt that is too long.
+        let details = self.details.as_deref().filter(|_| self.kind != FaultKind::TooLong);
+        if let (Value::Object(body), Some(Value::Object(details))) = (&mut body, details) {
             body.extend(details.clone());
         }
         body
@@ -297,6 +317,20 @@ impl Fault {
             (_, None) => self.message.clone(),
         };
         anthropic::error::ErrorBody { kind: kind.into(), message }
+    }
+
+    fn llama_cpp_type(&self) -> &'static str {
+        use FaultKind as K;
+        match self.kind {
+            K::Unauthorized => "authentication_error",
+            K::Forbidden => "permission_error",
+            K::NoModel | K::NoRoute => "not_found_error",
+            K::TooLong => "exceed_context_size_error",
+            K::UnsupportedTask | K::Method => "not_supported_error",
+            K::Overloaded | K::Loading | K::LoadFailed | K::Unhealthy | K::Memory => "unavailable_error",
+            K::Backend | K::Internal | K::Timeout | K::Cancelled => "server_error",
+            _ => "invalid_request_error",
+        }
     }
 
     fn openai_type(&self) -> &'static str {

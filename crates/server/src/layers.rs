@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
+use sconce_api::hosts::is_localhost;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
@@ -155,11 +156,37 @@ pub fn presented_key(headers: &HeaderMap) -> Option<&str> {
 pub(crate) fn cors(origins: &[String]) -> CorsLayer {
     let origin = match origins.iter().any(|o| o == "*") {
         true => AllowOrigin::any(),
-        false => AllowOrigin::list(origins.iter().filter_map(|o| HeaderValue::from_str(o).ok())),
+        false => {
+            let origins = origins.to_vec();
+            AllowOrigin::predicate(move |origin, _| is_allowed_origin(&origins, origin))
+        }
     };
     // `*` is not enough for headers: browsers exclude `Authorization` from it.
     let headers = AllowHeaders::mirror_request();
     CorsLayer::new().allow_origin(origin).allow_methods(Any).allow_headers(headers).expose_headers(Any)
+}
+
+/// Whether pages of an origin may read responses. `localhost` in the list stands for all origins of
+/// loopback.
+pub(crate) fn is_allowed_origin(origins: &[String], origin: &HeaderValue) -> bool {
+    origins.iter().any(|known| match known.as_str() {
+        "*" => true,
+        "localhost" => origin.to_str().is_ok_and(is_loopback_origin),
+        known => known.as_bytes() == origin.as_bytes(),
+    })
+}
+
+/// Whether an origin is a page of this machine: `http://localhost`, with any port.
+fn is_loopback_origin(origin: &str) -> bool {
+    let Some(host) = ["http://", "https://"].iter().find_map(|scheme| origin.strip_prefix(scheme)) else {
+        return false;
+    };
+    // What follows the name must be a port, not a user's password before another name.
+    let port = match host.rsplit_once(':') {
+        Some((_, port)) if !port.ends_with(']') => port,
+        _ => "",
+    };
+    port.bytes().all(|b| b.is_ascii_digit()) && is_localhost(host)
 }
 
 /// Fallback for unknown paths.
@@ -172,4 +199,35 @@ pub(crate) async fn no_route(request: Request) -> Fault {
 pub(crate) async fn no_method(request: Request) -> Fault {
     let what = format!("{} does not support {}; GET /docs lists the methods", request.uri().path(), request.method());
     Fault::new(FaultKind::Method, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listed_and_loopback_origins_are_allowed() {
+        let allowed = |origins: &[&str], origin: &'static str| {
+            let origins: Vec<String> = origins.iter().map(ToString::to_string).collect();
+            is_allowed_origin(&origins, &HeaderValue::from_static(origin))
+        };
+        for origin in
+            ["http://localhost", "https://localhost:8080", "http://127.0.0.1:3000", "http://[::1]", "http://[::1]:3000"]
+        {
+            assert!(allowed(&["localhost"], origin), "{origin}");
+        }
+        for origin in [
+            "http://evil.example",
+            "http://localhost.evil.example",
+            "http://notlocalhost",
+            "http://localhost:x@evil.example",
+            "http://localhost:80/",
+            "localhost",
+            "null",
+        ] {
+            assert!(!allowed(&["localhost", "https://a.example"], origin), "{origin}");
+        }
+        assert!(allowed(&["localhost", "https://a.example"], "https://a.example"));
+        assert!(!allowed(&["https://a.example"], "http://localhost") && allowed(&["*"], "null"));
+    }
 }

@@ -83,7 +83,8 @@ pub struct Server {
     /// State shared by the handlers.
     pub app: Arc<App>,
     bound: Bound,
-    listener: Listener,
+    /// At least one.
+    listeners: Vec<Listener>,
     router: Router,
 }
 
@@ -97,7 +98,9 @@ impl Server {
     /// Binds the listener and starts loading `models`. Requests before they are ready get status
     /// 503 with the load progress.
     pub async fn bind(config: Config, models: Vec<ModelSpec>, stop: Stop) -> Result<Server, Error> {
-        let (listener, bound) = listen(&config).await?;
+        let (first, bound) = listen(&config).await?;
+        let mut listeners = vec![first];
+        listeners.extend(listen_further(&config, &bound).await?);
         // Models loaded at run time use the first model's options.
         let defaults = match models.first() {
             Some(first) => first.load.clone(),
@@ -109,18 +112,21 @@ impl Server {
         }
         let app = App::new(config, manager, stop).map_err(Error::Config)?;
         let router = dialect::router(&app);
-        Ok(Server { app, bound, listener, router })
+        Ok(Server { app, bound, listeners, router })
     }
 
-    /// The bound address.
+    /// The bound address; the first, if there are several.
     pub fn bound(&self) -> &Bound {
         &self.bound
     }
 
     /// Serves until `Stop` is signalled, then drains.
     pub async fn run(self) -> Result<(), Error> {
-        let Server { app, bound, listener, router } = self;
+        let Server { app, bound, mut listeners, router } = self;
         tracing::info!("listening at {bound}");
+        for host in &app.config.more_hosts {
+            tracing::info!("listening at {host} on the same port");
+        }
         let load_failure = Arc::new(Mutex::new(None));
         let watching = tokio::spawn(watch(app.clone(), load_failure.clone()));
         let sweeping = tokio::spawn(sweep(app.clone()));
@@ -136,7 +142,7 @@ impl Server {
                 () = until_closed(&app) => break,
             };
             let accepted = tokio::select! {
-                accepted = accept(&listener) => accepted,
+                accepted = accept_any(&mut listeners) => accepted,
                 () = until_closed(&app) => break,
             };
             match accepted {
@@ -162,7 +168,7 @@ impl Server {
                 }
             }
         }
-        drop(listener);
+        drop(listeners);
         watching.abort();
         sweeping.abort();
         reporting.inspect(|task| task.abort());
@@ -241,6 +247,29 @@ async fn watch(app: Arc<App>, load_failure: Arc<Mutex<Option<String>>>) {
         tokio::time::sleep(interval).await;
         app.models.unload_idle(limit);
     }
+}
+
+/// Listens at the further hosts of the configuration, on the port of the first.
+async fn listen_further(config: &Config, first: &Bound) -> Result<Vec<Listener>, Error> {
+    let port = match first {
+        Bound::Tcp { address, .. } => address.port(),
+        Bound::Unix(_) if config.more_hosts.is_empty() => return Ok(Vec::new()),
+        Bound::Unix(_) => return Err(Error::Config("a server at a Unix socket has no further addresses".into())),
+    };
+    let mut listeners = Vec::new();
+    for host in &config.more_hosts {
+        let failed = |why| Error::Listen { at: format!("{host}:{port}"), why };
+        listeners.push(Listener::Tcp(TcpListener::bind((host.as_str(), port)).await.map_err(failed)?));
+    }
+    Ok(listeners)
+}
+
+/// The next connection to any of the listeners.
+async fn accept_any(listeners: &mut [Listener]) -> io::Result<AcceptedStream> {
+    // A busy listener must not hide the others: each comes first in turn.
+    listeners.rotate_left(usize::from(!listeners.is_empty()));
+    let accepting = listeners.iter().map(|listener| Box::pin(accept(listener)));
+    futures_util::future::select_all(accepting).await.0
 }
 
 async fn listen(config: &Config) -> Result<(Listener, Bound), Error> {

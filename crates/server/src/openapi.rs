@@ -5,7 +5,7 @@ use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::Html;
 use axum::routing::get;
-use sconce_api::{anthropic, cohere, ollama, openai, tei};
+use sconce_api::{anthropic, cohere, llama_cpp, ollama, openai, tei};
 use std::fmt::Write;
 use std::sync::Arc;
 use utoipa::OpenApi as _;
@@ -25,6 +25,7 @@ use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
         anthropic::error::ErrorResponse,
         cohere::ErrorResponse,
         ollama::ErrorResponse,
+        llama_cpp::ErrorResponse,
         WorkerError
     ))
 )]
@@ -96,6 +97,7 @@ fn tag(dialect: Dialect, path: &str) -> &'static str {
         (Dialect::Cohere, _) => "Cohere and Jina",
         (Dialect::Ollama, _) => "Ollama",
         (Dialect::Worker, _) => "Worker",
+        (Dialect::LlamaCpp, _) => "llama.cpp",
     }
 }
 
@@ -137,6 +139,7 @@ fn add_error(operation: &mut Operation, dialect: Dialect, (status, what): (u16, 
         Dialect::Cohere => "CohereErrorResponse",
         Dialect::Ollama => "OllamaErrorResponse",
         Dialect::Worker => "WorkerErrorResponse",
+        Dialect::LlamaCpp => "LlamaCppErrorResponse",
     };
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build();
     let response = ResponseBuilder::new().description(what).content("application/json", content).build();

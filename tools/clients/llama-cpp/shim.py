@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Takes the place of `llama-server` in llama.cpp's tests: translates its flags, starts `sconce
-serve`, and translates its HTTP paths.
+serve`, and passes requests on.
 
-It renames fields and paths and adds no behaviour: whatever a test checks beyond names is checked
-against Sconce, except the server's start time, which `/metrics` has in a header of llama.cpp.
+It adds what llama-server's flags set to requests, and no behaviour: whatever a test checks is
+checked against Sconce, except the names of metrics, and the server's start time, which `/metrics`
+has in a header of llama.cpp.
 Models that the tests would download are replaced: MiniLM for embeddings, a tiny reranker, SmolLM2
 for everything else.
 """
@@ -11,6 +12,7 @@ for everything else.
 import http.client
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -35,7 +37,7 @@ def flags(given):
 
 
 FLAGS = flags(sys.argv[1:])
-PORT, HOST = int(FLAGS["port"]), FLAGS["host"]
+PORT, HOSTS = int(FLAGS["port"]), FLAGS["host"].split(",")
 KIND = "embed" if "embedding" in FLAGS else "rerank" if "reranking" in FLAGS else "chat"
 ALIAS = FLAGS.get("alias", "model").split(",")[0]
 
@@ -46,11 +48,18 @@ def start():
         port = s.getsockname()[1]
     model = {"embed": "minilm", "rerank": RERANKER, "chat": "smollm"}[KIND]
     command = [BINARY, "serve", "-p", str(port), "-m", f"{ALIAS}={model}"]
-    if KIND == "chat" and "ctx-size" in FLAGS:
-        # llama.cpp divides its context among its slots.
-        room = int(FLAGS["ctx-size"]) // (1 if "kv-unified" in FLAGS else int(FLAGS.get("parallel", 1)))
-        command += ["--context", str(room)]
-    command += ["--cors-allow-origin", FLAGS.get("cors-origins", "*")]
+    for host in HOSTS:
+        command += ["--hostname", host]
+    if KIND == "chat":
+        slots = int(FLAGS.get("parallel", 1))
+        command += ["--parallel", str(slots)]
+        if "ctx-size" in FLAGS:
+            # llama.cpp divides its context among its slots.
+            command += ["--context", str(int(FLAGS["ctx-size"]) // (1 if "kv-unified" in FLAGS else slots))]
+        if "batch-size" in FLAGS:
+            command += ["--batch-tokens", FLAGS["batch-size"]]
+    # With tools, only pages of this machine may read responses by default.
+    command += ["--cors-allow-origin", FLAGS.get("cors-origins", "localhost" if "tools" in FLAGS else "*")]
     env = {**os.environ, "SCONCE_API_KEY": FLAGS["api-key"]} if "api-key" in FLAGS else os.environ
     return subprocess.Popen(command, env=env), port
 
@@ -59,45 +68,24 @@ SERVER, INNER = start()
 BEGUN = int(time.time())
 
 
-def common(body):
-    """Renames the fields that llama.cpp accepts on every path."""
-    body = dict(body)
-    # llama.cpp has one model, and accepts any name for it.
-    body["model"] = ALIAS
+def named(body):
+    """llama.cpp has one model, and accepts any name for it."""
+    return {**body, "model": ALIAS}
+
+
+def defaults(body, limit):
+    """The settings that are flags of llama-server, in a request that has none. `limit` is the field
+    with the most tokens."""
+    body = named(body)
     body.setdefault("temperature", float(FLAGS.get("temp", 0.8)))
     body.setdefault("seed", int(FLAGS.get("seed", 0)))
-    if isinstance(body.get("logit_bias"), list):
-        body["logit_bias"] = {str(token): bias for token, bias in body["logit_bias"]}
-    if "grammar" in body:
-        body["structured_outputs"] = {"grammar": body.pop("grammar")}
-    form = body.get("response_format")
-    if isinstance(form, dict) and form.get("type") == "json_object" and "schema" in form:
-        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "x", "schema": form["schema"]}}
-    if "json_schema" in body:
-        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "x", "schema": body.pop("json_schema")}}
-    most = int(FLAGS.get("n-predict", -1))
-    if "n_predict" in body:
-        body["max_tokens"] = body.pop("n_predict")
-    if most > 0:
-        body.setdefault("max_tokens", most)
-    if body.get("max_tokens", 0) < 0:
-        del body["max_tokens"]
+    if int(FLAGS.get("n-predict", -1)) > 0 and not {"n_predict", "max_tokens"} & set(body):
+        body[limit] = int(FLAGS["n-predict"])
     return body
 
 
-def completion(body):
-    """/completion → /v1/completions."""
-    asked = common(body)
-    asked["logprobs"] = asked.pop("n_probs", None)
-    asked["prompt"] = texts(asked.get("prompt"))
-    asked.setdefault("max_tokens", 128)
-    if asked.get("stream"):
-        asked["stream_options"] = {"include_usage": True}
-    return asked
-
-
 def texts(given):
-    """A prompt in any of llama.cpp's forms, or a list of such."""
+    """An input of /v1/embeddings in the forms that only llama.cpp has."""
     if isinstance(given, list):
         return [texts(each) for each in given]
     if isinstance(given, dict) and set(given) == {"prompt_string"}:
@@ -107,31 +95,6 @@ def texts(given):
         if all(isinstance(part, dict) and part.get("type") == "text" for part in parts):
             return "".join(part["text"] for part in parts)
     return given
-
-
-def likely(logprobs):
-    """Parallel lists → a list of objects. Sconce reports no token ids."""
-    word = lambda token, logprob: {"token": token, "logprob": logprob, "bytes": list(token.encode())}
-    each = zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"])
-    return [{**word(token, logprob), "top_logprobs": [word(*one) for one in top.items()]} for token, logprob, top in each]
-
-
-def content(choice, usage, model):
-    """A response of /v1/completions in the form of /completion."""
-    usage = usage or {}
-    cached = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
-    probabilities = choice.get("logprobs")
-    return {
-        "content": choice["text"],
-        "index": choice["index"],
-        "stop": choice["finish_reason"] is not None,
-        "stop_type": {"length": "limit", "stop": "eos", None: "none"}[choice["finish_reason"]],
-        "model": model,
-        "truncated": False,
-        "has_new_line": "\n" in choice["text"],
-        "timings": {"prompt_n": usage.get("prompt_tokens", 0) - cached, "cache_n": cached, "predicted_n": usage.get("completion_tokens")},
-        **({"completion_probabilities": likely(probabilities)} if probabilities else {}),
-    }
 
 
 def begins(answer):
@@ -172,18 +135,35 @@ class Shim(BaseHTTPRequestHandler):
         pass
 
     def ask(self, method, path, body=None):
-        inner = http.client.HTTPConnection("127.0.0.1", INNER, timeout=600)
+        inner = http.client.HTTPConnection(self.server.inner_host, INNER, timeout=600)
         passed = ("authorization", "x-api-key", "origin", "access-control-request-method", "access-control-request-headers")
         headers = {name: value for name, value in self.headers.items() if name.lower() in passed}
         if body is not None:
             headers["content-type"] = "application/json"
         inner.request(method, path, None if body is None else json.dumps(body), headers)
-        return inner, inner.getresponse()
+        answered = threading.Event()
+        threading.Thread(target=self.watch, args=(inner.sock, answered), daemon=True).start()
+        try:
+            return inner, inner.getresponse()
+        finally:
+            answered.set()
+
+    def watch(self, inner, answered):
+        """When the client disconnects before the response, disconnects from Sconce."""
+        while not answered.wait(0.05):
+            readable, _, _ = select.select([self.connection], [], [], 0)
+            if readable and not self.connection.recv(1, socket.MSG_PEEK):
+                inner.shutdown(socket.SHUT_RDWR)
+                return
 
     def pass_on(self, method, path, body=None, words=lambda answer: answer):
         """Sends a request to Sconce and relays the response, translated by `words` if it
         succeeded."""
-        inner, reply = self.ask(method, path, body)
+        try:
+            inner, reply = self.ask(method, path, body)
+        except (OSError, http.client.HTTPException):
+            self.close_connection = True
+            return
         kind = reply.getheader("content-type", "")
         streams = kind.startswith("text/event-stream")
         self.send_response(reply.status)
@@ -223,65 +203,38 @@ class Shim(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def do_GET(self):
-        self.pass_on("GET", {"/models": "/v1/models"}.get(self.path, self.path))
+        self.pass_on("GET", self.path)
 
     def do_OPTIONS(self):
-        self.pass_on("OPTIONS", "/v1" + self.path)
+        self.pass_on("OPTIONS", self.path)
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or "{}")
-        path = self.path.removeprefix("/v1")
-        if self.path in ("/completion", "/completions"):
-            asked = completion(body)
-            several = isinstance(asked.get("prompt"), list) and not all(isinstance(p, int) for p in asked["prompt"])
-            last = {}
-
-            def worded(answer):
-                if answer["object"] != "text_completion":
-                    return answer
-                usage, model = answer.get("usage"), answer["model"]
-                if asked.get("stream"):
-                    # llama.cpp reports usage with the last chunk; Sconce sends it in a chunk after
-                    # that.
-                    if not answer["choices"]:
-                        return content(last["end"], usage, model)
-                    choice = answer["choices"][0]
-                    if choice["finish_reason"] is not None:
-                        last["end"] = choice
-                        return None
-                    return content(choice, usage, model)
-                all_ = [content(choice, usage, model) for choice in answer["choices"]]
-                return all_ if several else all_[0]
-
-            self.pass_on("POST", "/v1/completions", asked, worded)
-        elif path in ("/chat/completions", "/completions"):
-            named = body.get("model")
-            self.pass_on("POST", "/v1" + path, common(body), lambda answer: begins({**answer, "model": named or answer["model"]}))
-        elif self.path in ("/embeddings", "/embedding"):
-            asked = texts(body.get("input", body.get("content")))
-            listed = lambda vectors: [{"index": i, "embedding": each} for i, each in enumerate(vectors)]
-            if FLAGS.get("pooling") == "none":
-                self.pass_on("POST", "/embed_all", {"inputs": asked, "model": ALIAS}, listed)
-            else:
-                self.pass_on("POST", "/embed", {"inputs": asked, "model": ALIAS}, lambda answer: listed([v] for v in answer))
-        elif path == "/embeddings":
-            self.pass_on("POST", "/v1/embeddings", {**body, "input": texts(body.get("input")), "model": ALIAS})
-        elif path in ("/rerank", "/reranking"):
-            # Truncates what is longer than the tiny model's limit.
-            own = {"truncate": True} if "texts" in body else {}
-            self.pass_on("POST", "/v1/rerank" if "documents" in body else "/rerank", {**body, "model": ALIAS, **own})
-        elif path == "/tokenize":
-            asked = {"inputs": body["content"], "add_special_tokens": body.get("add_special", False), "model": ALIAS}
-
-            def tokens(answer):
-                pieces = body.get("with_pieces", False)
-                return {"tokens": [{"id": t["id"], "piece": t["text"]} if pieces else t["id"] for t in answer[0]]}
-
-            self.pass_on("POST", "/tokenize", asked, tokens)
-        elif path == "/detokenize":
-            self.pass_on("POST", "/decode", {"ids": body["tokens"], "model": ALIAS}, lambda answer: {"content": answer[0]})
-        else:
+        if not isinstance(body, dict):
             self.pass_on("POST", self.path, body)
+        elif self.path in ("/completion", "/completions", "/infill"):
+            self.pass_on("POST", self.path, defaults(body, "n_predict"))
+        elif self.path.endswith("/completions"):
+            self.pass_on("POST", self.path, defaults(body, "max_tokens"), begins)
+        elif self.path.endswith("/embeddings") or self.path == "/embedding":
+            own = {"pooling": "none"} if FLAGS.get("pooling") == "none" else {}
+            if self.path.startswith("/v1"):
+                own["input"] = texts(body.get("input"))
+            self.pass_on("POST", self.path, {**named(body), **own})
+        elif self.path in ("/rerank", "/reranking"):
+            # Truncates what is longer than the tiny model's limit.
+            self.pass_on("POST", self.path, {**named(body), **({"truncate": True} if "texts" in body else {})})
+        else:
+            self.pass_on("POST", self.path, named(body))
+
+
+class Front(ThreadingHTTPServer):
+    """Listens at one of the addresses, and asks Sconce there."""
+
+    def __init__(self, host):
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.inner_host = host
+        super().__init__((host, PORT), Shim)
 
 
 def end(*_):
@@ -291,6 +244,8 @@ def end(*_):
 
 
 signal.signal(signal.SIGTERM, end)
-server = ThreadingHTTPServer((HOST.split(",")[0], PORT), Shim)
+fronts = [Front(host) for host in HOSTS]
+for front in fronts[1:]:
+    threading.Thread(target=front.serve_forever, daemon=True).start()
 threading.Thread(target=lambda: (SERVER.wait(), os._exit(1)), daemon=True).start()
-server.serve_forever()
+fronts[0].serve_forever()

@@ -2,6 +2,7 @@
 
 use super::common::{FinishReason, OneOrMore, ResponseFormat, StreamOptions, StructuredOutputs, Usage};
 use super::tools::{Tool, ToolCall, ToolCallDelta, ToolChoice};
+use crate::llama_cpp::{PromptProgress, Timings};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -28,6 +29,7 @@ pub struct ChatRequest {
     /// Keeps tokens with at least this fraction of the highest probability.
     pub min_p: Option<f32>,
     /// Above 1, tokens of the prompt and the answer become less likely.
+    #[serde(alias = "repeat_penalty")]
     pub repetition_penalty: Option<f32>,
     /// Subtracted from a token's logit if it is in the answer.
     pub presence_penalty: Option<f32>,
@@ -49,6 +51,11 @@ pub struct ChatRequest {
     pub response_format: Option<ResponseFormat>,
     /// Structured output, in vLLM's format.
     pub structured_outputs: Option<StructuredOutputs>,
+    /// A grammar of the answer, in llama.cpp's GBNF or llguidance's dialect of Lark.
+    pub grammar: Option<String>,
+    /// A JSON schema of the answer, as in llama.cpp.
+    #[schema(value_type = Option<Object>)]
+    pub json_schema: Option<Value>,
     /// Tools that the model may call.
     pub tools: Option<Vec<Tool>>,
     /// Whether the model may or must call a tool.
@@ -62,10 +69,19 @@ pub struct ChatRequest {
     /// Further variables of the model's chat template (`enable_thinking`, …).
     #[schema(value_type = Option<Object>)]
     pub chat_template_kwargs: Option<Map<String, Value>>,
+    /// False to end the prompt after the last message; by default the prompt opens an answer.
+    pub add_generation_prompt: Option<bool>,
+    /// Continue the last message instead of opening an answer. Then `add_generation_prompt` must
+    /// not be true.
+    pub continue_final_message: Option<bool>,
     /// Stream the answer.
     pub stream: Option<bool>,
     /// Options of a stream.
     pub stream_options: Option<StreamOptions>,
+    /// Return timings, as in llama.cpp; in a stream with every chunk but the first.
+    pub timings_per_token: Option<bool>,
+    /// Return the progress of the prompt in a stream, as in llama.cpp.
+    pub return_progress: Option<bool>,
     /// Continue after the end-of-sequence token.
     pub ignore_eos: Option<bool>,
     /// Accepted and ignored.
@@ -156,6 +172,9 @@ pub struct ChatCompletion {
     pub usage: Usage,
     /// Version, device and format. When it changes, the same seed may give another answer.
     pub system_fingerprint: String,
+    /// Timings of the first answer, if requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timings: Option<Timings>,
 }
 
 /// An answer.
@@ -240,6 +259,12 @@ pub struct ChatChunk {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Usage>)]
     pub usage: Option<Option<Usage>>,
+    /// Timings of the first answer so far, if requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timings: Option<Timings>,
+    /// How far the prompt is computed, if requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_progress: Option<PromptProgress>,
 }
 
 /// The new part of an answer.

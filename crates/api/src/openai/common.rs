@@ -78,7 +78,7 @@ pub struct StructuredOutputs {
     pub regex: Option<String>,
     /// The allowed answers.
     pub choice: Option<Vec<String>>,
-    /// A grammar in llguidance's dialect of Lark.
+    /// A grammar in llguidance's dialect of Lark, or in llama.cpp's GBNF.
     pub grammar: Option<String>,
     /// Any JSON object.
     pub json_object: Option<bool>,

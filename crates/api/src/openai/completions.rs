@@ -2,6 +2,7 @@
 
 use super::common::{FinishReason, OneOrMore, ResponseFormat, StreamOptions, StructuredOutputs, Usage};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
@@ -23,6 +24,7 @@ pub struct CompletionRequest {
     /// Keeps tokens with at least this fraction of the highest probability.
     pub min_p: Option<f32>,
     /// Above 1, tokens of the prompt and the answer become less likely.
+    #[serde(alias = "repeat_penalty")]
     pub repetition_penalty: Option<f32>,
     /// Subtracted from a token's logit if it is in the answer.
     pub presence_penalty: Option<f32>,
@@ -48,6 +50,11 @@ pub struct CompletionRequest {
     pub response_format: Option<ResponseFormat>,
     /// Structured output, in vLLM's format.
     pub structured_outputs: Option<StructuredOutputs>,
+    /// A grammar of the answer, in llama.cpp's GBNF or llguidance's dialect of Lark.
+    pub grammar: Option<String>,
+    /// A JSON schema of the answer, as in llama.cpp.
+    #[schema(value_type = Option<Object>)]
+    pub json_schema: Option<Value>,
     /// Stream the answer.
     pub stream: Option<bool>,
     /// Options of a stream.

@@ -25,6 +25,9 @@ pub struct RerankRequest {
     /// Return the texts.
     #[serde(default)]
     pub return_text: bool,
+    /// Return this many of the most relevant texts, as in llama.cpp; by default all.
+    #[schema(minimum = 1)]
+    pub top_n: Option<usize>,
     /// Which hidden states of query and text the classifier reads.
     #[serde(default)]
     pub pooling: RankPooling,

@@ -51,6 +51,9 @@ pub(crate) struct Serve {
     run_args: RunArgs,
     #[command(flatten)]
     kv_cache: KvCacheArgs,
+    /// Most answers of a language model that are generated at once; further ones wait.
+    #[arg(long, alias = "max-num-seqs", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    parallel: Option<u16>,
     #[command(flatten)]
     prompt_cache: PromptCacheArgs,
     #[command(flatten)]
@@ -60,9 +63,17 @@ pub(crate) struct Serve {
 /// How a server listens, and its limits.
 #[derive(Args, Clone)]
 pub(crate) struct Http {
-    /// Address to listen on: 127.0.0.1 for this machine only, 0.0.0.0 for all networks.
-    #[arg(long, value_name = "HOST", default_value = "127.0.0.1", env = "SCONCE_HOSTNAME")]
-    pub(crate) hostname: String,
+    /// Address to listen on: 127.0.0.1 for this machine only, 0.0.0.0 for all networks. May be
+    /// repeated, or have several separated by commas.
+    #[arg(
+        long,
+        value_name = "HOST",
+        default_value = "127.0.0.1",
+        env = "SCONCE_HOSTNAME",
+        value_delimiter = ',',
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
+    )]
+    pub(crate) hostname: Vec<String>,
     /// Port to listen on; 0 takes any free one.
     #[arg(short, long, value_name = "PORT", default_value_t = 8080, env = "PORT")]
     pub(crate) port: u16,
@@ -103,7 +114,8 @@ pub(crate) struct Http {
     /// cannot reach the server under a name of its own.
     #[arg(long, value_name = "HOST", env = "ALLOWED_HOSTS", value_delimiter = ',')]
     allowed_hosts: Vec<String>,
-    /// Origin whose web pages may read responses (CORS); `*` for any. May be repeated.
+    /// Origin whose web pages may read responses (CORS); `*` for any, `localhost` for pages of this
+    /// machine on any port. May be repeated.
     #[arg(long, value_name = "ORIGIN", env = "CORS_ALLOW_ORIGIN", value_delimiter = ',')]
     cors_allow_origin: Vec<String>,
     /// Truncate texts longer than the model's limit, unless the request says otherwise. By default
@@ -178,11 +190,14 @@ impl Http {
             }
             _ => None,
         };
+        let (host, more_hosts) = self.hostname.split_first().ok_or("--hostname is empty; name an address")?;
+        let (listen, more_hosts) = match &self.unix_socket {
+            Some(path) => (Listen::Unix(path.clone()), Vec::new()),
+            None => (Listen::Tcp { host: host.clone(), port: self.port }, more_hosts.to_vec()),
+        };
         Ok(Config {
-            listen: match &self.unix_socket {
-                Some(path) => Listen::Unix(path.clone()),
-                None => Listen::Tcp { host: self.hostname.clone(), port: self.port },
-            },
+            listen,
+            more_hosts,
             tls,
             api_keys,
             payload_limit: usize::try_from(self.payload_limit.0).unwrap_or(usize::MAX),
@@ -238,7 +253,8 @@ impl Serve {
                 return Err(format!("{flag} is for a single model, but {} were given", self.models.len()).into());
             }
         }
-        let options = self.kv_cache.apply_to(self.run_args.options()?, LlmOptions::default().sequences);
+        let sequences = self.parallel.map_or(LlmOptions::default().sequences, usize::from);
+        let options = self.kv_cache.apply_to(self.run_args.options()?, sequences);
         let options = self.prompt_cache.apply_to(options);
         let spec = |given: &String| {
             let mut spec = ModelSpec::new(given, options.clone());

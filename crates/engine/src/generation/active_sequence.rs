@@ -28,6 +28,8 @@ pub(crate) struct GenerateRequest {
     pub(crate) scored: bool,
     /// The beginning of every answer.
     pub(crate) echo: Option<super::Echo>,
+    /// Whether the progress of the prompt is reported.
+    pub(crate) progress: bool,
 }
 
 /// What ends an answer.
@@ -61,6 +63,8 @@ pub(crate) struct ActiveSequence {
     scores: Option<Vec<SampledToken>>,
     /// How many of the likeliest tokens to report for each.
     top: u32,
+    /// Tokens of the prompt whose computation was reported; `None` if it is not wanted.
+    reported: Option<usize>,
     reply: Arc<GenerationReply>,
 }
 
@@ -102,6 +106,7 @@ impl ActiveSequence {
                 .scored
                 .then(|| request.tokens.iter().take(1).map(|id| SampledToken { id: *id, logprobs: None }).collect()),
             top: request.params.logprobs.unwrap_or(0),
+            reported: request.progress.then_some(0),
             reply: reply.clone(),
         }
     }
@@ -247,6 +252,16 @@ impl ActiveSequence {
         self.reply.begin(cached_tokens)
     }
 
+    /// Called when the tokens before `end` were computed. Reports those of the prompt; not again, if
+    /// the sequence was preempted and is computed again.
+    pub(crate) fn progress(&mut self, end: usize) {
+        if let Some(reported) = self.reported.as_mut().filter(|reported| (**reported + 1..=self.prompt).contains(&end))
+        {
+            *reported = end;
+            self.reply.progress(end);
+        }
+    }
+
     /// Tokens of the prompt.
     pub(crate) fn prompt(&self) -> usize {
         self.prompt
@@ -327,6 +342,7 @@ mod tests {
             thought: None,
             scored: false,
             echo: None,
+            progress: false,
         };
         let mut sequence = ActiveSequence::new(0, &request, None, &GenerationReply::new(&reply, 1, None, DType::F32));
         let output = sequence.end_after(Err("no such character".into()), Finish::Length);

@@ -37,6 +37,8 @@ pub struct Request {
     /// How a model that reasons may do so; `None`: its thoughts are ordinary text. A thought comes
     /// before the `format`, and stop strings do not end it.
     pub thoughts: Option<Thoughts>,
+    /// Whether [`Event::Progress`] is wanted.
+    pub progress: bool,
 }
 
 /// The prompt of a generation.
@@ -83,6 +85,12 @@ pub enum Event {
     Begun {
         /// Prompt tokens that were in the prefix cache.
         cached_tokens: usize,
+    },
+    /// A part of the prompt was computed, if the request asks for these events. The last comes when
+    /// the whole prompt was.
+    Progress {
+        /// Tokens of the prompt so far, those of the prefix cache included.
+        processed: usize,
     },
     /// An answer grows by whole characters. Tokens of an incomplete character come with the text
     /// that completes it.

@@ -57,6 +57,11 @@ impl GenerationReply {
         self.send_echo(echo, sampled);
     }
 
+    /// Called when tokens of the prompt were computed.
+    pub(crate) fn progress(&self, processed: usize) {
+        self.reply.send(Event::Progress { processed });
+    }
+
     /// Sends new text of an answer.
     pub(crate) fn text(&self, answer: usize, text: String, sampled: Vec<SampledToken>) {
         self.reply.send(Event::Text { answer, text, sampled });

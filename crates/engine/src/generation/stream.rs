@@ -70,7 +70,7 @@ impl Stream {
 
     fn count_end(&mut self, event: Result<Event>) -> Result<Event> {
         match &event {
-            Ok(Event::Begun { .. } | Event::Text { .. }) => {}
+            Ok(Event::Begun { .. } | Event::Progress { .. } | Event::Text { .. }) => {}
             Ok(Event::End { .. }) => self.left -= 1,
             Err(_) => self.left = 0,
         }
@@ -84,7 +84,7 @@ impl Stream {
         let mut first = None;
         for event in self {
             match event? {
-                Event::Begun { .. } => {}
+                Event::Begun { .. } | Event::Progress { .. } => {}
                 Event::Text { answer, text, sampled } => {
                     // Echoed text is sent before anything is computed.
                     if !sampled.is_empty() {

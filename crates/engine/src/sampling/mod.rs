@@ -134,7 +134,8 @@ impl Sampler {
             return Err(Failure::Empty);
         }
         // Logprobs are those of the model's own logits, before any change.
-        let row_logprobs = params.logprobs.map(|top| logprobs::RowLogprobs::of(logits, top));
+        let own = params.logprobs.filter(|_| !params.sampled_logprobs);
+        let row_logprobs = own.map(|top| logprobs::RowLogprobs::of(logits, top));
         let mut before = Vec::new();
         self.apply_bias_and_penalties(logits, text, |id, logit| {
             if row_logprobs.is_some() {
@@ -144,13 +145,16 @@ impl Sampler {
         if let Some(allowed) = allowed {
             apply_mask(logits, allowed);
         }
-        let token = sample_row(logits, &self.sampling_params(text)).ok_or(Failure::NothingAllowed)?;
+        let sampling = self.sampling_params(text);
+        let token = sample_row(logits, &sampling).ok_or(Failure::NothingAllowed)?;
         let logprobs = row_logprobs.map(|row_logprobs| {
             // The first recorded change of a logit holds its original value.
             let was = before.iter().find(|(id, _)| *id == token).map_or(logits[token as usize], |(_, logit)| *logit);
             row_logprobs.with(was)
         });
-        Ok(Choice { token, logprobs })
+        let after = params.logprobs.filter(|_| params.sampled_logprobs);
+        let after = after.map(|top| logprobs::sampled_logprobs(logits, &sampling, token, top));
+        Ok(Choice { token, logprobs: logprobs.or(after) })
     }
 
     /// The choice of a token that is not sampled but given.

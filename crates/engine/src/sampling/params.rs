@@ -33,6 +33,9 @@ pub struct GenerationParams {
     pub n: u32,
     /// `Some(k)`: report the log probabilities of the sampled token and of the k likeliest.
     pub logprobs: Option<u32>,
+    /// Whether `logprobs` are those of the distribution that tokens are drawn from, after bias,
+    /// penalties, temperature and truncation, instead of the model's own.
+    pub sampled_logprobs: bool,
 }
 
 impl Default for GenerationParams {
@@ -50,6 +53,7 @@ impl Default for GenerationParams {
             seed: 0,
             n: 1,
             logprobs: None,
+            sampled_logprobs: false,
         }
     }
 }

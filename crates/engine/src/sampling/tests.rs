@@ -290,3 +290,20 @@ fn sampler_speed() {
         println!("{name:28} {:6.0} µs", times[25]);
     }
 }
+
+#[test]
+fn sampled_logprobs_are_those_of_the_remaining_tokens() {
+    let logits = [2.0f32.ln(), 0.0, 4.0f32.ln(), 1.0f32.ln(), f32::NEG_INFINITY];
+    let of = |params: SamplingParams, token| {
+        let Logprobs { chosen, top } = logprobs::sampled_logprobs(&logits, &params, token, 10);
+        let rounded = |logprob: f32| (f64::from(logprob).exp() * 1000.0).round() / 1000.0;
+        (rounded(chosen), top.into_iter().map(|(id, logprob)| (id, rounded(logprob))).collect::<Vec<_>>())
+    };
+    let plain = SamplingParams { temperature: 1.0, ..SamplingParams::GREEDY };
+    assert_eq!(of(plain, 0), (0.25, vec![(2, 0.5), (0, 0.25), (1, 0.125), (3, 0.125)]));
+    assert_eq!(of(SamplingParams { top_k: Some(2), ..plain }, 2), (0.667, vec![(2, 0.667), (0, 0.333)]));
+    assert_eq!(of(SamplingParams { top_p: 0.6, ..plain }, 0), (0.333, vec![(2, 0.667), (0, 0.333)]));
+    assert_eq!(of(SamplingParams { min_p: 0.9, ..plain }, 2), (1.0, vec![(2, 1.0)]));
+    assert_eq!(of(SamplingParams { temperature: 0.5, top_k: Some(2), ..plain }, 0), (0.2, vec![(2, 0.8), (0, 0.2)]));
+    assert_eq!(of(SamplingParams::GREEDY, 2), (1.0, vec![(2, 1.0)]));
+}

@@ -5,6 +5,7 @@
 //! so its limits are set here, and an impossible or too costly constraint fails when it is
 //! compiled, not in the middle of a text.
 
+mod gbnf;
 #[cfg(test)]
 mod tests;
 
@@ -43,6 +44,17 @@ pub enum Format {
     Regex(String),
     /// A text of a grammar in llguidance's dialect of Lark.
     Grammar(String),
+    /// A text of a grammar in llama.cpp's format, GBNF.
+    Gbnf(String),
+}
+
+impl Format {
+    /// A grammar in either of the formats, which the text shows: only GBNF has rules of the form
+    /// `name ::= …`.
+    pub fn grammar(source: impl Into<String>) -> Format {
+        let source = source.into();
+        if gbnf::is_gbnf(&source) { Format::Gbnf(source) } else { Format::Grammar(source) }
+    }
 }
 
 /// Why a format cannot be used, or was given up.
@@ -203,7 +215,7 @@ impl Constraint {
         let form = match &format {
             Format::JsonObject | Format::JsonSchema(_) => "JSON schema",
             Format::Regex(_) => "regular expression",
-            Format::Grammar(_) => "grammar",
+            Format::Grammar(_) | Format::Gbnf(_) => "grammar",
         };
         let fault = |why: String| FormatError::Form { form, why };
         let grammar = grammar(format).map_err(fault)?;
@@ -270,6 +282,12 @@ fn grammar(format: Format) -> Result<TopLevelGrammar, String> {
             check_length(source.len())?;
             check_nesting(&source)?;
             TopLevelGrammar::from_lark(source)
+        }
+        Format::Gbnf(source) => {
+            check_length(source.len())?;
+            let lark = gbnf::to_lark(&source)?;
+            check_nesting(&lark)?;
+            TopLevelGrammar::from_lark(lark)
         }
         Format::JsonObject => schema(json!({"type": "object"}))?,
         Format::JsonSchema(source) => {

@@ -133,6 +133,34 @@ fn samples_satisfy_json_object_regex_and_grammar() {
 }
 
 #[test]
+fn samples_satisfy_gbnf() {
+    let vocab = vocab();
+    let json = r#"
+root ::= object
+value ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws (string ":" ws value ("," ws string ":" ws value)*)? "}" ws
+array ::= "[" ws (value ("," ws value)*)? "]" ws
+string ::= "\"" ([^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4})){0,8} "\"" ws
+number ::= "-"? ([0-9] | [1-9] [0-9]{0,5}) ("." [0-9]{1,3})? ws
+ws ::= | " " | "\n" [ \t]{0,3}
+"#;
+    check(30, &(choices(), choices()), |(object, list)| {
+        let text = sample(&Format::Gbnf(json.into()), &vocab, object);
+        assert!(serde_json::from_str::<Value>(&text).unwrap_or_else(|e| panic!("{text:?}: {e}")).is_object());
+        let list = sample(&Format::Gbnf("root ::= (\"- \" [a-c]+ \"\\n\"){1,4}".into()), &vocab, list);
+        assert!(
+            list.lines().all(|l| l.strip_prefix("- ").is_some_and(|rest| rest.bytes().all(|b| b"abc".contains(&b))))
+        );
+    });
+    let five = Format::Gbnf("root ::= \"a\"{5,5}".into());
+    assert_eq!(sample(&five, &vocab, Choices { given: Vec::new(), made: 0 }), "aaaaa");
+    let fault = Constraint::new(Format::Gbnf("root ::= (\"a\"".into()), &vocab).unwrap_err();
+    assert!(fault.to_string().contains("the grammar cannot be used: line 1, column 14"), "{fault}");
+    assert_eq!(Format::grammar("root ::= \"a\""), Format::Gbnf("root ::= \"a\"".into()));
+    assert_eq!(Format::grammar("start: \"a\""), Format::Grammar("start: \"a\"".into()));
+}
+
+#[test]
 fn disallowed_token_is_refused_and_keeps_the_state() {
     let vocab = vocab();
     let mut constraint = Constraint::new(Format::Regex("ab".into()), &vocab).unwrap();

@@ -34,6 +34,20 @@ pub struct ChatOptions {
     pub tools: Option<Value>,
     /// Other variables of the template (`enable_thinking`, …).
     pub extra: Map<String, Value>,
+    /// How the prompt ends.
+    pub prompt_end: PromptEnd,
+}
+
+/// How a prompt ends that a chat template makes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PromptEnd {
+    /// It opens an answer.
+    #[default]
+    Answer,
+    /// After the last message.
+    Message,
+    /// Within the last message, which the answer continues.
+    Continue,
 }
 
 /// A loaded language model. Clones share it.
@@ -179,7 +193,7 @@ impl Llm {
     }
 
     /// The id of a token that was added to the vocabulary, a control token or not.
-    pub(super) fn added_token(&self, name: &str) -> Option<u32> {
+    pub fn added_token(&self, name: &str) -> Option<u32> {
         self.model.text.tokenizer.get_added_vocabulary().get_vocab().get(name).copied()
     }
 
@@ -191,6 +205,7 @@ impl Llm {
     /// The prompt that the chat template makes of messages. If the template has no tools, or reads
     /// them from the system message, they are put there.
     pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
+        let prompt_end = options.prompt_end;
         let template = self.model.text.template(options.tools.is_some())?;
         let syntax = ToolSyntax::of(Some(&template.source));
         let tools = options.tools.as_ref();
@@ -203,11 +218,25 @@ impl Llm {
         let options = Options {
             tools: tools.filter(|_| described.is_none()),
             documents: None,
-            add_generation_prompt: true,
+            add_generation_prompt: prompt_end == PromptEnd::Answer,
             extra: options.extra.clone(),
             ..Options::default()
         };
-        Ok(template.render(messages, &options)?)
+        let text = template.render(messages, &options)?;
+        match prompt_end {
+            PromptEnd::Answer | PromptEnd::Message => Ok(text),
+            PromptEnd::Continue => continued(text, messages.last()),
+        }
+    }
+
+    /// The most sequences that run at once.
+    pub fn sequences(&self) -> usize {
+        self.model.layout.sequences
+    }
+
+    /// The token that begins every text, if there is one.
+    pub fn begin_token(&self) -> Option<u32> {
+        self.encode(&Start::Text(String::new())).ok()?.first().copied()
     }
 
     /// Starts a generation for `context` and passes its events to `sink`.
@@ -316,7 +345,9 @@ impl Llm {
             most,
         };
         let params = Arc::new(params);
-        let request = GenerateRequest { tokens, params, stop, detok, stops, constraints, thought, scored, echo };
+        let progress = request.progress;
+        let request =
+            GenerateRequest { tokens, params, stop, detok, stops, constraints, thought, scored, echo, progress };
         Ok((request, Started { prompt_tokens, answers }))
     }
 
@@ -341,5 +372,39 @@ impl Llm {
     pub fn chat(&self, messages: &[Message], options: &ChatOptions, request: &Request) -> Result<Stream> {
         let start = Start::Rendered(self.render(messages, options)?);
         self.stream(&Request { start, ..request.clone() })
+    }
+}
+
+/// The prompt up to the end of the last message's text: what the template writes after a message
+/// would end the answer.
+fn continued(mut text: String, last: Option<&Message>) -> Result<String> {
+    let content = last.and_then(|message| message.get("content")).and_then(Value::as_str).unwrap_or_default().trim();
+    if content.is_empty() {
+        return Err(Error::Input("the last message has no text that an answer could continue".into()));
+    }
+    match text.rfind(content) {
+        Some(at) => {
+            text.truncate(at + content.len());
+            Ok(text)
+        }
+        None => {
+            let what = "the chat template changes the text of the last message, so no answer can continue it";
+            Err(Error::Input(what.into()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn continued_prompt_ends_with_the_last_message() {
+        let of = |content: &str| {
+            continued("<user>a b</s><assistant>b c</s>\n".into(), Some(&Message::new("assistant", content)))
+        };
+        assert_eq!(of("b c ").unwrap(), "<user>a b</s><assistant>b c");
+        assert!(of(" ").unwrap_err().to_string().contains("no text"));
+        assert!(of("d").unwrap_err().to_string().contains("changes the text"));
     }
 }

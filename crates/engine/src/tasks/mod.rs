@@ -26,7 +26,7 @@ pub use clip::Clip;
 pub use embed::{EmbedOptions, Embedder, Embeddings};
 pub use family::family_tasks;
 pub use gliner::{Gliner, GlinerOptions};
-pub use llm::{ChatOptions, Llm, Token};
+pub use llm::{ChatOptions, Llm, PromptEnd, Token};
 pub use m3::{M3, M3Embedding};
 pub use multi_vector::{MultiVector, MultiVectorEncoder};
 pub use quantize::{Precision, Quantized, Ranges};

@@ -6,6 +6,7 @@
 //! the engine works and no longer. The receiver holds [`CancelOnDrop`]: when the client
 //! disconnects, axum drops the response, and the engine sees the cancellation at its next step.
 
+use super::clock::{Clock, Progress};
 use super::latency::LatencyTracker;
 use super::seq2seq::Seq2SeqRequest;
 use crate::app::App;
@@ -16,13 +17,18 @@ use crate::served_model::{RequestKind, ServedModel};
 use sconce_engine::RequestContext;
 use sconce_engine::TaskModel;
 use sconce_engine::{Error, Event, Finish, Llm, Loaded, Request, SampledToken, Start};
+use serde_json::json;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// An event of one of the answers.
 #[derive(Clone, Debug)]
 pub(crate) enum AnswerEvent {
+    /// A prompt is computed. The first event of each prompt; further ones only if the request asks
+    /// for them.
+    Progress(Progress),
     /// An answer grows.
     Text {
         /// Index of the answer.
@@ -33,6 +39,10 @@ pub(crate) enum AnswerEvent {
         text: String,
         /// The tokens of the text, with logprobs if requested.
         tokens: Vec<Option<TokenChoice>>,
+        /// The ids of the tokens.
+        ids: Vec<u32>,
+        /// When the engine sent it.
+        at: Instant,
     },
     /// An answer ends.
     End {
@@ -59,6 +69,7 @@ pub(crate) struct TokenChoice {
 /// A token as text and bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct TokenText {
+    pub(crate) id: u32,
     pub(crate) text: String,
     pub(crate) bytes: Option<Vec<u8>>,
 }
@@ -81,6 +92,9 @@ pub(crate) struct AnswerStream {
     events: UnboundedReceiver<AnswerEvent>,
     info: AnswerInfo,
     remaining: usize,
+    /// Of each answer.
+    clocks: Vec<Clock>,
+    answers_per_prompt: usize,
     queued: Arc<AtomicUsize>,
     _cancel: CancelOnDrop,
 }
@@ -158,17 +172,20 @@ impl SinkState {
     /// Forwards an event of the prompt whose answers begin at index `first`. An echoed prompt comes
     /// first, once.
     pub(crate) fn send(&self, first: usize, prompt: bool, event: Result<Event, Error>, marks: &[(u32, &'static str)]) {
-        let task = &self.call.served().model;
+        let (task, at) = (&self.call.served().model, Instant::now());
         let event = match event {
-            Ok(Event::Begun { cached_tokens }) => {
-                self.cached.fetch_add(cached_tokens, Ordering::Relaxed);
-                return;
+            Ok(Event::Begun { cached_tokens: cached }) => {
+                self.cached.fetch_add(cached, Ordering::Relaxed);
+                AnswerEvent::Progress(Progress { first, cached, processed: cached, at })
             }
+            // The receiver knows the cached tokens from the first event.
+            Ok(Event::Progress { processed }) => AnswerEvent::Progress(Progress { first, cached: 0, processed, at }),
             Ok(Event::Text { answer, text, sampled }) => {
                 let text = match task {
                     TaskModel::Generate(llm) => llm.with_markers(text, &sampled, marks),
                     _ => text,
                 };
+                let ids = sampled.iter().map(|sampled| sampled.id).collect();
                 let tokens: Vec<_> = sampled.into_iter().map(|sampled| token_choice(task, sampled, prompt)).collect();
                 let queued = tokens.len() + self.queued.fetch_add(tokens.len(), Ordering::Relaxed);
                 if queued > MAX_QUEUED_TOKENS && !self.call.caller().is_cancelled() {
@@ -179,7 +196,7 @@ impl SinkState {
                         .send(AnswerEvent::Failed(self.call.failed(Fault::new(FaultKind::ClientTooSlow, what))));
                     return;
                 }
-                AnswerEvent::Text { answer: first + answer, prompt, text, tokens }
+                AnswerEvent::Text { answer: first + answer, prompt, text, tokens, ids, at }
             }
             Ok(Event::End { answer, finish, .. }) => {
                 self.finish_one();
@@ -221,15 +238,19 @@ pub(crate) async fn begin<T: Send + 'static>(
         sinks.mark_started(totals.tokens, totals.characters);
         Ok((totals, extra))
     });
-    let (PromptTotals { answers, tokens: prompt_tokens, .. }, extra) = running.await?;
+    let (PromptTotals { answers, prompts, tokens: prompt_tokens, .. }, extra) = running.await?;
     let info = AnswerInfo { answers, prompt_tokens, model, fingerprint, cached };
-    Ok((AnswerStream { events, info, remaining: answers, queued, _cancel: cancel }, extra))
+    let (clocks, answers_per_prompt) = (vec![Clock::default(); answers], answers / prompts.max(1));
+    let stream = AnswerStream { events, info, remaining: answers, clocks, answers_per_prompt, queued, _cancel: cancel };
+    Ok((stream, extra))
 }
 
 /// Totals over all prompts of a request.
 pub(crate) struct PromptTotals {
     /// Number of answers.
     pub(crate) answers: usize,
+    /// Number of prompts.
+    pub(crate) prompts: usize,
     /// Tokens and characters of all prompts.
     pub(crate) tokens: usize,
     pub(crate) characters: usize,
@@ -242,7 +263,8 @@ fn start_decode(
     (caller, sink): (&RequestContext, &Arc<SinkState>),
 ) -> Result<PromptTotals, Fault> {
     let answers_of = |request: &Request| request.params.as_ref().map_or(1, |params| params.n as usize);
-    let mut totals = PromptTotals { answers: requests.iter().map(answers_of).sum(), tokens: 0, characters: 0 };
+    let answers = requests.iter().map(answers_of).sum();
+    let mut totals = PromptTotals { answers, prompts: requests.len(), tokens: 0, characters: 0 };
     sink.expect(totals.answers);
     if requests.iter().any(|r| r.params.as_ref().is_some_and(|p| p.logprobs.is_some())) || !marks.is_empty() {
         // Builds the table of all tokens here, not on the engine's thread.
@@ -275,7 +297,8 @@ fn context_fault(llm: &Llm, request: &Request, error: Error) -> Fault {
     match error {
         Error::Input(what) if llm.encode(&request.start).is_ok_and(|tokens| over(tokens.len())) => {
             let what = format!("the model's context is {context} tokens: {what}");
-            Fault::new(FaultKind::TooLong, what)
+            let tokens = llm.encode(&request.start).map_or(0, |tokens| tokens.len());
+            Fault::new(FaultKind::TooLong, what).details(json!({"n_prompt_tokens": tokens, "n_ctx": context}))
         }
         error => error.into(),
     }
@@ -286,9 +309,9 @@ fn token_choice(task: &TaskModel, sampled: SampledToken, prompt: bool) -> Option
         TaskModel::Generate(llm) => {
             let token = llm.token(id).ok();
             let (text, bytes) = token.map_or_else(Default::default, |token| (token.text, token.bytes));
-            TokenText { text, bytes }
+            TokenText { id, text, bytes }
         }
-        TaskModel::Seq2Seq(model) => TokenText { text: model.decode(&[id]).unwrap_or_default(), bytes: None },
+        TaskModel::Seq2Seq(model) => TokenText { id, text: model.decode(&[id]).unwrap_or_default(), bytes: None },
         _ => TokenText::default(),
     };
     match sampled.logprobs {
@@ -324,7 +347,9 @@ impl AnswerStream {
             ))
         };
         let event = self.events.recv().await.unwrap_or_else(stopped);
+        let event = self.timed(event);
         match &event {
+            AnswerEvent::Progress(_) => {}
             AnswerEvent::Text { tokens, .. } => {
                 self.queued.fetch_sub(tokens.len(), Ordering::Relaxed);
             }
@@ -332,5 +357,31 @@ impl AnswerStream {
             AnswerEvent::Failed(_) => self.remaining = 0,
         }
         Some(event)
+    }
+
+    /// Advances the clocks of the event's answers.
+    fn timed(&mut self, event: AnswerEvent) -> AnswerEvent {
+        match event {
+            AnswerEvent::Progress(mut progress) => {
+                let answers = self.clocks.iter_mut().skip(progress.first).take(self.answers_per_prompt);
+                for clock in answers {
+                    progress.cached = clock.prompt(&progress);
+                }
+                AnswerEvent::Progress(progress)
+            }
+            event => {
+                if let AnswerEvent::Text { answer, prompt: false, ids, at, .. } = &event
+                    && let Some(clock) = self.clocks.get_mut(*answer)
+                {
+                    clock.generated(ids.len(), *at);
+                }
+                event
+            }
+        }
+    }
+
+    /// The clock of an answer.
+    pub(crate) fn clock(&self, answer: usize) -> Clock {
+        self.clocks.get(answer).copied().unwrap_or_default()
     }
 }

@@ -4,6 +4,7 @@ use super::answer_stream::{AnswerEvent, AnswerInfo, AnswerStream, TokenChoice};
 use super::prompt::{Calls, Prompt};
 use crate::error::Fault;
 use crate::http_context::fresh_id;
+use sconce_api::llama_cpp::{PromptProgress, Timings};
 use sconce_engine::{AnswerParser, AnswerPart, Finish, ReasoningSyntax, ToolCallParser};
 use std::collections::VecDeque;
 
@@ -28,6 +29,15 @@ pub(crate) enum ChatEvent {
     },
     /// All answers fail. The last event.
     Failed(Fault),
+}
+
+/// An event of a conversation, or the progress of its prompt.
+#[derive(Clone, Debug)]
+pub(crate) enum ChatUpdate {
+    /// A part of the prompt was computed.
+    Progress(PromptProgress),
+    /// An event.
+    Event(ChatEvent),
 }
 
 /// Why an answer ended.
@@ -124,10 +134,24 @@ impl Conversation {
     /// The next event; `None` when all answers have ended or failed.
     pub(crate) async fn next(&mut self) -> Option<ChatEvent> {
         loop {
-            if let Some(event) = self.ready.pop_front() {
+            if let ChatUpdate::Event(event) = self.next_update().await? {
                 return Some(event);
             }
+        }
+    }
+
+    /// The next event or progress of the prompt; `None` when all answers have ended or failed. There
+    /// is progress when the prompt begins, and after each of its parts if the request asks for it.
+    pub(crate) async fn next_update(&mut self) -> Option<ChatUpdate> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(ChatUpdate::Event(event));
+            }
             match self.answers.next().await? {
+                AnswerEvent::Progress(_) => {
+                    let progress = self.answers.clock(0).progress(self.info().prompt_tokens);
+                    return Some(ChatUpdate::Progress(progress));
+                }
                 AnswerEvent::Text { answer, text, tokens, .. } => {
                     self.completion_tokens += tokens.len();
                     if let Some(state) = self.states.get_mut(answer) {
@@ -149,7 +173,7 @@ impl Conversation {
                         self.ready.push_back(ChatEvent::End { answer, finish });
                     }
                 }
-                AnswerEvent::Failed(fault) => return Some(ChatEvent::Failed(fault)),
+                AnswerEvent::Failed(fault) => return Some(ChatUpdate::Event(ChatEvent::Failed(fault))),
             }
         }
     }
@@ -160,6 +184,11 @@ impl Conversation {
             let logprobs = self.states.get_mut(answer).map(|state| std::mem::take(&mut state.logprobs));
             self.ready.push_back(ChatEvent::Part { answer, part, logprobs: logprobs.unwrap_or_default() });
         }
+    }
+
+    /// The timings of the first answer so far.
+    pub(crate) fn timings(&self) -> Timings {
+        self.answers.clock(0).timings(self.info().prompt_tokens)
     }
 
     /// Generated tokens of all answers so far, reasoning included.

@@ -39,7 +39,7 @@ impl LatencyTracker {
     pub(super) fn observe(&self, event: &AnswerEvent) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
-            AnswerEvent::Text { prompt: true, .. } => {}
+            AnswerEvent::Progress(_) | AnswerEvent::Text { prompt: true, .. } => {}
             AnswerEvent::Text { tokens, .. } if tokens.is_empty() => {}
             AnswerEvent::Text { answer, tokens, .. } => {
                 let Some(latency) = answers.get_mut(*answer) else { return };

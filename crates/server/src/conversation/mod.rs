@@ -6,6 +6,7 @@
 //! parts that the two share: parameters, the stream of answers, and sequence-to-sequence models.
 
 mod answer_stream;
+mod clock;
 mod events;
 mod latency;
 mod messages;
@@ -19,7 +20,7 @@ mod tool_choice;
 pub(crate) use answer_stream::{
     AnswerEvent, AnswerInfo, AnswerStream, Generation, TokenChoice, TokenText, begin as begin_answers,
 };
-pub(crate) use events::{ChatEvent, ChatFinish, Conversation};
+pub(crate) use events::{ChatEvent, ChatFinish, ChatUpdate, Conversation};
 pub(crate) use params::{OutputParams, SharedFields};
 pub(crate) use raw::{RawPrompt, begin_raw, infill_tokens};
 pub(crate) use seq2seq::Seq2SeqRequest;
@@ -61,6 +62,7 @@ pub(crate) async fn begin(
             ignore_end: request.ignore_eos.unwrap_or(false),
             format: prompt.format,
             thoughts: prompt.thoughts,
+            progress: request.return_progress.unwrap_or(false),
         };
         Ok((Generation::Decode { requests: vec![request], marks: prompt.marks }, parsing))
     })
@@ -69,13 +71,32 @@ pub(crate) async fn begin(
 }
 
 /// The tokens of a chat request's prompt. The model does not run.
-#[allow(dead_code, reason = "the dialects that count tokens are not part of every build")]
 pub(crate) async fn count_tokens(
     app: &Arc<App>,
     context: &Arc<HttpContext>,
     route: &'static str,
     request: ChatRequest,
 ) -> Result<usize, Fault> {
+    Ok(rendered(app, context, route, request).await?.1)
+}
+
+/// The prompt of a chat request. The model does not run.
+pub(crate) async fn render(
+    app: &Arc<App>,
+    context: &Arc<HttpContext>,
+    route: &'static str,
+    request: ChatRequest,
+) -> Result<String, Fault> {
+    Ok(rendered(app, context, route, request).await?.0)
+}
+
+/// The prompt of a chat request, and the number of its tokens.
+async fn rendered(
+    app: &Arc<App>,
+    context: &Arc<HttpContext>,
+    route: &'static str,
+    request: ChatRequest,
+) -> Result<(String, usize), Fault> {
     check(&request, context)?;
     let call = app.call(route, context, request.model.as_deref(), RequestKind::Generate)?;
     let noted = context.clone();
@@ -83,11 +104,12 @@ pub(crate) async fn count_tokens(
         let llm = chat_model(served)?;
         let prompt = prompt::prompt(llm, &request, None, &noted)?;
         let characters = prompt.text.chars().count();
-        Ok(Usage { tokens: llm.encode(&Start::Rendered(prompt.text))?.len(), characters })
+        let tokens = llm.encode(&Start::Rendered(prompt.text.clone()))?.len();
+        Ok((prompt.text, Usage { tokens, characters }))
     });
-    let usage = counted.await?;
+    let (text, usage) = counted.await?;
     call.done(usage);
-    Ok(usage.tokens)
+    Ok((text, usage.tokens))
 }
 
 fn chat_model(served: &ServedModel) -> Result<&Llm, Fault> {

@@ -1,6 +1,7 @@
 //! Generation parameters that chats and completions share: validated and converted for the engine.
 
 use crate::error::{Fault, FaultKind};
+use sconce_api::llama_cpp;
 use sconce_api::openai::chat::ChatRequest;
 use sconce_api::openai::common::{OneOrMore, ResponseFormat, StreamOptions, StructuredOutputs};
 use sconce_api::openai::completions::CompletionRequest;
@@ -32,6 +33,8 @@ pub(crate) struct SharedFields<'a> {
     stop: Option<&'a OneOrMore>,
     response_format: Option<&'a ResponseFormat>,
     structured_outputs: Option<&'a StructuredOutputs>,
+    grammar: Option<&'a str>,
+    json_schema: Option<&'a Value>,
     stream: bool,
     stream_options: Option<&'a StreamOptions>,
     max_tokens: Option<usize>,
@@ -57,6 +60,8 @@ macro_rules! fields {
             stop: $request.stop.as_ref(),
             response_format: $request.response_format.as_ref(),
             structured_outputs: $request.structured_outputs.as_ref(),
+            grammar: $request.grammar.as_deref(),
+            json_schema: $request.json_schema.as_ref(),
             stream: $request.stream.unwrap_or(false),
             stream_options: $request.stream_options.as_ref(),
             max_tokens: $max_tokens,
@@ -77,6 +82,23 @@ impl<'a> From<&'a ChatRequest> for SharedFields<'a> {
 impl<'a> From<&'a CompletionRequest> for SharedFields<'a> {
     fn from(request: &'a CompletionRequest) -> SharedFields<'a> {
         fields!(request, request.max_tokens, request.echo.unwrap_or(false), request.logprobs, "logprobs")
+    }
+}
+
+impl From<&llama_cpp::CompletionRequest> for SharedFields<'_> {
+    fn from(request: &llama_cpp::CompletionRequest) -> Self {
+        SharedFields {
+            temperature: request.temperature,
+            top_p: request.top_p,
+            top_k: request.top_k,
+            min_p: request.min_p,
+            repetition_penalty: request.repeat_penalty,
+            presence_penalty: request.presence_penalty,
+            frequency_penalty: request.frequency_penalty,
+            seed: request.seed.filter(|seed| *seed >= 0),
+            n: request.n,
+            ..SharedFields::default()
+        }
     }
 }
 
@@ -184,8 +206,12 @@ impl SharedFields<'_> {
                 Some(AnswerFormat::Json(json_schema.schema.clone().unwrap_or_else(any_object)))
             }
         };
-        let Some(outputs) = self.structured_outputs else { return Ok(format) };
         let mut all: Vec<AnswerFormat> = format.into_iter().collect();
+        all.extend(self.json_schema.cloned().map(AnswerFormat::Json));
+        let grammar = self.grammar.filter(|grammar| !grammar.trim().is_empty());
+        all.extend(grammar.map(|grammar| AnswerFormat::Other(Format::grammar(grammar))));
+        let none = StructuredOutputs::default();
+        let outputs = self.structured_outputs.unwrap_or(&none);
         if let Some(schema) = &outputs.json {
             let read = |text: &String| serde_json::from_str(text).ok();
             let schema = if let Value::String(text) = schema { read(text) } else { Some(schema.clone()) };
@@ -193,7 +219,7 @@ impl SharedFields<'_> {
             all.push(AnswerFormat::Json(schema.ok_or_else(wrong)?));
         }
         all.extend(outputs.regex.clone().map(|regex| AnswerFormat::Other(Format::Regex(regex))));
-        all.extend(outputs.grammar.clone().map(|grammar| AnswerFormat::Other(Format::Grammar(grammar))));
+        all.extend(outputs.grammar.clone().map(|grammar| AnswerFormat::Other(Format::grammar(grammar))));
         if let Some(choice) = &outputs.choice {
             let each: Vec<String> = choice.iter().map(|text| json!(text).to_string()).collect();
             if each.is_empty() || choice.iter().any(String::is_empty) {
@@ -206,7 +232,7 @@ impl SharedFields<'_> {
         match all.len() {
             0 | 1 => Ok(all.pop()),
             _ => Err(Fault::invalid(
-                "an answer can have only one form: set one of `response_format` and the fields of `structured_outputs`",
+                "an answer can have only one form: set one of `response_format`, `grammar`, `json_schema` and the fields of `structured_outputs`",
             )
             .at("structured_outputs")),
         }

@@ -8,7 +8,7 @@ use crate::error::Fault;
 use crate::http_context::HttpContext;
 use sconce_api::openai::chat::ChatRequest;
 use sconce_api::openai::tools::Function;
-use sconce_engine::{CallGrammar, ChatOptions, Format, Llm, Message, Thoughts, ToolFunction, ToolSyntax};
+use sconce_engine::{CallGrammar, ChatOptions, Format, Llm, Message, PromptEnd, Thoughts, ToolFunction, ToolSyntax};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,6 +33,20 @@ pub(super) struct Calls {
     pub(super) syntax: ToolSyntax,
     pub(super) names: Arc<BTreeSet<String>>,
     pub(super) parallel: bool,
+}
+
+/// How the prompt ends.
+fn prompt_end(request: &ChatRequest) -> Result<PromptEnd, Fault> {
+    match (request.add_generation_prompt, request.continue_final_message.unwrap_or(false)) {
+        (Some(true), true) => {
+            let what = "`continue_final_message` and `add_generation_prompt` exclude each other: a prompt either \
+                        continues its last message or opens an answer";
+            Err(Fault::invalid(what).at("continue_final_message"))
+        }
+        (_, true) => Ok(PromptEnd::Continue),
+        (Some(false), false) => Ok(PromptEnd::Message),
+        (None | Some(true), false) => Ok(PromptEnd::Answer),
+    }
 }
 
 /// Renders the prompt, and derives the answer's grammar.
@@ -60,7 +74,8 @@ pub(super) fn prompt(
     let messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
     let mut extra = reasoning.variables;
     extra.extend(request.chat_template_kwargs.clone().unwrap_or_default());
-    let options = ChatOptions::default().with_tools(tools).with_extra(extra);
+    let prompt_end = prompt_end(request)?;
+    let options = ChatOptions::default().with_tools(tools).with_extra(extra).with_prompt_end(prompt_end);
     let text = llm.render(&messages, &options).map_err(|e| Fault::from(e).at("messages"))?;
     let parallel = request.parallel_tool_calls.unwrap_or(true);
     let control = |mark: &str| llm.control(mark);

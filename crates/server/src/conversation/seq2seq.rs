@@ -61,7 +61,8 @@ impl Seq2SeqRequest {
 
     pub(crate) fn begin(self, model: &Seq2Seq, sink: &Arc<SinkState>) -> Result<PromptTotals, Fault> {
         let answers_per_prompt = self.answers(model);
-        let mut totals = PromptTotals { answers: answers_per_prompt * self.inputs.len(), tokens: 0, characters: 0 };
+        let prompts = self.inputs.len();
+        let mut totals = PromptTotals { answers: answers_per_prompt * prompts, prompts, tokens: 0, characters: 0 };
         for input in &self.inputs {
             totals.tokens += match input {
                 Start::Text(text) | Start::Rendered(text) => {

@@ -5,6 +5,7 @@ pub mod admin;
 pub mod anthropic;
 pub mod cohere;
 pub mod common;
+pub mod llama_cpp;
 pub mod ollama;
 pub mod openai;
 pub mod pipeline;
@@ -43,6 +44,7 @@ fn routes(app: &Arc<App>) -> Router<Arc<App>> {
         .merge(admin::routes(app))
         .merge(anthropic::routes())
         .merge(cohere::routes())
+        .merge(llama_cpp::routes())
         .merge(ollama::routes(app))
         .merge(openai::routes())
         .merge(pipeline::routes())

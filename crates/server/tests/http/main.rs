@@ -10,6 +10,7 @@ mod gateway;
 mod jobs;
 mod language;
 mod lifecycle;
+mod llama_cpp;
 mod memory_budget;
 mod ollama;
 mod openai;

@@ -242,6 +242,7 @@ impl Seq2Seq {
             thought: None,
             scored: false,
             echo: None,
+            progress: false,
         }))
     }
 

@@ -195,6 +195,11 @@ impl Workload for Decode {
     }
 
     fn finish(&mut self, ran: Vec<(Step, StepResult)>) {
+        for chunk in ran.iter().flat_map(|(step, _)| &step.chunks) {
+            if let Some(sequence) = self.active.get_mut(&chunk.sequence) {
+                sequence.progress(chunk.range.end);
+            }
+        }
         ran.iter().for_each(|(step, _)| self.store_prefixes(step));
         let mut outcome = Outcome::default();
         ran.into_iter().for_each(|(step, result)| outcome.add(&step, result));

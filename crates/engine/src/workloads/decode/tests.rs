@@ -24,6 +24,7 @@ fn request(tokenizer: &Tokenizer, tokens: &[u32], most: usize) -> (GenerateReque
         thought: None,
         scored: false,
         echo: None,
+        progress: false,
     };
     (request, Arc::new(Reply::new(RequestContext::default(), Device::Cpu, sink)), inbox)
 }

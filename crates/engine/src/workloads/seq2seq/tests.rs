@@ -25,6 +25,7 @@ fn request(tokenizer: &Tokenizer, ids: &[u32]) -> (Seq2SeqRequest, Arc<Reply<Eve
         thought: None,
         scored: false,
         echo: None,
+        progress: false,
     };
     let search = SearchRequest::Sample(Box::new(generate));
     let reply = Reply::new(RequestContext::default(), Device::Cpu, sink);

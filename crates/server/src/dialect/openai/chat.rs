@@ -2,14 +2,16 @@
 
 use super::{id, now};
 use crate::app::App;
-use crate::conversation::{self, ChatEvent, ChatFinish, Conversation, TokenChoice, TokenText};
+use crate::conversation::{self, ChatEvent, ChatFinish, ChatUpdate, Conversation, TokenChoice, TokenText};
 use crate::error::Fault;
+use crate::http_context::HttpContext;
 use crate::json_body::JsonBody;
 use crate::sse;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
+use sconce_api::llama_cpp::{PromptProgress, Timings};
 use sconce_api::openai::chat::{
     AssistantMessage, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatLogprobs, ChatRequest,
     TokenLogprob, TopLogprob,
@@ -34,14 +36,33 @@ async fn chat_completions(
     State(app): State<Arc<App>>,
     JsonBody { body, context }: JsonBody<ChatRequest>,
 ) -> Result<Response, Fault> {
+    chat_completion(&app, &context, "v1/chat/completions", body).await
+}
+
+/// Answers a chat request in OpenAI's format. `route` is the name of the path in the metrics.
+pub(crate) async fn chat_completion(
+    app: &Arc<App>,
+    context: &Arc<HttpContext>,
+    route: &'static str,
+    body: ChatRequest,
+) -> Result<Response, Fault> {
     let is_stream = body.stream.unwrap_or(false);
     let include_usage = body.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false);
-    let conversation = conversation::begin(&app, &context, "v1/chat/completions", body).await?;
-    let builder = ResponseBuilder::new(conversation);
+    let extras =
+        Extras { timings: body.timings_per_token.unwrap_or(false), progress: body.return_progress.unwrap_or(false) };
+    let conversation = conversation::begin(app, context, route, body).await?;
+    let builder = ResponseBuilder::new(conversation, extras);
     if is_stream {
         return Ok(stream(builder, include_usage));
     }
     complete(builder).await.map(|completion| Json(completion).into_response())
+}
+
+/// What llama.cpp adds to a response, if requested.
+#[derive(Clone, Copy)]
+struct Extras {
+    timings: bool,
+    progress: bool,
 }
 
 /// Builds responses and chunks from the events of a conversation.
@@ -49,20 +70,32 @@ struct ResponseBuilder {
     id: String,
     created: u64,
     conversation: Conversation,
+    extras: Extras,
+    /// The progress that the next chunk reports.
+    progress: Option<PromptProgress>,
     /// Logprobs of each answer that come without text, for its next chunk.
     logprobs: Vec<Vec<TokenLogprob>>,
 }
 
 impl ResponseBuilder {
-    fn new(conversation: Conversation) -> ResponseBuilder {
+    fn new(conversation: Conversation, extras: Extras) -> ResponseBuilder {
         let logprobs = vec![Vec::new(); conversation.info().answers];
-        ResponseBuilder { id: id("chatcmpl-"), created: now(), conversation, logprobs }
+        ResponseBuilder { id: id("chatcmpl-"), created: now(), conversation, extras, progress: None, logprobs }
     }
 
     /// The next part of an answer; `None` after the last.
     async fn next(&mut self) -> Option<Result<ChatChunkChoice, Fault>> {
         loop {
-            let (index, delta, finish_reason) = match self.conversation.next().await? {
+            let event = match self.conversation.next_update().await? {
+                ChatUpdate::Event(event) => event,
+                ChatUpdate::Progress(progress) if self.extras.progress => {
+                    self.progress = Some(progress);
+                    return Some(Ok(ChatChunkChoice::default()));
+                }
+                ChatUpdate::Progress(_) => continue,
+            };
+            self.progress = None;
+            let (index, delta, finish_reason) = match event {
                 ChatEvent::Failed(fault) => return Some(Err(fault)),
                 ChatEvent::End { answer, finish } => (answer, ChatDelta::default(), Some(reason(&finish))),
                 ChatEvent::Part { answer, part, logprobs } => {
@@ -109,6 +142,8 @@ impl ResponseBuilder {
             choices,
             system_fingerprint: info.fingerprint.clone(),
             usage,
+            timings: self.timings(),
+            prompt_progress: self.progress,
         }
     }
 
@@ -116,6 +151,10 @@ impl ResponseBuilder {
     fn opening(index: usize) -> ChatChunkChoice {
         let delta = ChatDelta { role: Some("assistant".into()), content: Some(String::new()), ..ChatDelta::default() };
         ChatChunkChoice { index, delta, ..ChatChunkChoice::default() }
+    }
+
+    fn timings(&self) -> Option<Timings> {
+        self.extras.timings.then(|| self.conversation.timings())
     }
 
     fn usage(&self) -> Usage {
@@ -157,7 +196,7 @@ async fn complete(mut builder: ResponseBuilder) -> Result<ChatCompletion, Fault>
             choice.message.content.get_or_insert_default();
         }
     }
-    let (usage, info) = (builder.usage(), builder.conversation.info());
+    let (usage, timings, info) = (builder.usage(), builder.timings(), builder.conversation.info());
     Ok(ChatCompletion {
         object: "chat.completion".into(),
         created: builder.created,
@@ -165,6 +204,7 @@ async fn complete(mut builder: ResponseBuilder) -> Result<ChatCompletion, Fault>
         choices,
         usage,
         system_fingerprint: info.fingerprint.clone(),
+        timings,
         id: builder.id,
     })
 }
@@ -198,7 +238,11 @@ fn add(choice: &mut ChatChoice, chunk: ChatChunkChoice) {
 fn stream(builder: ResponseBuilder, include_usage: bool) -> Response {
     // With `include_usage`, chunks before the last have a usage of null.
     let null = include_usage.then_some(None);
-    let opening = |i| sse::data(&builder.chunk(vec![ResponseBuilder::opening(i)], null));
+    // Before the first token there is nothing to time.
+    let opening = |i| {
+        let chunk = builder.chunk(vec![ResponseBuilder::opening(i)], null);
+        sse::data(&ChatChunk { timings: None, ..chunk })
+    };
     let openings: VecDeque<_> = (0..builder.conversation.info().answers).map(opening).collect();
     let state = Some((builder, include_usage, openings));
     sse::answer(stream::unfold(state, move |state| async move {
@@ -226,8 +270,9 @@ fn stream(builder: ResponseBuilder, include_usage: bool) -> Response {
 
 /// A token's logprobs.
 pub(super) fn token(logprobs: TokenChoice) -> TokenLogprob {
-    let TokenChoice { chosen: TokenText { text: token, bytes }, logprob, top } = logprobs;
-    let top = top.into_iter().map(|(TokenText { text: token, bytes }, logprob)| TopLogprob { token, logprob, bytes });
+    let TokenChoice { chosen: TokenText { text: token, bytes, .. }, logprob, top } = logprobs;
+    let top =
+        top.into_iter().map(|(TokenText { text: token, bytes, .. }, logprob)| TopLogprob { token, logprob, bytes });
     // Only the first token of an echoed prompt has none, and a chat does not echo its prompt.
     TokenLogprob { token, logprob: logprob.unwrap_or_default(), bytes, top_logprobs: top.collect() }
 }

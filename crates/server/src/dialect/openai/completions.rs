@@ -104,6 +104,7 @@ fn generation(
                 ignore_end: body.ignore_eos.unwrap_or(false),
                 format: format.clone(),
                 thoughts: None,
+                progress: false,
             };
             Ok(Generation::Decode { requests: starts.into_iter().map(request).collect(), marks: Vec::new() })
         }
@@ -138,22 +139,23 @@ impl ResponseBuilder {
         }
     }
 
-    /// The choice that an event adds to.
-    fn choice(&mut self, event: AnswerEvent) -> Result<CompletionChoice, Fault> {
+    /// What an event adds to a choice, if anything.
+    fn choice(&mut self, event: AnswerEvent) -> Result<Option<CompletionChoice>, Fault> {
         match event {
-            AnswerEvent::Text { answer: index, prompt, text, tokens } => {
+            AnswerEvent::Progress(_) => Ok(None),
+            AnswerEvent::Text { answer: index, prompt, text, tokens, .. } => {
                 self.completion_tokens += if prompt { 0 } else { tokens.len() };
                 let choices: Vec<TokenChoice> = tokens.into_iter().flatten().collect();
                 let logprobs = (!choices.is_empty()).then(|| logprobs(choices, self.lengths[index]));
                 self.lengths[index] += text.chars().count();
-                Ok(CompletionChoice { text, index, logprobs, finish_reason: None })
+                Ok(Some(CompletionChoice { text, index, logprobs, finish_reason: None }))
             }
             AnswerEvent::End { answer: index, finish } => {
                 let reason = match finish {
                     Finish::Length => FinishReason::Length,
                     Finish::End | Finish::Stop(_) => FinishReason::Stop,
                 };
-                Ok(CompletionChoice { index, finish_reason: Some(reason), ..CompletionChoice::default() })
+                Ok(Some(CompletionChoice { index, finish_reason: Some(reason), ..CompletionChoice::default() }))
             }
             AnswerEvent::Failed(fault) => Err(fault),
         }
@@ -194,7 +196,8 @@ async fn complete(mut answers: AnswerStream, mut builder: ResponseBuilder) -> Re
     let open = |index| CompletionChoice { index, ..CompletionChoice::default() };
     let mut choices: Vec<CompletionChoice> = (0..builder.info.answers).map(open).collect();
     while let Some(event) = answers.next().await {
-        let CompletionChoice { text, index, logprobs, finish_reason } = builder.choice(event)?;
+        let Some(part) = builder.choice(event)? else { continue };
+        let CompletionChoice { text, index, logprobs, finish_reason } = part;
         let choice = &mut choices[index];
         choice.text.push_str(&text);
         choice.finish_reason = choice.finish_reason.or(finish_reason);
@@ -219,7 +222,8 @@ fn stream(answers: AnswerStream, builder: ResponseBuilder) -> Response {
                 return Some((event, Some((answers, builder, ready))));
             }
             match answers.next().await.map(|event| builder.choice(event)) {
-                Some(Ok(choice)) => {
+                Some(Ok(None)) => {}
+                Some(Ok(Some(choice))) => {
                     let usage = builder.include_usage.then_some(None);
                     ready.push_back(sse::data(&builder.completion(vec![choice], usage)));
                 }

@@ -5,6 +5,7 @@ use super::upload::{Form, receive};
 use crate::app::App;
 use crate::error::{Fault, FaultKind};
 use crate::http_context::HttpContext;
+use crate::layers::is_allowed_origin;
 use crate::owner::Owner;
 use crate::storage::blocking;
 use crate::storage::files::{MAX_FILE_BYTES, NewFile};
@@ -66,8 +67,7 @@ async fn upload(
 /// cannot.
 fn refuse_web_pages(app: &App, head: &HeaderMap) -> Result<(), Fault> {
     let Some(origin) = head.get(ORIGIN) else { return Ok(()) };
-    let is_allowed = |known: &String| known == "*" || known.as_bytes() == origin.as_bytes();
-    if !app.config.api_keys.is_empty() || app.config.cors_origins.iter().any(is_allowed) {
+    if !app.config.api_keys.is_empty() || is_allowed_origin(&app.config.cors_origins, origin) {
         return Ok(());
     }
     let what = "web pages cannot upload files to this server; it has neither a key (--api-key) nor this origin \

@@ -14,6 +14,9 @@ mod upload;
 #[cfg(feature = "index")]
 pub mod vector_stores;
 
+pub(crate) use chat::chat_completion;
+pub(crate) use models::model_list;
+
 use crate::app::App;
 use crate::http_context::fresh_id;
 use std::sync::Arc;

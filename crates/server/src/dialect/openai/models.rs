@@ -18,8 +18,12 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 /// Models that accept requests, including unloaded ones that the next request loads again.
 #[utoipa::path(get, path = "/v1/models", responses((status = 200, description = "The models", body = ModelList)))]
 async fn list(State(app): State<Arc<App>>) -> Json<ModelList> {
+    Json(model_list(&app))
+}
+
+pub(crate) fn model_list(app: &App) -> ModelList {
     let data = app.models.list().iter().filter(|m| is_available(m)).map(api_model).collect();
-    Json(ModelList { object: "list".into(), data })
+    ModelList { object: "list".into(), data }
 }
 
 /// One model. Names may contain slashes: the rest of the path is the name, escaped or not.

@@ -84,7 +84,7 @@ pub(crate) fn classify(
 /// `documents` in Cohere's and Jina's.
 #[utoipa::path(post, path = "/rerank", request_body = RerankRequest,
     responses((status = 200, description = "The texts, most relevant first", body = RerankResponse)))]
-async fn rerank_either(State(app): State<Arc<App>>, request: Request) -> Result<Response, Fault> {
+pub(crate) async fn rerank_either(State(app): State<Arc<App>>, request: Request) -> Result<Response, Fault> {
     let (bytes, context) = json_body::read(request, &app).await?;
     if cohere::is_cohere(&bytes) {
         context.set_dialect(Dialect::Cohere);
@@ -111,6 +111,9 @@ pub(crate) async fn rerank(
     body: RerankRequest,
 ) -> Result<Answer<RerankResponse>, Fault> {
     app.check_batch(body.texts.len(), "texts")?;
+    if body.top_n == Some(0) {
+        return Err(Fault::invalid("`top_n` is 0; it must be at least 1, or left out").at("top_n"));
+    }
     let truncate = app.truncation(body.truncate, body.truncation_direction);
     let call = app.call("rerank", context, body.model.as_deref(), RequestKind::Rerank)?;
     let characters = body.texts.iter().map(|t| t.chars().count()).sum::<usize>() + body.query.chars().count();
@@ -122,6 +125,7 @@ pub(crate) async fn rerank(
             let options = RankOptions::default()
                 .with_raw(body.raw_scores)
                 .with_texts(body.return_text)
+                .with_top_n(body.top_n)
                 .with_pooling(rank_pooling(body.pooling));
             let reranker = reranker.with_context(caller).with_truncation(truncate);
             Ok(reranker.rerank(&body.query, &body.texts, options)?)

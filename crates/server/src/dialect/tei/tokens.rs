@@ -3,11 +3,14 @@
 use crate::answer::Answer;
 use crate::app::App;
 use crate::call::Usage;
+use crate::dialect::llama_cpp;
 use crate::embedding;
-use crate::error::Fault;
-use crate::json_body::JsonBody;
+use crate::error::{Dialect, Fault};
+use crate::http_context::HttpContext;
+use crate::json_body::{self, JsonBody};
 use crate::served_model::RequestKind;
-use axum::extract::State;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
 use sconce_api::input::Item;
 use sconce_api::tei::{DecodeRequest, DecodeResponse, Ids, Token, TokenizeRequest, TokenizeResponse};
 use sconce_engine::TaskModel;
@@ -17,18 +20,32 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().routes(routes!(tokenize)).routes(routes!(decode))
+    OpenApiRouter::new().routes(routes!(tokenize_either)).routes(routes!(decode))
 }
 
-/// Tokenizes texts, with character offsets.
+/// Tokenizes texts, with character offsets. A body with `content` instead of `inputs` is in
+/// llama.cpp's format.
 #[utoipa::path(post, path = "/tokenize", request_body = TokenizeRequest,
     responses((status = 200, description = "The tokens of each text", body = TokenizeResponse)))]
+async fn tokenize_either(State(app): State<Arc<App>>, request: Request) -> Result<Response, Fault> {
+    let (bytes, context) = json_body::read(request, &app).await?;
+    if llama_cpp::is_llama_cpp(&bytes) {
+        context.set_dialect(Dialect::LlamaCpp);
+        let body = json_body::parse(&bytes, &context)?;
+        return Ok(llama_cpp::tokenize(&app, &context, body).await?.into_response());
+    }
+    let body = json_body::parse(&bytes, &context)?;
+    Ok(tokenize(&app, &context, body).await?.into_response())
+}
+
+/// Tokenization in TEI's format.
 async fn tokenize(
-    State(app): State<Arc<App>>,
-    JsonBody { body, context }: JsonBody<TokenizeRequest>,
+    app: &Arc<App>,
+    context: &Arc<HttpContext>,
+    body: TokenizeRequest,
 ) -> Result<Answer<TokenizeResponse>, Fault> {
     app.check_batch(body.inputs.items.len(), "inputs")?;
-    let call = app.call("tokenize", &context, body.model.as_deref(), RequestKind::Tokenize)?;
+    let call = app.call("tokenize", context, body.model.as_deref(), RequestKind::Tokenize)?;
     let (items, special, prompt_given) = (body.inputs.items, body.add_special_tokens, body.prompt_name.is_some());
     let prompt = app.prompt(body.prompt_name);
     if items.iter().any(|item| !matches!(item, Item::Text(_))) {

@@ -223,8 +223,8 @@ pub(crate) fn is_similarity(bytes: &[u8]) -> bool {
 
 /// Texts and token ids, and their number of characters.
 fn text_items(inputs: Inputs) -> Result<(Vec<Item>, usize), Fault> {
-    match inputs.items.iter().any(|item| matches!(item, Item::Image(_))) {
-        true => Err(Fault::invalid("this path accepts texts and token ids, no images").at("inputs")),
+    match inputs.items.iter().any(|item| matches!(item, Item::Image(_) | Item::Mixed(_))) {
+        true => Err(Fault::invalid("an input of this path is a text or a list of token ids").at("inputs")),
         false => Ok((embedding::characters(&inputs.items), inputs.items)).map(|(n, items)| (items, n)),
     }
 }

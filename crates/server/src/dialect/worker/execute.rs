@@ -190,7 +190,7 @@ impl JobStream {
                     events += 1;
                 }
                 Some(Ok(EngineEvent::End { finish, .. })) => break JobEnd::Finished(finish),
-                Some(Ok(EngineEvent::Begun { .. })) => {}
+                Some(Ok(EngineEvent::Begun { .. } | EngineEvent::Progress { .. })) => {}
                 Some(Err(sconce_engine::Error::Cancelled)) => break JobEnd::Cancelled,
                 Some(Err(e)) => break JobEnd::Failed(e.into()),
                 None => {

@@ -1,0 +1,25 @@
+//! Wire types of llama.cpp's server.
+
+mod completion;
+mod embedding;
+mod error;
+mod prompt;
+mod server;
+mod settings;
+mod text;
+mod timings;
+
+pub use completion::{
+    Bias, Completion, CompletionRequest, CompletionResponse, InfillExtra, InfillRequest, LogitBias, StopType,
+    TokenOrText, TokenProbability, TopToken,
+};
+pub use embedding::{EmbeddingRequest, EmbeddingResponse, IndexedEmbedding};
+pub use error::{ErrorBody, ErrorResponse};
+pub use prompt::{PromptPart, Prompts, PromptsSchema};
+pub use server::{DefaultSettings, LoraAdapter, Modalities, Props, Slot};
+pub use settings::{GenerationSettings, LoraScale, TokenBias};
+pub use text::{
+    ApplyTemplateResponse, DetokenizeRequest, DetokenizeResponse, InputTokens, TokenPiece, TokenPieces,
+    TokenizeRequest, TokenizeResponse,
+};
+pub use timings::{PromptProgress, Timings};

@@ -34,7 +34,7 @@ pub(crate) struct DecodeLayout {
     /// The longest sequence.
     pub(crate) context: usize,
     /// The most sequences in a step.
-    pub(super) sequences: usize,
+    pub(crate) sequences: usize,
     /// Where prefixes of prompts are stored.
     pub(super) prefixes: Option<PrefixStorage>,
 }

@@ -58,7 +58,13 @@ async fn generate(
     let mut request = shared.request(&name, &context)?;
     let begun_at = Instant::now();
     let conversation = match prompt.for_model(lease.served())? {
-        ModelPrompt::Raw(raw) => conversation::begin_raw(&app, &context, "api/generate", (raw, request)).await?,
+        ModelPrompt::Raw(raw) => {
+            // Without a template nothing shows the model whether to think.
+            if body.think.is_some() {
+                context.note_ignored("think");
+            }
+            conversation::begin_raw(&app, &context, "api/generate", (raw, request)).await?
+        }
         ModelPrompt::Messages(messages) => {
             request.messages = params::messages(messages)?;
             conversation::begin(&app, &context, "api/generate", request).await?

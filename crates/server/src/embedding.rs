@@ -162,7 +162,9 @@ pub(crate) fn inputs<'a>(items: &'a [Item]) -> Vec<TextOrTokens<'a>> {
 pub(crate) fn texts<'a>(items: &'a [Item], param: &str) -> Result<Vec<&'a str>, Fault> {
     let text = |item: &'a Item| match item {
         Item::Text(text) => Some(Ok(text.as_str())),
-        Item::Ids(_) | Item::Mixed(_) => Some(Err(Fault::invalid("this model accepts no token ids; send the text").at(param))),
+        Item::Ids(_) | Item::Mixed(_) => {
+            Some(Err(Fault::invalid("this model accepts no token ids; send the text").at(param)))
+        }
         Item::Image(_) => None,
     };
     items.iter().filter_map(text).collect()

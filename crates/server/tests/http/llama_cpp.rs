@@ -53,14 +53,20 @@ fn fault(reply: &Reply, status: u16) -> Value {
 fn streamed_completion_equals_complete_completion() {
     let server = serve(config());
     let whole = server.post("/completion", &completion(json!({"return_tokens": true}))).ok();
-    assert_eq!((&whole["stop"], &whole["stop_type"], &whole["truncated"]), (&json!(true), &json!("limit"), &json!(false)));
+    assert_eq!(
+        (&whole["stop"], &whole["stop_type"], &whole["truncated"]),
+        (&json!(true), &json!("limit"), &json!(false))
+    );
     assert_eq!((&whole["tokens_predicted"], &whole["model"]), (&json!(8), &json!("m")));
     assert_eq!(whole["tokens"].as_array().unwrap().len(), 8);
     let timings = &whole["timings"];
     assert_eq!((&timings["predicted_n"], &timings["cache_n"]), (&json!(8), &json!(0)));
     assert!(timings.as_object().unwrap().values().all(|value| value.as_f64().unwrap() >= 0.0), "{timings}");
     let settings = &whole["generation_settings"];
-    assert_eq!((&settings["n_predict"], &settings["seed"], &settings["ignore_eos"]), (&json!(8), &json!(4), &json!(true)));
+    assert_eq!(
+        (&settings["n_predict"], &settings["seed"], &settings["ignore_eos"]),
+        (&json!(8), &json!(4), &json!(true))
+    );
     let biases = settings["logit_bias"].as_array().unwrap();
     assert!(!biases.is_empty() && biases.iter().all(|bias| bias["bias"].is_null()), "{settings}");
 
@@ -106,7 +112,8 @@ fn probabilities_have_ids() {
     let after = json!({"n_probs": 5, "post_sampling_probs": true, "top_k": 2});
     let after = server.post("/completion", &completion(after)).ok();
     for token in after["completion_probabilities"].as_array().unwrap() {
-        let top: Vec<f64> = token["top_probs"].as_array().unwrap().iter().map(|t| t["prob"].as_f64().unwrap()).collect();
+        let top: Vec<f64> =
+            token["top_probs"].as_array().unwrap().iter().map(|t| t["prob"].as_f64().unwrap()).collect();
         assert!(top.len() <= 2 && (top.iter().sum::<f64>() - 1.0).abs() < 1e-4, "{token}");
     }
 }

@@ -54,6 +54,12 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
         for (reads_body, operation) in operations(&mut item) {
             let has_state = path.starts_with("/v1/files") || path.starts_with("/v1/vector_stores");
             add_errors(operation, dialect, reads_body, path.starts_with("/v1/models/") || has_state);
+            if matches!(path.as_str(), "/props" | "/slots") {
+                // They ask a model.
+                add_error(operation, dialect, (400, "No language model"));
+                add_error(operation, dialect, (429, "Too many concurrent requests"));
+                add_error(operation, dialect, (504, "The request timed out"));
+            }
             if has_state {
                 // Parameters of the path and the query can be wrong too.
                 add_error(operation, dialect, (400, "Invalid request"));

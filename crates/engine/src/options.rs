@@ -94,6 +94,8 @@ pub struct LoadOptions {
     pub seq2seq: Seq2SeqLimits,
     /// Options of models that another engine runs.
     pub graph: GraphOptions,
+    /// Source of a language model's chat template, instead of the one in its files.
+    pub chat_template: Option<String>,
 }
 
 /// Options of language models only.
@@ -166,6 +168,7 @@ impl LoadOptions {
             prompt_cache: None,
             seq2seq: Seq2SeqLimits::default(),
             graph: GraphOptions::default(),
+            chat_template: None,
         }
     }
 

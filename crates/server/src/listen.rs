@@ -103,7 +103,7 @@ impl Server {
         listeners.extend(listen_further(&config, &bound).await?);
         // Models loaded at run time use the first model's options.
         let defaults = match models.first() {
-            Some(first) => first.load.clone(),
+            Some(first) => first.load.clone().with_chat_template(None),
             None => LoadOptions::from_env().map_err(|e| Error::Config(e.to_string()))?,
         };
         let manager = ModelManager::new(config.memory_budget, defaults);

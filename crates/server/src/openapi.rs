@@ -59,6 +59,12 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
                 .any(|root| path.starts_with(root));
             let guarded = path.starts_with("/v1/models/") || has_state || dialect == Dialect::Ollama;
             add_errors(operation, dialect, reads_body, guarded);
+            if matches!(path.as_str(), "/props" | "/slots") {
+                // They ask a model.
+                add_error(operation, dialect, (400, "No language model"));
+                add_error(operation, dialect, (429, "Too many concurrent requests"));
+                add_error(operation, dialect, (504, "The request timed out"));
+            }
             if has_state {
                 // Parameters of the path and the query can be wrong too.
                 add_error(operation, dialect, (400, "Invalid request"));

@@ -56,6 +56,8 @@ def start():
         if "ctx-size" in FLAGS:
             # llama.cpp divides its context among its slots.
             command += ["--context", str(int(FLAGS["ctx-size"]) // (1 if "kv-unified" in FLAGS else slots))]
+        if "chat-template-file" in FLAGS:
+            command += ["--chat-template", FLAGS["chat-template-file"]]
         if "batch-size" in FLAGS:
             command += ["--batch-tokens", FLAGS["batch-size"]]
     # With tools, only pages of this machine may read responses by default.
@@ -79,6 +81,8 @@ def defaults(body, limit):
     body = named(body)
     body.setdefault("temperature", float(FLAGS.get("temp", 0.8)))
     body.setdefault("seed", int(FLAGS.get("seed", 0)))
+    if FLAGS.get("reasoning") == "off":
+        body.setdefault("reasoning_effort", "none")
     if int(FLAGS.get("n-predict", -1)) > 0 and not {"n_predict", "max_tokens"} & set(body):
         body[limit] = int(FLAGS["n-predict"])
     return body
@@ -214,7 +218,7 @@ class Shim(BaseHTTPRequestHandler):
             self.pass_on("POST", self.path, body)
         elif self.path in ("/completion", "/completions", "/infill"):
             self.pass_on("POST", self.path, defaults(body, "n_predict"))
-        elif self.path.endswith("/completions"):
+        elif self.path.endswith("/completions") or self.path == "/apply-template":
             self.pass_on("POST", self.path, defaults(body, "max_tokens"), begins)
         elif self.path.endswith("/embeddings") or self.path == "/embedding":
             own = {"pooling": "none"} if FLAGS.get("pooling") == "none" else {}

@@ -9,8 +9,12 @@ use clap::Args;
 use sconce_api::time::Seconds;
 use sconce_engine::{LlmOptions, Prompt, Task};
 use sconce_server::{Config, DEFAULT_BATCH_LINES, Listen, ModelSpec, Secret, Server, Stop, Tls, Traces};
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+/// The most bytes of a chat template.
+const MAX_TEMPLATE_BYTES: u64 = 1 << 20;
 
 /// Serve models over HTTP on one port, with the APIs of OpenAI, text-embeddings-inference, Cohere
 /// and Jina.
@@ -54,6 +58,9 @@ pub(crate) struct Serve {
     /// Most answers of a language model that are generated at once; further ones wait.
     #[arg(long, alias = "max-num-seqs", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     parallel: Option<u16>,
+    /// Chat template of the model, a Jinja file, instead of its own.
+    #[arg(long, value_name = "FILE", alias = "chat-template-file", env = "CHAT_TEMPLATE")]
+    chat_template: Option<PathBuf>,
     #[command(flatten)]
     prompt_cache: PromptCacheArgs,
     #[command(flatten)]
@@ -248,6 +255,7 @@ impl Serve {
             (self.task.is_some(), "--task"),
             (self.revision.is_some(), "--revision"),
             (!self.served_model_name.is_empty(), "--served-model-name"),
+            (self.chat_template.is_some(), "--chat-template"),
         ] {
             if given && !one {
                 return Err(format!("{flag} is for a single model, but {} were given", self.models.len()).into());
@@ -255,7 +263,10 @@ impl Serve {
         }
         let sequences = self.parallel.map_or(LlmOptions::default().sequences, usize::from);
         let options = self.kv_cache.apply_to(self.run_args.options()?, sequences);
-        let options = self.prompt_cache.apply_to(options);
+        let mut options = self.prompt_cache.apply_to(options);
+        if let Some(path) = &self.chat_template {
+            options.chat_template = Some(read_template(path)?);
+        }
         let spec = |given: &String| {
             let mut spec = ModelSpec::new(given, options.clone());
             if let Some(revision) = &self.revision {
@@ -270,6 +281,18 @@ impl Serve {
         };
         self.models.iter().map(spec).collect()
     }
+}
+
+/// The source of a chat template.
+fn read_template(path: &Path) -> Result<String, Failure> {
+    let failed = |e: std::io::Error| format!("--chat-template: {}: {e}", path.display());
+    let mut source = String::new();
+    let file = std::fs::File::open(path).map_err(failed)?;
+    file.take(MAX_TEMPLATE_BYTES + 1).read_to_string(&mut source).map_err(failed)?;
+    if source.len() as u64 > MAX_TEMPLATE_BYTES {
+        return Err(format!("--chat-template: {} has more than {MAX_TEMPLATE_BYTES} bytes", path.display()).into());
+    }
+    Ok(source)
 }
 
 /// `org/name:Q4_K_M` at a revision is `org/name@revision:Q4_K_M`.

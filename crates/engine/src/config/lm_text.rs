@@ -54,20 +54,34 @@ pub(crate) struct LmText {
 
 impl LmText {
     pub(crate) fn open(root: &Path, model: &Model) -> Result<LmText> {
-        match &model.gguf {
-            Some(gguf) => LmText::of_gguf(root, gguf),
-            None => LmText::of_folder(root, &model.config),
-        }
+        LmText::open_with(root, model, None)
     }
 
-    pub(crate) fn of_gguf(root: &Path, gguf: &Arc<Gguf>) -> Result<LmText> {
+    /// With this chat template instead of the one in the files.
+    pub(crate) fn open_with(root: &Path, model: &Model, template: Option<&str>) -> Result<LmText> {
+        let text = match &model.gguf {
+            Some(gguf) => LmText::of_gguf(root, gguf, template),
+            None => LmText::of_folder(root, &model.config, template),
+        }?;
+        if template.is_some()
+            && let Err(why) = &text.templates
+        {
+            return Err(Error::Input(format!("the given chat template cannot be used: {why}")));
+        }
+        Ok(text)
+    }
+
+    fn of_gguf(root: &Path, gguf: &Arc<Gguf>, given: Option<&str>) -> Result<LmText> {
         let vocabulary = gguf.vocabulary()?;
         let tokenizer = metadata::tokenizer(&vocabulary, Specials::Parsed).map_err(|what| Error::file(root, what))?;
         let named = [vocabulary.eos, vocabulary.eot, vocabulary.eom].into_iter().flatten();
         let ends = named.chain(end_of_turn_ids(&tokenizer)).collect();
         let word = |id: Option<u32>| id.and_then(|id| vocabulary.tokens.get(id as usize).copied());
         let template = |source: &str| ChatTemplate::new(source, word(vocabulary.bos), word(vocabulary.eos));
-        let (default, tool_use) = (gguf.chat_template(None)?, gguf.chat_template(Some("tool_use"))?);
+        let (default, tool_use) = match given {
+            Some(_) => (given, None),
+            None => (gguf.chat_template(None)?, gguf.chat_template(Some("tool_use"))?),
+        };
         let default = default.map(template).transpose();
         let templates =
             default.and_then(|default| Ok(ChatTemplates { default, tool_use: tool_use.map(template).transpose()? }));
@@ -84,7 +98,7 @@ impl LmText {
         })
     }
 
-    fn of_folder(root: &Path, config: &Value) -> Result<LmText> {
+    fn of_folder(root: &Path, config: &Value, template: Option<&str>) -> Result<LmText> {
         let mut tokenizer = open(root)?;
         tokenizer.with_padding(None);
         catch_panic(|| tokenizer.with_truncation(None).map(drop)).map_err(|e| Error::file(root, e))?;
@@ -96,7 +110,7 @@ impl LmText {
             false => None,
         };
         let file = file.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        let templates = ChatTemplates::read(file.as_deref(), &tokenizer_config);
+        let templates = ChatTemplates::read(template.or(file.as_deref()), &tokenizer_config);
         let mut ends: BTreeSet<u32> = [&generation["eos_token_id"], &config["eos_token_id"]]
             .into_iter()
             .flat_map(|value| value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]))
@@ -229,7 +243,7 @@ mod tests {
     #[test]
     fn added_end_of_turn_tokens_end_generation() {
         let dir = folder(&[("<s>", true), ("<|im_end|>", true), ("<end_of_turn>", false)], &json!({"eos_token_id": 3}));
-        let lm_text = LmText::of_folder(dir.path(), &json!({})).unwrap();
+        let lm_text = LmText::of_folder(dir.path(), &json!({}), None).unwrap();
         // The same spelling that was not added is an ordinary word.
         assert_eq!(*lm_text.ends, BTreeSet::from([3, 4, 5]));
     }
@@ -237,7 +251,7 @@ mod tests {
     #[test]
     fn control_tokens_in_user_text_are_plain_text() {
         let dir = folder(&[("<s>", true)], &json!({}));
-        let lm_text = LmText::of_folder(dir.path(), &json!({})).unwrap();
+        let lm_text = LmText::of_folder(dir.path(), &json!({}), None).unwrap();
         assert_eq!((lm_text.encode("a a").unwrap(), lm_text.plain.get().is_none()), (vec![1, 1], true));
         assert_eq!(lm_text.encode_rendered("a<s>").unwrap(), [1, 3]);
         let text = lm_text.encode("a<s>").unwrap();

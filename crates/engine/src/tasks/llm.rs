@@ -112,7 +112,8 @@ impl TaskType for Llm {
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Llm> {
         let root = files.root();
-        let text = Arc::new(LmText::open(root, &ModelFiles::open(root)?)?);
+        let template = options.chat_template.as_deref();
+        let text = Arc::new(LmText::open_with(root, &ModelFiles::open(root)?, template)?);
         text.notes.iter().for_each(|note| progress.note(note));
         // Before the weights are loaded, free the memory that parsing left behind.
         trim_allocator();

@@ -28,7 +28,7 @@ async fn props(
 ) -> Result<Json<Props>, Fault> {
     let call = app.call("props", &context, None, RequestKind::Generate)?;
     let path = app.models.list().into_iter().find(|model| model.spec.id == call.served().id);
-    let path = path.map_or_else(String::new, |model| model.spec.reference);
+    let path = path.map_or_else(String::new, |model| model.spec.reference.clone());
     let props = call.run(move |served, _| {
         let llm = generation::language_model(served)?;
         let (bos_token, eos_token) = (text(llm, llm.begin_token()), text(llm, llm.end_tokens().next()));

@@ -10,6 +10,7 @@ pub mod input;
 pub mod openai;
 pub mod pipeline;
 pub mod pool;
+pub mod status;
 pub mod tei;
 pub mod time;
 #[cfg(feature = "client")]

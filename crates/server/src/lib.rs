@@ -26,6 +26,7 @@ mod metrics;
 mod model_manager;
 mod multipart;
 mod openapi;
+mod page;
 mod served_model;
 mod sse;
 mod stop;

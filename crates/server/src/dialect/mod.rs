@@ -6,11 +6,12 @@ pub mod cohere;
 pub mod common;
 pub mod openai;
 pub mod pipeline;
+pub mod status;
 pub mod tei;
 pub mod worker;
 
 use crate::app::App;
-use crate::{layers, openapi};
+use crate::{layers, openapi, page};
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use std::sync::Arc;
@@ -25,10 +26,11 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .merge(cohere::routes())
         .merge(openai::routes())
         .merge(pipeline::routes())
+        .merge(status::routes())
         .merge(tei::routes())
         .merge(worker)
         .split_for_parts();
-    let router: Router<Arc<App>> = routes.merge(openapi::routes(&openapi::complete(document)));
+    let router: Router<Arc<App>> = routes.merge(openapi::routes(&openapi::complete(document))).merge(page::routes(app));
     let router = router
         .fallback(layers::no_route)
         .method_not_allowed_fallback(layers::no_method)

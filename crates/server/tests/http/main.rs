@@ -10,6 +10,7 @@ mod language;
 mod lifecycle;
 mod memory_budget;
 mod openai;
+mod page;
 mod pipeline;
 mod tei;
 mod tls;

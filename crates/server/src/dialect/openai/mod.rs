@@ -10,7 +10,7 @@ pub mod files;
 mod latency;
 pub mod models;
 mod params;
-mod query;
+pub(crate) mod query;
 mod seq2seq;
 mod upload;
 #[cfg(feature = "index")]

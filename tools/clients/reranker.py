@@ -44,4 +44,5 @@ def main(folder, golden="task-rerank"):
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
-main(Path(sys.argv[1]), *sys.argv[2:])
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,8 +1,6 @@
 // Requests to the server that sent this page. The API key, if the server wants one, is kept in
 // sessionStorage: it ends with the tab.
 
-import { events } from "./sse.js";
-
 const KEY = "sconce-key";
 
 /** A request that failed, with a sentence for people. */
@@ -97,21 +95,6 @@ function messageOf(text) {
  * @param {Options} [options]
  */
 export const json = async (path, options) => (await request(path, options)).json();
-
-/**
- * The JSON events of a streamed answer.
- * @param {string} path
- * @param {Options} options
- */
-export async function* stream(path, options) {
-  const response = await request(path, options);
-  for await (const data of events(response.body)) {
-    if (data === "[DONE]") return;
-    const event = JSON.parse(data);
-    if (event.error) throw new ApiError(event.error.message ?? String(event.error), 200);
-    yield event;
-  }
-}
 
 /**
  * What a request cost, from the headers of its answer.

@@ -39,7 +39,7 @@ export const percent = (part) => `${(part * 100).toFixed(part < 0.1 && part > 0 
 /** What a request cost, in a sentence. @param {ReturnType<import("./api.js").costOf>} cost */
 export function cost({ tokens, tokenization, queue, inference, total }) {
   const parts = [
-    tokens !== null && plural(tokens, "token"),
+    tokens > 0 && plural(tokens, "token"),
     total !== null && `${duration(total)} in all`,
     queue !== null && `queue ${duration(queue)}`,
     tokenization !== null && `tokenization ${duration(tokenization)}`,

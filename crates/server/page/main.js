@@ -24,20 +24,24 @@ const shown = new Map();
 
 /** The panel that the address names. */
 function chosen() {
-  const name = location.hash.slice(1);
+  const name = location.hash.replace(/^#\/?/, "");
   return Object.hasOwn(PANELS, name) ? name : "chat";
 }
+
+/** The style of all panels but the chat, which needs none of it. */
+const panelStyle = h("link", { rel: "stylesheet", href: "page/panels.css" });
 
 async function show() {
   const name = chosen();
   const { title, load } = PANELS[name];
   document.title = `${title} · Sconce`;
   for (const link of tabs.querySelectorAll("a")) {
-    if (link.hash === `#${name}`) link.setAttribute("aria-current", "page");
+    if (link.hash === `#/${name}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   tabs.querySelector("[aria-current]").scrollIntoView({ block: "nearest", inline: "nearest" });
   if (!shown.has(name)) {
+    if (name !== "chat" && !panelStyle.isConnected) document.head.append(panelStyle);
     try {
       const { panel } = await load();
       shown.set(name, panel());
@@ -136,7 +140,7 @@ async function update(options = {}) {
 
 onMissingKey(askForKey);
 document.querySelector("#switches").append(themeSwitch());
-tabs.append(...Object.entries(PANELS).map(([name, { title }]) => h("a", { href: `#${name}` }, title)));
+tabs.append(...Object.entries(PANELS).map(([name, { title }]) => h("a", { href: `#/${name}` }, title)));
 // The address behind # names the panel, so this link must not change it.
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();

@@ -141,7 +141,7 @@ function missing(kind) {
       "p",
       {},
       "Any model of this kind will do, from the Hugging Face hub or a folder. Or load one in ",
-      h("a", { href: "#models" }, "Models"),
+      h("a", { href: "#/models" }, "Models"),
       ".",
     ),
     resting.map(({ id }) => h("p", {}, `${id} is unloaded; its next request loads it.`)),

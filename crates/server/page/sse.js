@@ -1,14 +1,31 @@
 // Server-sent events of a streamed answer.
 
+import { ApiError, request } from "./api.js";
+
 /** An event may not be larger than this; a server that sends more is not one of ours. */
 const MAX_EVENT = 8 << 20;
+
+/**
+ * The JSON events of a streamed answer.
+ * @param {string} path
+ * @param {Options} options
+ */
+export async function* stream(path, options) {
+  const response = await request(path, options);
+  for await (const data of events(response.body)) {
+    if (data === "[DONE]") return;
+    const event = JSON.parse(data);
+    if (event.error) throw new ApiError(event.error.message ?? String(event.error), 200);
+    yield event;
+  }
+}
 
 /**
  * The data of each event of a body.
  * @param {ReadableStream<Uint8Array>} body
  * @returns {AsyncGenerator<string>}
  */
-export async function* events(body) {
+async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = "";
   try {

@@ -1,6 +1,6 @@
 // Streams one answer into a node of the conversation.
 
-import { stream } from "../api.js";
+import { stream } from "../sse.js";
 
 /** @typedef {import("./tree.js").Node} Node */
 

@@ -2,19 +2,27 @@
 
 import { fill, h, notice } from "../dom.js";
 import { models, needs, picker } from "../served.js";
-import { answer } from "./answer.js";
 import { Composer } from "./composer.js";
-import { MessageView } from "./message.js";
 import { Settings } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
 import * as storage from "./storage.js";
 import * as tree from "./tree.js";
+
+/** The modules that show and stream messages: the page can be used before they are there. */
+async function messageModules() {
+  const [{ MessageView }, { answer }] = await Promise.all([import("./message.js"), import("./answer.js")]);
+  return { MessageView, answer };
+}
 
 class Chat {
   constructor() {
     this.conversation = tree.newConversation();
     /** Stops the answer that is being written. @type {AbortController | null} */
     this.running = null;
+    /** @type {Awaited<ReturnType<typeof messageModules>> | null} */
+    this.modules = null;
+    /** The messages that are shown. @type {import("./message.js").MessageView[]} */
+    this.views = [];
     this.settings = new Settings(() => this.settingsChanged());
     this.composer = new Composer({ send: (text) => this.send(text), stop: () => this.running?.abort() });
     this.sidebar = new Sidebar({
@@ -61,6 +69,7 @@ class Chat {
     const [latest] = await storage.all();
     if (latest && !this.conversation.nodes.length) this.open(latest);
     else this.render();
+    this.modules = await messageModules();
   }
 
   /** @param {tree.Conversation} conversation */
@@ -73,7 +82,8 @@ class Chat {
   }
 
   /** Shows the branch of the conversation, and the list of all. */
-  render() {
+  async render() {
+    if (this.conversation.nodes.length) this.modules ??= await messageModules();
     const nodes = tree.path(this.conversation);
     this.views = nodes.map((node, i) => this.view(node, i === nodes.length - 1));
     fill(
@@ -102,7 +112,7 @@ class Chat {
       context,
       needsResults: isLast && !this.running,
     };
-    return new MessageView(node, around, this.actions);
+    return new this.modules.MessageView(node, around, this.actions);
   }
 
   follow() {
@@ -178,12 +188,13 @@ class Chat {
     const node = tree.add(conversation, { parent, role: "assistant", model });
     const running = (this.running = new AbortController());
     this.save();
-    this.render();
     this.composer.busy(true);
     this.composer.say("Writing…");
-    const view = this.views[this.views.length - 1];
+    await this.render();
+    // Another conversation may have been opened meanwhile.
+    const view = this.views.find((shown) => shown.data === node) ?? this.view(node, true);
     try {
-      await answer(body, node, view.sink(), running.signal);
+      await this.modules.answer(body, node, view.sink(), running.signal);
       this.composer.say("");
     } catch (error) {
       node.error = error.message;

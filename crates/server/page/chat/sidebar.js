@@ -2,7 +2,6 @@
 
 import { button, fill, h } from "../dom.js";
 import * as storage from "./storage.js";
-import * as transfer from "./transfer.js";
 
 /** @typedef {import("./tree.js").Conversation} Conversation */
 
@@ -84,8 +83,9 @@ export class Sidebar {
 
   async save() {
     const all = await storage.all();
-    if (all.length) transfer.download(all);
-    else this.actions.say("There is no chat to export yet.");
+    if (!all.length) return this.actions.say("There is no chat to export yet.");
+    const { download } = await import("./transfer.js");
+    download(all);
   }
 
   /** @param {HTMLInputElement} input */
@@ -94,7 +94,8 @@ export class Sidebar {
     input.value = "";
     if (!file) return;
     try {
-      const all = await transfer.read(file);
+      const { read } = await import("./transfer.js");
+      const all = await read(file);
       for (const conversation of all) await storage.save(conversation);
       this.actions.say(`Imported ${all.length === 1 ? "1 chat" : `${all.length} chats`}.`);
       if (all.length) this.actions.open(all[0]);

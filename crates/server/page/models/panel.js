@@ -67,14 +67,7 @@ export function panel() {
 }
 
 /** The server, its devices and doctor's verdict. @param {any} status */
-function serverFacts({
-  version,
-  uptime_seconds: uptime,
-  requests,
-  memory,
-  devices,
-  doctor_error: unreadable,
-}) {
+function serverFacts({ version, uptime_seconds: uptime, requests, memory, devices }) {
   const budget =
     memory.budget_bytes === null ? "no budget (--memory-budget)" : `budget ${bytes(memory.budget_bytes)}`;
   return [
@@ -83,6 +76,7 @@ function serverFacts({
       {},
       `Sconce ${version}, up ${seconds(uptime)} · ${requests.running} of ${requests.limit} requests · models ${bytes(memory.planned_bytes)} planned, ${budget}`,
     ),
+    h("h3", {}, "Devices"),
     h(
       "div",
       { class: "cards" },
@@ -97,7 +91,6 @@ function serverFacts({
         ),
       ),
     ),
-    unreadable && notice("error", unreadable),
   ];
 }
 
@@ -109,7 +102,7 @@ function verdict(failed, device) {
       {},
       "Doctor has not checked the kernels here yet: run ",
       h("code", {}, `sconce doctor -d ${device}`),
-      ".",
+      ", and start the server again.",
     );
   if (!failed.length) return h("p", { class: "good" }, "Doctor: no kernel failed on this device.");
   const each = failed.map(({ op, dtype, rung }) => h("li", {}, `${op} in ${dtype}, ${rung}`));

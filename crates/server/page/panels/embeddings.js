@@ -3,7 +3,7 @@
 import { field, h } from "../dom.js";
 import { percent } from "../format.js";
 import { needs, picker } from "../served.js";
-import { form, lines } from "./form.js";
+import { form, lines, truncation } from "./form.js";
 import { heatmap } from "./heatmap.js";
 import { map } from "./map.js";
 import { principalComponents, similarities, vectorsOf } from "./vectors.js";
@@ -19,16 +19,23 @@ const EXAMPLE = [
 
 export function panel() {
   const model = picker("embed");
+  const truncate = truncation();
   const area = /** @type {HTMLTextAreaElement} */ (h("textarea", { rows: 8 }));
   area.value = EXAMPLE.join("\n");
   const { node, result } = form({
-    fields: [model.node, field("Texts", area, "one per line, at least two")],
+    fields: [model.node, field("Texts", area, "one per line, at least two"), truncate.node],
     submit: "Compare",
     empty: "Compare the texts to see which of them mean the same.",
     run: async (send) => {
       const texts = lines(area);
       if (texts.length < 2) throw new Error("Write at least two texts, one per line.");
-      const vectors = vectorsOf(await send("/v1/embeddings", { model: model.select.value, input: texts }));
+      const vectors = vectorsOf(
+        await send("/v1/embeddings", {
+          model: model.select.value,
+          input: texts,
+          truncate: truncate.box.checked,
+        }),
+      );
       const { points, explained } = principalComponents(vectors);
       return [
         h("h3", {}, "Cosine similarity"),

@@ -49,6 +49,12 @@ export function form({ fields, submit, empty, run }) {
   return { node, result };
 }
 
+/** A choice to cut off texts that are longer than the model reads, instead of an error. */
+export function truncation() {
+  const box = /** @type {HTMLInputElement} */ (h("input", { type: "checkbox" }));
+  return { node: h("label", { class: "check" }, box, "Cut off texts that are too long"), box };
+}
+
 /** The lines of a field that are not blank. @param {HTMLTextAreaElement} area */
 export const lines = (area) =>
   area.value

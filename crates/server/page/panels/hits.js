@@ -1,8 +1,8 @@
 // Passages that were found, with the words of the query highlighted, and an answer that cites them.
 
-import { stream } from "../api.js";
 import { button, h } from "../dom.js";
 import { MarkdownStream } from "../markdown/stream.js";
+import { stream } from "../sse.js";
 
 /** Characters of each passage that a model reads. */
 const MAX_PASSAGE = 2000;
@@ -14,15 +14,16 @@ const RULES =
 /** @param {Hit} hit */
 const textOf = (hit) => hit.content.map(({ text }) => text).join("\n");
 
+/** Whether a word says something: short ones of European languages rarely do. @param {string} word */
+const isTelling = (word) => word.length > 3 || !/^[a-z]*$/.test(word);
+
 /**
  * The text, with the words of the query marked.
  * @param {string} text
  * @param {string} query
  */
 function highlighted(text, query) {
-  const words = [...new Set(query.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [])].filter(
-    (word) => word.length > 2,
-  );
+  const words = [...new Set(query.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [])].filter(isTelling);
   if (!words.length) return [text];
   // Words have letters and digits alone, so nothing of the query is read as a pattern.
   const pattern = new RegExp(

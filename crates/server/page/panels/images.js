@@ -3,7 +3,7 @@
 import { button, field, fill, h } from "../dom.js";
 import { bytes } from "../format.js";
 import { needs, picker } from "../served.js";
-import { bars, form, lines } from "./form.js";
+import { bars, form, lines, truncation } from "./form.js";
 import { cosine, vectorsOf } from "./vectors.js";
 
 /** Larger files are scaled down before they are sent: servers limit the size of a request. */
@@ -16,11 +16,12 @@ const EXAMPLE = ["a photo of a cat", "a photo of a dog", "a diagram", "a street 
 
 export function panel() {
   const model = picker("clip");
+  const truncate = truncation();
   const area = /** @type {HTMLTextAreaElement} */ (h("textarea", { rows: 6 }));
   area.value = EXAMPLE.join("\n");
   const drop = new Drop();
   const { node, result } = form({
-    fields: [model.node, drop.node, field("Captions", area, "one per line")],
+    fields: [model.node, drop.node, field("Captions", area, "one per line"), truncate.node],
     submit: "Rank captions",
     empty: "Choose an image and rank the captions to see which fits best.",
     run: async (send) => {
@@ -28,8 +29,12 @@ export function panel() {
       if (!drop.url) throw new Error("Choose an image first: drop it, paste it, or use the button.");
       if (!captions.length) throw new Error("Write captions, one per line.");
       const name = model.select.value;
-      const [image] = vectorsOf(await send("/v1/images/embeddings", { model: name, input: [drop.url] }));
-      const texts = vectorsOf(await send("/v1/embeddings", { model: name, input: captions }));
+      const [image] = vectorsOf(
+        await send("/v1/images/embeddings", { model: name, input: [{ image: drop.url }] }),
+      );
+      const texts = vectorsOf(
+        await send("/v1/embeddings", { model: name, input: captions, truncate: truncate.box.checked }),
+      );
       const scored = captions
         .map((caption, i) => ({ caption, score: cosine(image, texts[i]) }))
         .sort((a, b) => b.score - a.score);

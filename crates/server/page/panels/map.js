@@ -51,7 +51,9 @@ function labelPlaces(placed, width, height) {
     const isFree = (base) =>
       base > LINE &&
       base < height - 4 &&
-      taken.every((t) => Math.abs(t.base - base) >= LINE || t.left > left + length || left > t.left + t.length);
+      taken.every(
+        (t) => Math.abs(t.base - base) >= LINE || t.left > left + length || left > t.left + t.length,
+      );
     const shifts = [0, 1, -1, 2, -2, 3, -3, 4, -4].map((n) => y + 4 + n * LINE);
     taken.push({ left, base: shifts.find(isFree) ?? y + 4, length, text });
   }

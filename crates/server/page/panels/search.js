@@ -103,5 +103,5 @@ function asker(query, hits, cards, model) {
     }
   };
   const ask = button(label, start);
-  return h("div", {}, h("div", { class: "actions" }, ask), place);
+  return h("div", { class: "asker" }, h("div", { class: "actions" }, ask), place);
 }

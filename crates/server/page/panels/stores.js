@@ -2,7 +2,7 @@
 
 import { json } from "../api.js";
 import { button, field, fill, h } from "../dom.js";
-import { bytes, plural } from "../format.js";
+import { bytes } from "../format.js";
 
 /** How often the state of files is read while some are being indexed. */
 const POLL_MS = 700;
@@ -69,11 +69,11 @@ export class Stores {
   /** Reads the list of stores. @param {string} [chosen] The store to choose. */
   async load(chosen = this.id) {
     const { data } = await json("/v1/vector_stores?limit=100");
-    const label = ({ name, id, file_counts: counts }) =>
-      `${name || id} (${plural(counts.completed, "file")})`;
     fill(
       this.select,
-      data.map((store) => h("option", { value: store.id, selected: store.id === chosen }, label(store))),
+      data.map((store) =>
+        h("option", { value: store.id, selected: store.id === chosen }, store.name || store.id),
+      ),
     );
     await this.choose();
   }
@@ -82,6 +82,7 @@ export class Stores {
     this.chosen.hidden = !this.id;
     this.say(this.id ? "" : "There is no vector store yet. Give one a name, and upload files.");
     this.changed();
+    fill(this.files);
     if (this.id) await this.showFiles();
   }
 

@@ -33,6 +33,7 @@ def main(folder):
             page.request.post(f"{URL}/v1/embeddings", data={"model": "minilm", "input": ["A text."] * 8})
             page.get_by_role("article", name="minilm", exact=True).get_by_text("Plan, op by op").click()
             page.locator(".plan").wait_for()
+            page.evaluate("document.querySelector('[aria-label=minilm]').scrollIntoView()")
             time.sleep(3)
 
         shot("chat", "light", chat)

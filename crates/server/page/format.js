@@ -18,7 +18,7 @@ export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one
 /** @param {number} ms */
 export function duration(ms) {
   if (ms < 1) return "under 1 ms";
-  if (ms < 10) return `${ms.toFixed(1)} ms`;
+  if (ms < 10 && !Number.isInteger(ms)) return `${ms.toFixed(1)} ms`;
   return ms < 1000 ? `${Math.round(ms)} ms` : seconds(ms / 1000);
 }
 
@@ -33,8 +33,8 @@ export function seconds(s) {
 /** A rate with three digits. @param {number} n */
 export const rate = (n) => (n >= 100 ? count(n) : n >= 10 ? n.toFixed(1) : n.toFixed(2));
 
-/** @param {number} part From 0 to 1. */
-export const percent = (part) => `${(part * 100).toFixed(part < 0.1 && part > 0 ? 1 : 0)} %`;
+/** With a space that does not break. @param {number} part From 0 to 1. */
+export const percent = (part) => `${(part * 100).toFixed(part < 0.1 && part > 0 ? 1 : 0)}\u00a0%`;
 
 /** What a request cost, in a sentence. @param {ReturnType<import("./api.js").costOf>} cost */
 export function cost({ tokens, tokenization, queue, inference, total }) {

@@ -36,6 +36,10 @@ export class ModelCard {
 
   /** @param {any} model As GET /v1/status describes it. */
   update(model) {
+    // What has not changed stays as it is, for who reads or selects it.
+    const known = JSON.stringify(model);
+    if (known === this.known) return;
+    this.known = known;
     this.state.className = `badge ${model.state}`;
     this.state.textContent = STATES[model.state] ?? model.state;
     this.more.hidden = model.state !== "ready";

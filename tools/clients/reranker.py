@@ -1,5 +1,5 @@
-"""Writes the tiny reranker of crates/testkit/goldens/task-rerank as a model folder: reranker.py
-FOLDER.
+"""Writes a tiny model of crates/testkit/goldens as a model folder: reranker.py FOLDER [GOLDEN], by
+default the reranker `task-rerank`.
 
 Its weights are a formula (see tools/goldens/formula.py), here without numpy because this runs
 before anything is installed.
@@ -12,7 +12,7 @@ import struct
 import sys
 from pathlib import Path
 
-GOLDEN = Path(__file__).resolve().parents[2] / "crates/testkit/goldens/task-rerank"
+GOLDENS = Path(__file__).resolve().parents[2] / "crates/testkit/goldens"
 WORD = (1 << 64) - 1
 
 
@@ -28,11 +28,12 @@ def values(seed, name, count, scale, shift):
         yield shift + scale * (((z ^ z >> 31) >> 40) / (1 << 23) - 1)
 
 
-def main(folder):
+def main(folder, golden="task-rerank"):
     folder.mkdir(parents=True)
-    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(GOLDEN / name, folder)
-    spec = json.loads((GOLDEN / "tensors.json").read_text())
+    for file in (GOLDENS / golden).glob("*.json"):
+        if file.name not in ("golden.json", "tensors.json"):
+            shutil.copy(file, folder)
+    spec = json.loads((GOLDENS / golden / "tensors.json").read_text())
     head, data = {}, b""
     for name, tensor in spec["tensors"].items():
         count = math.prod(tensor["shape"])
@@ -43,4 +44,5 @@ def main(folder):
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
-main(Path(sys.argv[1]))
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -40,6 +40,15 @@ impl AllowedHosts {
             "this server does not answer to the host name `{shown}`; if it is right, add --allowed-hosts {shown}"
         ))
     }
+
+    /// Whether this `Host` is the server's beyond doubt: it is listed, or loopback's, or an address,
+    /// which nobody can point elsewhere. Of a server that accepts all names, others are in doubt.
+    pub fn is_known(&self, host: &str) -> bool {
+        match self {
+            AllowedHosts::Only(_) => self.refusal(Some(host)).is_none(),
+            AllowedHosts::Any => is_localhost(host) || host_name(host).parse::<IpAddr>().is_ok(),
+        }
+    }
 }
 
 /// Whether a host name or address, with or without a port, is this machine's loopback.
@@ -86,5 +95,14 @@ mod tests {
         assert!(!refused(Some("0.0.0.0"), false, &[], "box.example"));
         assert!(refused(Some("0.0.0.0"), true, &["box.example"], "evil.example"));
         assert_eq!(AllowedHosts::Only(Vec::new()).refusal(None), None);
+    }
+
+    #[test]
+    fn names_that_anyone_may_choose_are_not_known() {
+        let any = AllowedHosts::Any;
+        assert!(any.is_known("localhost:80") && any.is_known("10.0.0.1:8080") && any.is_known("[fe80::1]:80"));
+        assert!(!any.is_known("evil.example:8080"));
+        let only = AllowedHosts::Only(vec!["ai.example".into()]);
+        assert!(only.is_known("AI.example:8080") && only.is_known("127.0.0.1") && !only.is_known("10.0.0.1"));
     }
 }

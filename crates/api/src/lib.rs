@@ -13,6 +13,7 @@ pub mod ollama;
 pub mod openai;
 pub mod pipeline;
 pub mod pool;
+pub mod status;
 pub mod tei;
 pub mod text_or;
 pub mod time;

@@ -84,6 +84,8 @@ pub struct Config {
     pub allowed_hosts: Vec<String>,
     /// CORS origins; `*` is all, and `localhost` every origin of loopback, on any port.
     pub cors_origins: Vec<String>,
+    /// Serve the page for people at `/`.
+    pub page: bool,
     /// Default of a request's `truncate`.
     pub auto_truncate: bool,
     /// Prompt of embedding requests without `prompt_name`.
@@ -126,6 +128,7 @@ impl Default for Config {
             silence: Duration::from_secs(60),
             allowed_hosts: Vec::new(),
             cors_origins: Vec::new(),
+            page: true,
             auto_truncate: false,
             default_prompt: Prompt::Default,
             pooling: None,

@@ -4,8 +4,9 @@
 use crate::app::App;
 use crate::error::{Dialect, Fault, FaultKind};
 use crate::http_context::{Background, HttpContext};
+use crate::page;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::{AUTHORIZATION, HOST};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -75,9 +76,13 @@ pub(crate) async fn around(State(app): State<Arc<App>>, mut request: Request, ne
     let (status, model) = (response.status().as_u16(), context.model().unwrap_or_default());
     let id = id_str(&context.id);
     context.with_span(|span| span.record_response(&method, route.as_ref().map(MatchedPath::as_str), status, id));
-    // Health checks and scrapes every few seconds would fill the log, and so would batches.
+    // Health checks and scrapes every few seconds would fill the log, and so would an open page and
+    // batches.
     match path.as_str() {
-        "/health" | "/ping" | "/metrics" => {
+        "/health" | "/ping" | "/metrics" | "/v1/status" => {
+            tracing::debug!(target: "sconce::access", id, %method, path, status, ms, model);
+        }
+        path if page::is_page(&app, &method, path) => {
             tracing::debug!(target: "sconce::access", id, %method, path, status, ms, model);
         }
         path if context.is_background() => {
@@ -125,10 +130,24 @@ pub(crate) async fn host(State(app): State<Arc<App>>, request: Request, next: Ne
     }
 }
 
+/// Whether a web page of another origin sent the request. Browsers name the origin of a page in every
+/// request that may change something; programs name none.
+pub(crate) fn is_from_foreign_page(app: &App, request: &Request) -> bool {
+    let Some(origin) = request.headers().get(ORIGIN) else { return false };
+    let origin = origin.to_str().unwrap_or_default();
+    let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    match (authority, host_of(request)) {
+        // A name that anyone may point at this machine does not make a page the server's own.
+        (Some(authority), Some(host)) => !(authority.eq_ignore_ascii_case(host) && app.allowed_hosts.is_known(host)),
+        _ => true,
+    }
+}
+
 /// Checks the API key, if the server has any.
 pub(crate) async fn key(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let keys = &app.config.api_keys;
-    if keys.is_empty() || OPEN.contains(&request.uri().path()) {
+    let path = request.uri().path();
+    if keys.is_empty() || OPEN.contains(&path) || page::is_page(&app, request.method(), path) {
         return next.run(request).await;
     }
     // Every key is compared, so that timing does not reveal which one was close.

@@ -31,6 +31,7 @@ mod multipart;
 mod ndjson;
 mod openapi;
 mod owner;
+mod page;
 mod served_model;
 mod sse;
 mod stop;

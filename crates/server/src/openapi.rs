@@ -70,6 +70,9 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
                 add_error(operation, dialect, (400, "Invalid request"));
                 add_error(operation, dialect, (413, "More than the server keeps or returns"));
             }
+            if path == "/v1/plan" {
+                add_error(operation, dialect, (400, "Invalid query"));
+            }
             operation.tags = Some(vec![tag(dialect, &path).into()]);
         }
         // `{*id}` is the router's syntax for a name with slashes.
@@ -95,7 +98,7 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = (bool, &mut Operation
 
 fn tag(dialect: Dialect, path: &str) -> &'static str {
     match (dialect, path) {
-        (_, "/health" | "/ping" | "/metrics" | "/info") => "Server",
+        (_, "/health" | "/ping" | "/metrics" | "/info" | "/v1/status" | "/v1/plan") => "Server",
         (_, "/score" | "/v1/score" | "/pooling" | "/v1/classify") => "vLLM",
         (Dialect::Tei, _) => "text-embeddings-inference",
         (Dialect::OpenAi, _) => "OpenAI",

@@ -163,24 +163,9 @@ fn judge(plan: &Planned, device: Device) -> Result<String, String> {
     })
 }
 
-/// Equal calls with their number.
-fn grouped(steps: &[Step]) -> Vec<(&Step, usize)> {
-    let mut groups: Vec<(&Step, usize)> = Vec::new();
-    for step in steps {
-        let alike = |(s, _): &&mut (&Step, usize)| {
-            s.op == step.op && s.detail == step.detail && s.dtype == step.dtype && s.rung == step.rung
-        };
-        match groups.iter_mut().find(alike) {
-            Some((_, n)) => *n += 1,
-            None => groups.push((step, 1)),
-        }
-    }
-    groups
-}
-
 fn as_text(task: Task, plan: &Planned, verdict: &Result<String, String>) -> String {
     let mut rows = vec![["op", "what", "dtype", "rung", "calls", "why not better"].map(String::from).to_vec()];
-    for (step, n) in grouped(&plan.steps) {
+    for (step, n) in plan.grouped_steps() {
         let rung = step.rung.as_ref().map_or_else(|_| "none".to_string(), ToString::to_string);
         rows.push(vec![
             step.op.into(),

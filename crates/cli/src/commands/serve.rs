@@ -125,6 +125,9 @@ pub(crate) struct Http {
     /// machine on any port. May be repeated.
     #[arg(long, value_name = "ORIGIN", env = "CORS_ALLOW_ORIGIN", value_delimiter = ',')]
     cors_allow_origin: Vec<String>,
+    /// Do not serve the page for people at `/`.
+    #[arg(long, env = "SCONCE_NO_PAGE")]
+    no_page: bool,
     /// Truncate texts longer than the model's limit, unless the request says otherwise. By default
     /// they are refused.
     #[arg(long, env = "AUTO_TRUNCATE")]
@@ -213,6 +216,7 @@ impl Http {
             request_timeout: self.request_timeout.timeout(),
             allowed_hosts: self.allowed_hosts.clone(),
             cors_origins: self.cors_allow_origin.clone(),
+            page: !self.no_page,
             auto_truncate: self.auto_truncate,
             default_prompt,
             pooling,

@@ -99,6 +99,8 @@ impl Worker {
             listen: Listen::Tcp { host: self.launch.hostname.clone(), port: self.launch.port },
             api_keys: key.as_deref().and_then(Secret::new).into_iter().collect(),
             worker: Some(Membership::new(self.launch.clone(), key)),
+            // A worker's clients are its pool.
+            page: false,
             ..Config::default()
         };
         if let Some(most) = self.launch.tuning.max_concurrent_requests {

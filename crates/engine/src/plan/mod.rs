@@ -127,6 +127,21 @@ impl Plan {
         Err(Error::file(&self.root, what))
     }
 
+    /// Equal op calls with their number, in the order in which they first appear.
+    pub fn grouped_steps(&self) -> Vec<(&Step, usize)> {
+        let mut groups: Vec<(&Step, usize)> = Vec::new();
+        for step in &self.steps {
+            let alike = |(s, _): &&mut (&Step, usize)| {
+                s.op == step.op && s.detail == step.detail && s.dtype == step.dtype && s.rung == step.rung
+            };
+            match groups.iter_mut().find(alike) {
+                Some((_, n)) => *n += 1,
+                None => groups.push((step, 1)),
+            }
+        }
+        groups
+    }
+
     /// Where the model runs: the device, or the provider of another engine.
     pub fn runs_on(&self) -> String {
         self.graph.as_ref().map_or_else(|| self.device.to_string(), |graph| graph.provider.to_string())

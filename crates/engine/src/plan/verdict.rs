@@ -93,15 +93,20 @@ impl Verdict {
         write().map_err(|e| Error::file(path, format!("doctor's verdict cannot be written: {e}")))
     }
 
-    /// The kernels that failed on exactly this device.
-    pub(crate) fn withdrawn(&self, device: &DeviceInfo) -> Vec<Withdrawn> {
+    /// The kernels that failed on exactly this device; `None` if it was not checked.
+    pub fn failed(&self, device: &DeviceInfo) -> Option<Vec<Withdrawn>> {
         let name = device.device.to_string();
-        let checked = self.devices.iter().filter(|j| j.device == name && j.description == stable_description(device));
+        let is_this = |j: &&DeviceVerdict| j.device == name && j.description == stable_description(device);
         let parse = |f: &FailedKernel| {
             let (dtype, rung) = (f.dtype.parse().ok()?, f.rung.parse().ok()?);
             Some(Withdrawn { op: f.op.clone(), kind: device.device.kind().into(), dtype, rung })
         };
-        checked.flat_map(|j| j.withdrawn.iter().filter_map(parse)).collect()
+        self.devices.iter().find(is_this).map(|j| j.withdrawn.iter().filter_map(parse).collect())
+    }
+
+    /// The kernels that are not used on this device, because they failed.
+    pub(crate) fn withdrawn(&self, device: &DeviceInfo) -> Vec<Withdrawn> {
+        self.failed(device).unwrap_or_default()
     }
 }
 
@@ -141,6 +146,7 @@ mod tests {
         let failed = Withdrawn { op: "layer_norm".into(), kind: "cuda".into(), dtype: DType::BF16, rung: Rung::Fused };
         assert_eq!(stored.withdrawn(&here), [failed]);
         assert!(stored.withdrawn(&gpu("another GPU")).is_empty());
+        assert_eq!((stored.failed(&here).map(|f| f.len()), stored.failed(&gpu("another GPU"))), (Some(1), None));
         assert!(stored.withdrawn(&Device::Cpu.info().unwrap()).is_empty());
 
         // Checking one op or another device leaves the other entries as they were.

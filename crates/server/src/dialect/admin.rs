@@ -2,18 +2,17 @@
 //!
 //! A client that can load models can read any directory as a model and fill the memory. So these
 //! paths require the server's API key; a server without a key accepts them only from this machine,
-//! and not through a proxy or from a web page.
+//! and not through a proxy or from a web page other than its own.
 
 use crate::app::App;
 use crate::error::{Fault, FaultKind};
 use crate::json_body::JsonBody;
-use crate::layers::host_of;
+use crate::layers::{host_of, is_from_foreign_page};
 use crate::listen::Peer;
 use crate::model_manager::{ModelSpec, ModelStatus};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::http::header::ORIGIN;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use sconce_api::admin::{LoadRequest, ModelState, UnloadRequest};
@@ -41,8 +40,8 @@ impl MayManage {
         }
         let head = request.headers();
         let direct = !head.contains_key("forwarded") && !head.contains_key("x-forwarded-for");
-        // A web page in a browser on this machine is not a local program.
-        let direct = direct && !head.contains_key(ORIGIN);
+        // A web page in a browser on this machine is not a local program, unless it is the server's.
+        let direct = direct && !is_from_foreign_page(app, request);
         let local = request.extensions().get::<Peer>().is_some_and(|peer| peer.local);
         MayManage(local && direct && host_of(request).is_none_or(is_localhost))
     }

@@ -9,12 +9,13 @@ pub mod llama_cpp;
 pub mod ollama;
 pub mod openai;
 pub mod pipeline;
+pub mod status;
 pub mod tei;
 pub mod vllm;
 pub mod worker;
 
 use crate::app::App;
-use crate::{layers, openapi};
+use crate::{layers, openapi, page};
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use std::sync::Arc;
@@ -48,10 +49,11 @@ fn routes(app: &Arc<App>) -> Router<Arc<App>> {
         .merge(ollama::routes(app))
         .merge(openai::routes())
         .merge(pipeline::routes())
+        .merge(status::routes())
         .merge(tei::routes())
         .merge(vllm::routes())
         .merge(worker)
         .split_for_parts();
-    let router: Router<Arc<App>> = routes.merge(openapi::routes(&openapi::complete(document)));
+    let router: Router<Arc<App>> = routes.merge(openapi::routes(&openapi::complete(document))).merge(page::routes(app));
     router.fallback(layers::no_route).method_not_allowed_fallback(layers::no_method)
 }

@@ -141,13 +141,17 @@ fn a_wrong_form_stores_nothing_and_names_the_field() {
 fn web_pages_upload_only_with_leave() {
     let kind = format!("multipart/form-data; boundary={BOUNDARY}");
     let body = form(&[("purpose", "batch")], &[("file", "a.txt", "a")]);
-    let send = |server: &Running| {
-        let head =
-            [("content-type", kind.as_str()), ("origin", "http://evil.example"), ("authorization", "Bearer key")];
+    let send_from = |origin: &str, server: &Running| {
+        let head = [("content-type", kind.as_str()), ("origin", origin), ("authorization", "Bearer key")];
         server.send("POST", "/v1/files", &head, &body).status
     };
+    let send = |server: &Running| send_from("http://evil.example", server);
     let dir = tempfile::tempdir().unwrap();
-    assert_eq!(send(&serve_in(dir.path())), 403);
+    let server = serve_in(dir.path());
+    assert_eq!((send(&server), send_from("http://localhost:3000", &server)), (403, 403));
+    // The server's own page.
+    assert_eq!(send_from("http://localhost", &server), 200);
+    drop(server);
     let cors_origins = vec!["http://evil.example".into()];
     let data_dir = Some(dir.path().into());
     assert_eq!(send(&serve(&["st-prompts"], Config { data_dir, cors_origins, ..config() })), 200);

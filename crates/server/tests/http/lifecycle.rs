@@ -177,9 +177,13 @@ fn foreign_host_names_are_refused_without_a_key() {
 fn loading_models_needs_an_api_key_or_localhost() {
     let open = serve(&["st-prompts"], config());
     let body = json!({"model": "/nowhere"}).to_string();
-    for head in [("x-forwarded-for", "1.2.3.4"), ("forwarded", "for=1.2.3.4"), ("origin", "http://localhost")] {
+    let foreign = [("origin", "http://localhost:3000"), ("origin", "http://evil.example"), ("origin", "null")];
+    for head in [("x-forwarded-for", "1.2.3.4"), ("forwarded", "for=1.2.3.4")].into_iter().chain(foreign) {
         assert_eq!(open.send("POST", "/v1/models/load", &[JSON[0], head], &body).status, 403, "{head:?}");
     }
+    // The server's own page: the origin is the host that the request names.
+    let own = open.send("POST", "/v1/models/load", &[JSON[0], ("origin", "http://localhost")], &body);
+    assert_ne!(own.status, 403, "{own:?}");
     // DNS rebinding: a page whose own name resolves to this machine.
     let mut stream = open.connect();
     let rebound = request("POST", "/v1/models/unload", &JSON, "{\"model\": \"st-prompts\"}")

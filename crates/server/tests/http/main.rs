@@ -14,6 +14,7 @@ mod llama_cpp;
 mod memory_budget;
 mod ollama;
 mod openai;
+mod page;
 mod pipeline;
 mod reasoning;
 mod responses;

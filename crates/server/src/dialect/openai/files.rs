@@ -5,15 +5,15 @@ use super::upload::{Form, receive};
 use crate::app::App;
 use crate::error::{Fault, FaultKind};
 use crate::http_context::HttpContext;
-use crate::layers::is_allowed_origin;
+use crate::layers::{is_allowed_origin, is_from_foreign_page};
 use crate::owner::Owner;
 use crate::storage::blocking;
 use crate::storage::files::{MAX_FILE_BYTES, NewFile};
 use crate::storage::pages::Page;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Request, State};
+use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, ORIGIN, X_CONTENT_TYPE_OPTIONS};
-use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures_util::stream;
@@ -46,9 +46,8 @@ async fn upload(
     request: Request,
 ) -> Result<Json<FileObject>, Fault> {
     let files = app.files()?.clone();
-    let head = request.headers();
-    refuse_web_pages(&app, head)?;
-    let length = head.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    refuse_web_pages(&app, &request)?;
+    let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     // A declared length is refused before reading. The rest of the form is small.
     if length.is_some_and(|length| length > MAX_FILE_BYTES + (1 << 20)) {
         let what = format!("the file is larger than {MAX_FILE_BYTES} bytes, the server's limit");
@@ -64,9 +63,11 @@ async fn upload(
 }
 
 /// A web page may send a form to a server on its reader's machine without asking. With a key it
-/// cannot.
-fn refuse_web_pages(app: &App, head: &HeaderMap) -> Result<(), Fault> {
-    let Some(origin) = head.get(ORIGIN) else { return Ok(()) };
+/// cannot. The server's own page may.
+fn refuse_web_pages(app: &App, request: &Request) -> Result<(), Fault> {
+    let Some(origin) = request.headers().get(ORIGIN).filter(|_| is_from_foreign_page(app, request)) else {
+        return Ok(());
+    };
     if !app.config.api_keys.is_empty() || is_allowed_origin(&app.config.cors_origins, origin) {
         return Ok(());
     }

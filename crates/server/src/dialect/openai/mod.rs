@@ -8,7 +8,7 @@ pub mod embeddings;
 pub mod files;
 mod metadata;
 pub mod models;
-mod query;
+pub(crate) mod query;
 pub mod responses;
 mod upload;
 #[cfg(feature = "index")]

@@ -6,7 +6,7 @@ use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
 /// The query of a URL. Like `axum::extract::Query`, with this server's errors.
-pub(super) struct Params<T>(pub(super) T);
+pub(crate) struct Params<T>(pub(crate) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
     type Rejection = Fault;

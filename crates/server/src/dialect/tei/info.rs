@@ -108,10 +108,11 @@ fn model_info(summary: &ModelSummary) -> ModelInfo {
         dimension: plan.map(|p| p.dimension),
         planned_bytes: summary.served.as_ref().map(|s| s.bytes()),
         peak_bytes: loaded.map(|m| m.peak_bytes()),
-        ran: loaded.map(|m| m.op_calls()).unwrap_or_default().into_iter().map(count).collect(),
+        ran: loaded.map(|m| m.op_calls()).unwrap_or_default().into_iter().map(op_count).collect(),
     }
 }
 
-fn count(ran: sconce_engine::OpCalls) -> OpCount {
+/// A count as the API has it.
+pub(crate) fn op_count(ran: sconce_engine::OpCalls) -> OpCount {
     OpCount { op: ran.op, device: ran.device, dtype: ran.dtype, rung: ran.rung, calls: ran.calls }
 }

@@ -13,6 +13,7 @@ use sconce_engine::{Prompt, Truncate};
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 
+pub(crate) use info::op_count;
 pub(crate) use scores::{ClassifyParams, classify, length, predictions, rank_pooling, rerank, rerank_either};
 pub(crate) use vectors::{embed_all_of, embed_of, embed_sparse_of, is_similarity, similarity_of};
 

@@ -188,11 +188,10 @@ impl ActiveSequence {
     }
 
     /// The next token: sampled, or forced because the thought has to end.
-    fn choose(&mut self, given: NextToken<'_>, tokens: &[u32]) -> Result<Choice> {
+    fn choose(&mut self, mut given: NextToken<'_>, tokens: &[u32]) -> Result<Choice> {
         if let Some(forced) = self.thought.as_ref().and_then(Thought::forced) {
             return self.given(&given, forced);
         }
-        let mut given = given;
         let choice = match &mut given {
             NextToken::Logits(logits) => self.sample(logits, Text { tokens, prompt: self.prompt })?,
             NextToken::Token(token) => Choice { token: *token, logprobs: None },

@@ -67,6 +67,16 @@ impl ReasoningEffort {
         }
     }
 
+    /// Whether a chat template reads the effort.
+    pub fn is_read_by(template: &str) -> bool {
+        template.contains(EFFORT)
+    }
+
+    /// The variable for chat templates that read the effort.
+    pub fn variable(self) -> (String, Value) {
+        (EFFORT.to_owned(), json!(self.name()))
+    }
+
     /// The most tokens of a thought; `None`: no limit. In a short answer a thought takes at most
     /// three quarters, so that there is an answer.
     pub fn budget(self, max_tokens: Option<usize>) -> Option<usize> {
@@ -100,7 +110,7 @@ impl Reasoning {
         SYNTAXES.iter().find(knows).map(|syntax| Reasoning {
             syntax: *syntax,
             has_switch: template.contains(SWITCH),
-            reads_effort: template.contains(EFFORT),
+            reads_effort: ReasoningEffort::is_read_by(template),
         })
     }
 
@@ -116,7 +126,7 @@ impl Reasoning {
             variables.insert(SWITCH.into(), json!(effort != ReasoningEffort::None));
         }
         if self.reads_effort {
-            variables.insert(EFFORT.into(), json!(effort.name()));
+            variables.extend([effort.variable()]);
         }
         variables
     }

@@ -27,6 +27,9 @@ impl Llm {
     }
 
     /// The thought, the text and the calls of these functions in an answer to a conversation.
+    ///
+    /// A prompt may open the thought, and then the answer only closes it; a thought that was cut
+    /// before that is taken for text. [`AnswerParser`] knows the prompt, and makes no such mistake.
     pub fn parse_answer(&self, answer: &Answer, functions: &[&str]) -> ParsedAnswer {
         let (syntax, reasoning) = (self.tool_syntax(), self.reasoning());
         let mut markers = self.markers(syntax.marks());

@@ -67,7 +67,7 @@ pub(crate) async fn begin(
 }
 
 /// The tokens of a chat request's prompt. The model does not run.
-#[allow(dead_code, reason = "the dialects that count tokens are not part of every build")]
+#[allow(dead_code, reason = "for dialects that count tokens")]
 pub(crate) async fn count_tokens(
     app: &Arc<App>,
     context: &Arc<HttpContext>,

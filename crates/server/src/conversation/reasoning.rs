@@ -6,7 +6,7 @@ use sconce_engine::{Llm, ReasoningEffort, Thoughts};
 use serde_json::{Map, Value};
 
 /// How the answers to a request reason.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct RequestedReasoning {
     /// Variables of the chat template.
     pub(super) variables: Map<String, Value>,
@@ -14,18 +14,21 @@ pub(super) struct RequestedReasoning {
     pub(super) thoughts: Option<Thoughts>,
 }
 
-/// Reads the fields. For a model that does not reason they have no effect, and `context` records
-/// that.
+/// Reads the fields. For a model that does not reason they have no effect, unless its template reads
+/// the effort, and `context` records that.
 pub(super) fn of(llm: &Llm, request: &ChatRequest, context: &HttpContext) -> RequestedReasoning {
+    let (effort, budget) = limits(request);
     let Some(reasoning) = llm.reasoning() else {
+        let is_read = llm.template(false).is_some_and(ReasoningEffort::is_read_by);
+        let is_limit = |effort| effort != RequestedEffort::None;
         let fields = [
-            ("reasoning_effort", request.reasoning_effort.is_some_and(|effort| effort != RequestedEffort::None)),
+            ("reasoning_effort", !is_read && request.reasoning_effort.is_some_and(is_limit)),
             ("reasoning_budget", request.reasoning_budget.is_some_and(|budget| budget > 0)),
         ];
         fields.iter().filter(|(_, is_set)| *is_set).for_each(|(field, _)| context.note_ignored(field));
-        return RequestedReasoning::default();
+        let variables = effort.filter(|_| is_read).map(ReasoningEffort::variable).into_iter().collect();
+        return RequestedReasoning { variables, thoughts: None };
     };
-    let (effort, budget) = limits(request);
     let variables = effort.map(|effort| reasoning.variables(effort)).unwrap_or_default();
     RequestedReasoning { variables, thoughts: Some(Thoughts { syntax: reasoning.syntax, budget }) }
 }

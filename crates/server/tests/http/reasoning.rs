@@ -78,7 +78,7 @@ fn formats_and_calls_hold_after_the_thought() {
     let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
         "properties": {"x": {"enum": [1, 2]}}, "required": ["x"], "additionalProperties": false}}}]);
     for seed in 0..6 {
-        let limits = json!({"max_tokens": 400, "seed": seed, "reasoning_budget": 8});
+        let limits = json!({"max_tokens": 900, "seed": seed, "reasoning_budget": 8});
         let body = with(chat(limits.clone()), json!({"response_format": schema, "n": 2}));
         let answer = server.post("/v1/chat/completions", &body).ok();
         assert!(reasoning_tokens(&answer) > 2, "{answer}");

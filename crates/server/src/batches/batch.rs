@@ -53,6 +53,16 @@ impl Batch {
         self.lock().clone()
     }
 
+    /// Looks at the record, without a copy.
+    pub(super) fn with<T>(&self, look: impl FnOnce(&Record) -> T) -> T {
+        look(&self.lock())
+    }
+
+    /// Whether it is as it will stay.
+    pub(super) fn has_ended(&self) -> bool {
+        self.with(|record| record.status.is_final())
+    }
+
     /// As the API has it.
     pub(crate) fn object(&self) -> Object {
         self.lock().object()

@@ -71,13 +71,17 @@ impl Batches {
                 continue;
             }
             match Batch::read(path.clone()) {
-                Ok(batch) => drop(all.insert(batch.record().sequence, Arc::new(batch))),
+                Ok(batch) => drop(all.insert(batch.with(|record| record.sequence), Arc::new(batch))),
                 Err(e) => tracing::warn!(path = %path.display(), "ignored a batch that cannot be read: {e}"),
             }
         }
-        for batch in all.values().filter(|batch| !batch.record().status.is_final()) {
-            // The receiver is below.
-            let _ = begun.send(batch.clone());
+        for batch in all.values() {
+            match batch.has_ended() {
+                // The last server may have ended just before it did this.
+                true => batch.clear(),
+                // The receiver is below.
+                false => drop(begun.send(batch.clone())),
+            }
         }
         let (all, inbox) = (Mutex::new(all), Mutex::new(Some(inbox)));
         Ok(Batches { dir: dir.to_owned(), files, all, begun, inbox })
@@ -89,22 +93,20 @@ impl Batches {
 
     /// The batches of the caller, in the order of their creation.
     pub(crate) fn list(&self, caller: &Owner) -> Vec<Arc<Batch>> {
-        self.all().values().filter(|batch| caller.sees(&batch.record().owner)).cloned().collect()
+        let is_seen = |batch: &&Arc<Batch>| batch.with(|record| caller.sees(&record.owner));
+        self.all().values().filter(is_seen).cloned().collect()
     }
 
     /// A batch of the caller.
     pub(crate) fn get(&self, caller: &Owner, id: &str) -> Result<Arc<Batch>, Fault> {
-        let is_it = |batch: &&Arc<Batch>| {
-            let record = batch.record();
-            record.id == id && caller.sees(&record.owner)
-        };
+        let is_it = |batch: &&Arc<Batch>| batch.with(|record| record.id == id && caller.sees(&record.owner));
         self.all().values().find(is_it).cloned().ok_or_else(|| absent(id))
     }
 
     /// Makes a batch of an uploaded file, and begins it. Returns what it was before it began.
     pub(crate) fn create(&self, file: &FileRecord, new: NewBatch) -> Result<Object, Fault> {
         let mut all = self.all();
-        let unfinished = all.values().filter(|batch| !batch.record().status.is_final()).count();
+        let unfinished = all.values().filter(|batch| !batch.has_ended()).count();
         if all.len() >= MAX_BATCHES || unfinished >= MAX_UNFINISHED {
             let what = format!(
                 "the server has {} batches, {unfinished} of them unfinished; its limits are {MAX_BATCHES} and \
@@ -169,7 +171,7 @@ impl Batches {
     /// Deletes the batches that ended long ago.
     pub(crate) fn delete_expired(&self) {
         let is_old = |batch: &&Arc<Batch>| {
-            let ended = batch.record().ended_at;
+            let ended = batch.with(|record| record.ended_at);
             ended.is_some_and(|at| at.saturating_add(RETENTION_SECONDS) <= now())
         };
         let old: Vec<Arc<Batch>> = self.all().values().filter(is_old).cloned().collect();

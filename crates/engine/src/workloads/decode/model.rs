@@ -32,7 +32,7 @@ pub(crate) struct DecodeLayout {
     /// The longest sequence.
     pub(crate) context: usize,
     /// The most sequences in a step.
-    pub(super) sequences: usize,
+    pub(crate) sequences: usize,
 }
 
 /// The longest sequence unless [`LlmOptions::context`] sets another: enough for usual chats.

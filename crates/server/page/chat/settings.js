@@ -66,6 +66,9 @@ const NUMBERS = [
   { name: "seed", label: "Seed", hint: "the same seed repeats an answer", step: 1 },
 ];
 
+/** How much a model may reason; the first is what it does by itself. */
+const EFFORTS = ["", "none", "minimal", "low", "medium", "high", "xhigh"];
+
 const SCHEMA_EXAMPLE = '{"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}';
 const TOOL_EXAMPLE =
   '[{"type": "function", "function": {"name": "weather", "description": "The weather of a city", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]';
@@ -92,12 +95,14 @@ export class Settings {
       this.inputs[name] = /** @type {any} */ (input);
       return field(label, input, hint);
     });
-    const choice = h(
-      "select",
-      { name: "tool_choice" },
-      ["auto", "required", "none"].map((v) => h("option", { value: v }, v)),
-    );
-    this.inputs.tool_choice = /** @type {any} */ (choice);
+    const choice = (name, options) => {
+      const select = h(
+        "select",
+        { name },
+        options.map((value) => h("option", { value }, value || "model's own")),
+      );
+      return (this.inputs[name] = /** @type {any} */ (select));
+    };
     this.node = h(
       "form",
       {
@@ -115,6 +120,7 @@ export class Settings {
         { open: true },
         h("summary", {}, "Sampling"),
         h("div", { class: "grid" }, numbers),
+        field("Reasoning", choice("reasoning_effort", EFFORTS), "of models that reason before they answer"),
         field("Stop strings", text("stop", 2), "one per line, at most four"),
       ),
       h(
@@ -136,7 +142,7 @@ export class Settings {
           text("tools", 6, TOOL_EXAMPLE),
           "a JSON list, as in OpenAI's API. You type the results of calls.",
         ),
-        field("Tool choice", choice),
+        field("Tool choice", choice("tool_choice", ["auto", "required", "none"])),
       ),
     );
   }
@@ -150,7 +156,9 @@ export class Settings {
   load(values) {
     for (const [name, input] of Object.entries(this.inputs)) {
       const value = values[name];
-      input.value = typeof value === "string" ? value : name === "tool_choice" ? "auto" : "";
+      input.value = typeof value === "string" ? value : "";
+      // A choice that there is not.
+      if (input instanceof HTMLSelectElement && input.selectedIndex < 0) input.selectedIndex = 0;
     }
   }
 
@@ -171,6 +179,7 @@ export class Settings {
     const stop = this.inputs.stop.value.split("\n").filter((line) => line !== "");
     if (stop.length > 4) throw new Error("Stop strings: at most four, one per line.");
     if (stop.length) fields.stop = stop;
+    if (this.inputs.reasoning_effort.value) fields.reasoning_effort = this.inputs.reasoning_effort.value;
     const schema = this.json("schema", "JSON schema");
     if (schema !== null)
       fields.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };

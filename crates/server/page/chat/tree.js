@@ -131,10 +131,12 @@ export function messages(conversation, system) {
 function message(node) {
   if (node.role === "tool") return { role: "tool", content: node.content, tool_call_id: node.callId };
   if (!node.calls?.length) return { role: node.role, content: node.content };
+  // Models that reason before they call a tool go on from their reasoning when its result comes.
+  const thought = node.reasoning ? { reasoning_content: node.reasoning } : {};
   const tool_calls = node.calls.map(({ id, name, arguments: text }) => ({
     id,
     type: "function",
     function: { name, arguments: text },
   }));
-  return { role: node.role, content: node.content || null, tool_calls };
+  return { role: node.role, content: node.content || null, tool_calls, ...thought };
 }

@@ -126,15 +126,15 @@ mod tests {
                 assert!(!code.contains(banned), "{} uses {banned}", file.path);
             }
             // Every module is served; a wrong path would show in the browser only.
-            for (_, rest) in code.match_indices(" from \"").map(|(at, m)| (at, &code[at + m.len()..])) {
-                let import = rest.split('"').next().unwrap();
-                let base = Path::new(file.path).parent().unwrap();
-                let mut target = Vec::new();
-                for part in base.join(import).components().map(|c| c.as_os_str().to_str().unwrap().to_owned()) {
-                    match part.as_str() {
+            for import in [" from \"", "import(\""].iter().flat_map(|start| code.split(start).skip(1)) {
+                let import = import.split('"').next().unwrap();
+                let mut target: Vec<&str> = file.path.split('/').collect();
+                target.pop();
+                for part in import.split('/') {
+                    match part {
                         "." => {}
                         ".." => drop(target.pop()),
-                        _ => target.push(part),
+                        part => target.push(part),
                     }
                 }
                 assert!(find(&target.join("/")).is_some(), "{} imports {import}", file.path);

@@ -142,7 +142,8 @@ fn status_has_memory_devices_and_what_ran() {
     );
     let memory = &model["memory"];
     let bytes = |name: &str| memory[name].as_u64().unwrap();
-    assert_eq!(bytes("planned_bytes"), bytes("weights_bytes") + bytes("cache_bytes") + bytes("workspace_bytes"));
+    assert!(bytes("weights_bytes") > 0 && bytes("peak_bytes") >= bytes("weights_bytes"), "{memory}");
+    assert!(bytes("planned_bytes") >= bytes("weights_bytes") && bytes("cache_bytes") == 0, "{memory}");
     assert_eq!(status["memory"]["planned_bytes"], memory["planned_bytes"]);
     assert!(model["ran"].as_array().unwrap().iter().any(|r| r["calls"].as_u64() > Some(0)), "{model}");
     assert_eq!(model["generation"], json!(null));

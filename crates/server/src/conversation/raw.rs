@@ -66,6 +66,7 @@ pub(crate) async fn begin_raw(
                     ignore_end: request.ignore_eos.unwrap_or(false),
                     format: output.format.map(Format::from),
                     thoughts: None,
+                    progress: false,
                 };
                 Generation::Decode { requests: vec![request], marks: Vec::new() }
             }

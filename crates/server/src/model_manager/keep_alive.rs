@@ -8,11 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 impl ModelManager {
-    /// Whether a model has this name.
-    pub(crate) fn knows(&self, name: &str) -> bool {
-        self.entries().iter().any(|e| e.spec.is_called(name))
-    }
-
     /// Adds a model that the first request for it loads. Does nothing if a model has its name.
     pub(crate) fn add_unloaded(&self, spec: ModelSpec) {
         {

@@ -126,7 +126,7 @@ fn single(content: Vec<EmbedContent>, i: usize) -> Result<Item, Fault> {
 fn text(item: &Item) -> Option<&str> {
     match item {
         Item::Text(text) => Some(text),
-        Item::Ids(_) | Item::Image(_) => None,
+        Item::Ids(_) | Item::Mixed(_) | Item::Image(_) => None,
     }
 }
 

@@ -151,8 +151,9 @@ fn reason(finish: &ChatFinish) -> &'static str {
 }
 
 fn logprob(choice: TokenChoice) -> Logprob {
-    let TokenChoice { chosen: TokenText { text: token, bytes }, logprob, top } = choice;
-    let top = top.into_iter().map(|(TokenText { text: token, bytes }, logprob)| TopLogprob { token, logprob, bytes });
+    let TokenChoice { chosen: TokenText { text: token, bytes, .. }, logprob, top } = choice;
+    let top =
+        top.into_iter().map(|(TokenText { text: token, bytes, .. }, logprob)| TopLogprob { token, logprob, bytes });
     Logprob { token, logprob: logprob.unwrap_or_default(), bytes, top_logprobs: top.collect() }
 }
 

@@ -4,8 +4,6 @@ use crate::dialect::openai::metadata::{MAX_VALUE, check_pairs};
 use crate::error::Fault;
 use sconce_api::openai::vector_stores::{Attribute, Attributes, ChunkingStrategy, ExpiresAfter, StaticChunking};
 
-pub(super) use crate::dialect::openai::metadata::check as metadata;
-
 /// The tokens of a chunk.
 const CHUNK_TOKENS: std::ops::RangeInclusive<usize> = 100..=4_096;
 /// The days until a store expires.

@@ -29,7 +29,12 @@ fn plain(mut message: Map<String, Value>) -> Map<String, Value> {
     }
     let calls = message.shift_remove("tool_calls");
     let calls = calls.as_ref().and_then(Value::as_array).filter(|calls| !calls.is_empty());
-    let text = message.get("content").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text = match message.get("content") {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        // A list of parts is for the template to refuse.
+        Some(_) => return message,
+    };
     let calls = calls.map(|calls| {
         let one = |call: &Value| {
             let function = &call["function"];
@@ -64,6 +69,9 @@ mod tests {
         assert_eq!(all[2].get("content").unwrap(), call);
         assert!(all[2].get("tool_calls").is_none());
         assert_eq!((all[3].role(), all[3].get("content").unwrap()), ("tool_response", &json!("sunny")));
+        let parts = json!([{"role": "user", "content": [{"type": "text", "text": "hi"}]}]);
+        let parts: Vec<Message> = serde_json::from_value(parts).unwrap();
+        assert_eq!(phi_messages(&parts, None).unwrap(), parts);
         // Without tools nothing is added.
         assert_eq!(phi_messages(&messages[..1], None).unwrap(), &messages[..1]);
     }

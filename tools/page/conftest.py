@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 URL = os.environ["SCONCE_URL"]
 LOCKED_URL = os.environ["SCONCE_LOCKED_URL"]
@@ -20,6 +20,9 @@ PANELS = ["chat", "embeddings", "rerank", "classify", "tag", "images", "search",
 DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
 --disable-component-update --disable-sync""".split()
+# Models are slow on a busy machine.
+TIMEOUT_MS = int(os.environ.get("SCONCE_PAGE_TIMEOUT_MS", "60000"))
+expect.set_options(timeout=TIMEOUT_MS)
 # A request that the server refuses is an error in the console too, whatever the page does.
 REFUSED = "Failed to load resource: the server responded with a status of"
 
@@ -39,7 +42,7 @@ def open_page(browser):
 
     def open_page(panel="chat", url=URL, viewport=DESKTOP, theme="light", script=None):
         context = browser.new_context(viewport=viewport, color_scheme=theme, accept_downloads=True)
-        context.set_default_timeout(int(os.environ.get("SCONCE_PAGE_TIMEOUT_MS", "60000")))
+        context.set_default_timeout(TIMEOUT_MS)
         contexts.append(context)
         if script:
             context.add_init_script(script)

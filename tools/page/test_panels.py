@@ -224,6 +224,9 @@ def test_what_is_not_served_says_how_to_start_it(open_page):
 
 def test_the_key_is_asked_for_once(open_page):
     page = open_page("embeddings", url=LOCKED_URL)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("alert")).to_contain_text("missing API key")
+    page.get_by_role("button", name="Try again").click()
     page.get_by_label("API key", exact=True).last.fill("wrong")
     page.get_by_role("button", name="Use this key").click()
     expect(page.locator("#status")).to_contain_text("no key")

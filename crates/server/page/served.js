@@ -1,7 +1,7 @@
 // The models that the server has, shared by all panels.
 
 import { json } from "./api.js";
-import { freshId, h, notice } from "./dom.js";
+import { button, freshId, h, notice } from "./dom.js";
 
 /**
  * @typedef {object} Model As GET /v1/status describes it.
@@ -50,6 +50,8 @@ export const KINDS = {
 
 /** The last status; null before the first. @type {any} */
 let status = null;
+/** Why the last request for it failed. @type {Error | null} */
+let failure = null;
 /** @type {Set<() => void>} */
 const watchers = new Set();
 
@@ -64,15 +66,23 @@ export const models = () => status?.models ?? [];
  */
 export async function refresh(options = {}) {
   const before = summary();
-  status = await json("/v1/status", options);
-  if (summary() !== before) for (const watcher of watchers) watcher();
+  failure = null;
+  try {
+    status = await json("/v1/status", options);
+  } catch (error) {
+    failure = error;
+    throw error;
+  } finally {
+    if (summary() !== before) for (const watcher of watchers) watcher();
+  }
   return status;
 }
 
-const summary = () =>
-  JSON.stringify(
-    models().map(({ id, state, task, error, max_tokens }) => [id, state, task, error, max_tokens]),
-  );
+/** What the panels depend on. */
+function summary() {
+  const each = models().map(({ id, state, task, error, max_tokens }) => [id, state, task, error, max_tokens]);
+  return JSON.stringify([status !== null, failure?.message, each]);
+}
 
 /** Calls `watcher` whenever the models change. @param {() => void} watcher */
 export function watch(watcher) {
@@ -123,6 +133,10 @@ export function needs(kind, panel) {
 function missing(kind) {
   const { tasks, what, command } = KINDS[kind];
   const loading = models().filter((m) => m.state === "loading");
+  if (!status && failure) {
+    const again = () => refresh().catch(() => {});
+    return notice("error", h("p", {}, failure.message), button("Try again", again));
+  }
   if (!status) return notice("busy", "Asking the server for its models…");
   if (loading.length) {
     const each = loading.map(

@@ -17,6 +17,7 @@ pub mod status;
 pub mod tei;
 pub mod text_or;
 pub mod time;
+pub mod timings;
 #[cfg(feature = "client")]
 pub mod trust;
 pub mod vllm;

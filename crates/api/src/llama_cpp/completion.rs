@@ -2,8 +2,8 @@
 
 use super::prompt::{Prompts, PromptsSchema};
 use super::settings::GenerationSettings;
-use super::timings::{PromptProgress, Timings};
 use crate::openai::common::OneOrMore;
+use crate::timings::{PromptProgress, Timings};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;

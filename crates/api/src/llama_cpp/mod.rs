@@ -7,7 +7,6 @@ mod prompt;
 mod server;
 mod settings;
 mod text;
-mod timings;
 
 pub use completion::{
     Bias, Completion, CompletionRequest, CompletionResponse, InfillExtra, InfillRequest, LogitBias, StopType,
@@ -22,4 +21,3 @@ pub use text::{
     ApplyTemplateResponse, DetokenizeRequest, DetokenizeResponse, InputTokens, TokenPiece, TokenPieces,
     TokenizeRequest, TokenizeResponse,
 };
-pub use timings::{PromptProgress, Timings};

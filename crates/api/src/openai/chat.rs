@@ -2,7 +2,7 @@
 
 use super::common::{FinishReason, OneOrMore, ResponseFormat, StreamOptions, StructuredOutputs, Usage};
 use super::tools::{Tool, ToolCall, ToolCallDelta, ToolChoice};
-use crate::llama_cpp::{PromptProgress, Timings};
+use crate::timings::{PromptProgress, Timings};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! How long the prompt and the answer of a request take.
 
-use sconce_api::llama_cpp::{PromptProgress, Timings};
+use sconce_api::timings::{PromptProgress, Timings};
 use std::time::{Duration, Instant};
 
 /// A part of a prompt was computed.

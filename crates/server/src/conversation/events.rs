@@ -4,7 +4,7 @@ use super::answer_stream::{AnswerEvent, AnswerInfo, AnswerStream, TokenChoice};
 use super::prompt::{Calls, Prompt};
 use crate::error::Fault;
 use crate::http_context::fresh_id;
-use sconce_api::llama_cpp::{PromptProgress, Timings};
+use sconce_api::timings::{PromptProgress, Timings};
 use sconce_engine::{AnswerParser, AnswerPart, Finish, ReasoningSyntax, ToolCallParser};
 use std::collections::VecDeque;
 

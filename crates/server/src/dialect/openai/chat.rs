@@ -11,13 +11,13 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use sconce_api::llama_cpp::{PromptProgress, Timings};
 use sconce_api::openai::chat::{
     AssistantMessage, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatLogprobs, ChatRequest,
     TokenLogprob, TopLogprob,
 };
 use sconce_api::openai::common::{FinishReason, Usage};
 use sconce_api::openai::tools::{FunctionCall, FunctionDelta, ToolCall, ToolCallDelta, ToolKind};
+use sconce_api::timings::{PromptProgress, Timings};
 use sconce_engine::AnswerPart;
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! How long a request took.
+//! How long a request took, in the format of llama.cpp; OpenAI's chats have it too, if asked.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

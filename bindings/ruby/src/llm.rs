@@ -90,6 +90,7 @@ fn request(start: Start, options: &Value, room: usize) -> Request {
         echo: options["echo"] == true,
         ignore_end: false,
         format,
+        thoughts: None,
     }
 }
 

@@ -57,9 +57,21 @@ pub(crate) struct PrintedAnswer {
 
 /// Prints the only answer of a stream while it is generated.
 pub(crate) fn print_stream(
-    mut stream: Stream,
+    stream: Stream,
     interrupt: &Interrupt,
     to: &mut dyn Write,
+) -> Result<PrintedAnswer, Failure> {
+    follow_stream(stream, interrupt, &mut |text, _| {
+        to.write_all(text.as_bytes())?;
+        to.flush()
+    })
+}
+
+/// Passes new text and its tokens to `show` while the only answer of a stream is generated.
+pub(crate) fn follow_stream(
+    mut stream: Stream,
+    interrupt: &Interrupt,
+    show: &mut dyn FnMut(&str, &[SampledToken]) -> std::io::Result<()>,
 ) -> Result<PrintedAnswer, Failure> {
     let start = Instant::now();
     let prompt_tokens = stream.prompt_tokens();
@@ -80,8 +92,7 @@ pub(crate) fn print_stream(
                     if !chosen.is_empty() {
                         first.get_or_insert_with(|| (start.elapsed(), chosen.len()));
                     }
-                    to.write_all(new.as_bytes())?;
-                    to.flush()?;
+                    show(&new, &chosen)?;
                     text.push_str(&new);
                     sampled.extend(chosen);
                 }

@@ -3,7 +3,8 @@
 
 use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
-    DeviceChoice, Event, Finish, Format, Generation, GenerationParams, Llm, LlmOptions, LoadOptions, Request, Start,
+    DeviceChoice, Event, Finish, Format, Generation, GenerationParams, Llm, LlmOptions, LoadOptions, ReasoningSyntax,
+    Request, Start, Thoughts,
 };
 use sconce_testkit::materialize;
 use serde_json::{Value, json};
@@ -139,6 +140,32 @@ fn limits_and_stop_strings_end_constrained_answers() {
     assert_eq!((&*answer.text, &answer.finish), ("aaa", &Some(Finish::Stop("b".into()))));
     let on = Request { ignore_end: true, ..request(Format::JsonObject, sampling(1)) };
     assert!(llm.stream(&on).err().expect("refused").to_string().contains("cannot ignore the model's end token"));
+}
+
+#[test]
+fn format_and_stop_strings_begin_after_the_thought() {
+    let llm = load(&LlmOptions::default());
+    let thoughts = Thoughts { syntax: ReasoningSyntax::all()[0], budget: Some(8) };
+    let request = |start: &str, seed| Request {
+        start: Start::Rendered(start.into()),
+        stop: vec!["a".into(), "e".into(), "t".into()],
+        thoughts: Some(thoughts),
+        ..request(Format::Regex("no".into()), sampling(seed).with_n(2))
+    };
+    let mut stops = 0;
+    for seed in 0..8 {
+        for answer in run(&llm, &request("the cat<think>\n", seed)).answers {
+            let thought = answer.text.strip_suffix("</think>no").unwrap_or_else(|| panic!("{:?}", answer.text));
+            // The marker has several tokens in this vocabulary.
+            assert!(answer.finish == Some(Finish::End) && answer.sampled.len() > 4, "{answer:?}");
+            stops += usize::from(thought.contains(['a', 'e', 't']));
+        }
+        // The prompt opens no thought, and a marker of several tokens does not begin one.
+        for answer in run(&llm, &request("the cat", seed)).answers {
+            assert_eq!((answer.text.as_str(), answer.finish), ("no", Some(Finish::End)));
+        }
+    }
+    assert!(stops > 4, "{stops} thoughts have a stop string");
 }
 
 fn mixed_requests() -> Vec<Request> {

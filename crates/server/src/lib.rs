@@ -15,6 +15,7 @@ mod answer;
 mod app;
 mod call;
 mod config;
+mod conversation;
 pub mod dialect;
 mod embedding;
 mod error;

@@ -55,6 +55,10 @@ pub struct ChatRequest {
     pub tool_choice: Option<ToolChoice>,
     /// Allow several tool calls in one answer; by default true.
     pub parallel_tool_calls: Option<bool>,
+    /// How much a model that reasons thinks before it answers.
+    pub reasoning_effort: Option<ReasoningEffort>,
+    /// Most tokens of a thought; 0 for none. Then the thought is ended.
+    pub reasoning_budget: Option<usize>,
     /// Further variables of the model's chat template (`enable_thinking`, …).
     #[schema(value_type = Option<Object>)]
     pub chat_template_kwargs: Option<Map<String, Value>>,
@@ -76,6 +80,24 @@ pub struct ChatRequest {
     pub modalities: Option<Vec<String>>,
 }
 
+/// How much a model that reasons thinks before it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReasoningEffort {
+    /// Not at all.
+    None,
+    /// As little as possible.
+    Minimal,
+    /// Little.
+    Low,
+    /// Moderately.
+    Medium,
+    /// Much.
+    High,
+    /// Without a limit.
+    Xhigh,
+}
+
 /// A message, with the fields that every chat template reads.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ChatMessage {
@@ -84,6 +106,9 @@ pub struct ChatMessage {
     /// The content: a text, or parts `{"type": "text", "text": …}`.
     #[schema(value_type = Option<MessageContent>)]
     pub content: Option<Value>,
+    /// Earlier thoughts of an assistant message; the chat template decides which are part of the
+    /// prompt.
+    pub reasoning_content: Option<String>,
     /// Tool calls of an assistant message.
     pub tool_calls: Option<Vec<ToolCall>>,
     /// Id of the call whose result this is.
@@ -154,6 +179,9 @@ pub struct AssistantMessage {
     pub content: Option<String>,
     /// Always null.
     pub refusal: Option<String>,
+    /// The thoughts of a model that reasons.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
     /// Tool calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<Vec<ToolCall>>,
@@ -235,6 +263,9 @@ pub struct ChatDelta {
     /// New text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
+    /// New text of a thought.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
     /// New parts of tool calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<Vec<ToolCallDelta>>,

@@ -95,6 +95,9 @@ pub struct Usage {
     pub total_tokens: usize,
     /// Details of the prompt tokens.
     pub prompt_tokens_details: PromptTokensDetails,
+    /// Details of the generated tokens, of a model that reasons.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion_tokens_details: Option<CompletionTokensDetails>,
 }
 
 impl Usage {
@@ -105,7 +108,13 @@ impl Usage {
             completion_tokens,
             total_tokens: prompt_tokens + completion_tokens,
             prompt_tokens_details: PromptTokensDetails { cached_tokens },
+            completion_tokens_details: None,
         }
+    }
+
+    /// The same, with the number of tokens of thoughts.
+    pub fn with_reasoning_tokens(self, reasoning_tokens: usize) -> Usage {
+        Usage { completion_tokens_details: Some(CompletionTokensDetails { reasoning_tokens }), ..self }
     }
 }
 
@@ -114,6 +123,13 @@ impl Usage {
 pub struct PromptTokensDetails {
     /// Tokens found in the prefix cache.
     pub cached_tokens: usize,
+}
+
+/// Details of the generated tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CompletionTokensDetails {
+    /// Tokens of thoughts.
+    pub reasoning_tokens: usize,
 }
 
 /// Why an answer ended.

@@ -2,6 +2,7 @@
 
 use super::{Finish, GenerationReply, SampledToken};
 use crate::error::{Error, Result};
+use crate::reasoning::{Divided, Thought, ThoughtRules};
 use crate::sampling::{Choice, Failure, GenerationParams, Sampler, Text, logprobs_of};
 use crate::structured_output::{Constraint, TokenMask};
 use sconce_ops::{SamplingParams, threads};
@@ -21,6 +22,8 @@ pub(crate) struct GenerateRequest {
     pub(crate) stops: Stops,
     /// The constraint of each answer, for structured output.
     pub(crate) constraints: Vec<Constraint>,
+    /// How the answers may reason.
+    pub(crate) thought: Option<ThoughtRules>,
     /// Whether the log probabilities of the prompt's tokens are wanted.
     pub(crate) scored: bool,
     /// The beginning of every answer.
@@ -44,6 +47,8 @@ pub(crate) struct ActiveSequence {
     sampler: Sampler,
     /// The constraint and its state.
     constraint: Option<Constraint>,
+    /// The thought before the answer, of a model that reasons.
+    thought: Option<Thought>,
     detok: Option<Detokenizer>,
     stops: Stops,
     stop: StopCriteria,
@@ -85,6 +90,7 @@ impl ActiveSequence {
             answer,
             sampler: Sampler::new(request.params.clone(), answer as u32),
             constraint,
+            thought: request.thought.clone().map(Thought::new),
             detok: Some(request.detok.clone()),
             stops: request.stops.clone(),
             stop: request.stop.clone(),
@@ -139,11 +145,7 @@ impl ActiveSequence {
         if self.stop.most == 0 {
             return self.end(Finish::Length);
         }
-        let choice = match given {
-            NextToken::Logits(logits) => self.sample(logits, Text { tokens, prompt: self.prompt }),
-            NextToken::Token(token) => Ok(Choice { token, logprobs: None }),
-        };
-        let choice = match choice {
+        let choice = match self.choose(given, tokens) {
             Ok(choice) => choice,
             Err(e) => {
                 self.reply.fail(e);
@@ -156,7 +158,15 @@ impl ActiveSequence {
         self.generated += 1;
         self.sampled.push(SampledToken { id: choice.token, logprobs: choice.logprobs });
         let text = self.detok.as_mut().and_then(|detok| detok.push(choice.token)).unwrap_or_default();
-        match self.stops.push(&text) {
+        let Divided { thought, answer, is_boundary } = match &mut self.thought {
+            Some(state) => state.push(choice.token, text),
+            None => Divided { answer: text, ..Divided::default() },
+        };
+        // An event never has tokens of both a thought and the answer, so that they can be counted.
+        if is_boundary || !thought.is_empty() {
+            self.send_text(thought);
+        }
+        match self.stops.push(&answer) {
             Step::Stopped { text, stop } => {
                 self.send_text(text);
                 self.reply.end(self.answer, self.stopped_by(stop), None);
@@ -177,14 +187,55 @@ impl ActiveSequence {
         }
     }
 
+    /// The next token: sampled, or forced because the thought has to end.
+    fn choose(&mut self, mut given: NextToken<'_>, tokens: &[u32]) -> Result<Choice> {
+        if let Some(forced) = self.thought.as_ref().and_then(Thought::forced) {
+            return self.given(&given, forced);
+        }
+        let choice = match &mut given {
+            NextToken::Logits(logits) => self.sample(logits, Text { tokens, prompt: self.prompt })?,
+            NextToken::Token(token) => Choice { token: *token, logprobs: None },
+        };
+        // An answer with a format does not end within its thought: the thought ends instead.
+        if self.constraint.is_some()
+            && self.stop.tokens.contains(&choice.token)
+            && let Some(thought) = self.thought.as_mut().filter(|thought| thought.is_inside())
+        {
+            thought.end();
+            if let Some(forced) = thought.forced() {
+                return self.given(&given, forced);
+            }
+        }
+        Ok(choice)
+    }
+
+    /// The choice of a token that is not sampled.
+    fn given(&self, given: &NextToken<'_>, token: u32) -> Result<Choice> {
+        match given {
+            NextToken::Logits(logits) => {
+                self.sampler.given(logits, token).map_err(|failure| self.reply.sampling_error(failure))
+            }
+            NextToken::Token(_) => Ok(Choice { token, logprobs: None }),
+        }
+    }
+
     /// Samples a token that the constraint allows. Called once per token, even if the KV cache is
     /// computed again.
     fn sample(&mut self, logits: &mut [f32], text: Text<'_>) -> Result<Choice> {
-        let mask = self.constraint.as_mut().map(Constraint::mask).transpose()?;
+        let is_thinking = self.thought.as_ref().is_some_and(Thought::is_inside);
+        let mut constraint = self.constraint.as_mut().filter(|_| !is_thinking);
+        let mut mask = constraint.as_deref_mut().map(Constraint::mask).transpose()?;
+        let opening = self.thought.as_ref().and_then(Thought::opening);
+        if let (Some(mask), Some(opening)) = (&mut mask, opening) {
+            mask.allow(opening);
+        }
         let choice = self.sampler.next(logits, text, mask.as_ref().map(TokenMask::words));
         let choice = choice.map_err(|failure| self.reply.sampling_error(failure))?;
-        if let Some(constraint) = &mut self.constraint {
+        if let Some(constraint) = constraint.filter(|_| opening != Some(choice.token)) {
             constraint.commit(choice.token)?;
+            if let Some(thought) = &mut self.thought {
+                thought.answers();
+            }
         }
         Ok(choice)
     }
@@ -220,7 +271,15 @@ impl ActiveSequence {
                 return StepOutput::Ended;
             }
         };
-        match self.stops.push(&rest) {
+        let held = self.thought.as_mut().map(Thought::finish).unwrap_or_default();
+        if self.thought.as_ref().is_some_and(Thought::is_inside) {
+            if !rest.is_empty() || !self.sampled.is_empty() {
+                self.send_text(rest);
+            }
+            self.reply.end(self.answer, finish, None);
+            return StepOutput::Ended;
+        }
+        match self.stops.push(&(held + &rest)) {
             Step::Stopped { text, stop } => {
                 self.send_text(text);
                 self.reply.end(self.answer, self.stopped_by(stop), None);
@@ -264,6 +323,7 @@ mod tests {
             detok: Detokenizer::new(Tokenizer::new(WordLevel::default()).into(), true),
             stops: Stops::default(),
             constraints: Vec::new(),
+            thought: None,
             scored: false,
             echo: None,
         };

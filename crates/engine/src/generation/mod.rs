@@ -9,6 +9,7 @@ pub(crate) use reply::{Echo, GenerationReply};
 pub(crate) use stream::StreamInfo;
 pub use stream::{NextEvent, Stream};
 
+use crate::reasoning::Thoughts;
 use crate::sampling::{GenerationParams, Logprobs};
 use crate::structured_output::Format;
 use std::time::Duration;
@@ -33,6 +34,9 @@ pub struct Request {
     /// The required format of an answer (structured output); `None`: any text. An answer that
     /// `max_tokens` or a stop string cuts off is only the beginning of such a text.
     pub format: Option<Format>,
+    /// How a model that reasons may do so; `None`: its thoughts are ordinary text. A thought comes
+    /// before the `format`, and stop strings do not end it.
+    pub thoughts: Option<Thoughts>,
 }
 
 /// The prompt of a generation.

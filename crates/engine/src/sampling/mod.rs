@@ -153,6 +153,12 @@ impl Sampler {
         Ok(Choice { token, logprobs })
     }
 
+    /// The choice of a token that is not sampled but given.
+    pub(crate) fn given(&self, logits: &[f32], token: u32) -> Result<Choice, Failure> {
+        let logprobs = self.params.logprobs.map(|top| logprobs_of(logits, token, top)).transpose()?;
+        Ok(Choice { token, logprobs })
+    }
+
     /// The parameters for sampling on the device, if the sampled token depends on the logits alone
     /// and no logprobs are requested.
     pub(crate) fn device_params(&self, text: Text<'_>) -> Option<SamplingParams> {

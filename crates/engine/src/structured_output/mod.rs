@@ -173,6 +173,13 @@ impl TokenMask {
         self.0.as_slice()
     }
 
+    /// Allows a further token.
+    pub(crate) fn allow(&mut self, id: u32) {
+        if (id as usize) < self.0.len() {
+            self.0.allow_token(id);
+        }
+    }
+
     fn is_empty(&self) -> bool {
         self.0.is_zero()
     }

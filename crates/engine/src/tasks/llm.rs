@@ -8,10 +8,11 @@ use crate::generation::{
 };
 use crate::options::LoadOptions;
 use crate::plan::Plan;
+use crate::reasoning::ThoughtRules;
 use crate::runtime::{self, Codec, Loaded, LoadedModel, ModelInfo, Reply, RequestContext, RequestSettings};
 use crate::sampling::GenerationParams;
 use crate::structured_output::{Constraint, Format, FormatError, Vocab};
-use crate::tools::{ToolSyntax, describe_tools};
+use crate::tools::{ToolSyntax, describe_tools, phi_messages};
 use crate::workloads::decode::{Activity, CacheConfig, Decode, PAGE};
 use derive_setters::Setters;
 use sconce_formats::{Model as ModelFiles, trim_allocator};
@@ -173,8 +174,13 @@ impl Llm {
 
     /// The id of a control token, which is not text.
     pub fn control(&self, name: &str) -> Option<u32> {
-        let id = self.model.text.tokenizer.get_added_vocabulary().get_vocab().get(name).copied()?;
+        let id = self.added_token(name)?;
         self.token(id).ok().filter(|token| token.bytes.is_none()).map(|_| id)
+    }
+
+    /// The id of a token that was added to the vocabulary, a control token or not.
+    pub(super) fn added_token(&self, name: &str) -> Option<u32> {
+        self.model.text.tokenizer.get_added_vocabulary().get_vocab().get(name).copied()
     }
 
     /// The source of the chat template, if there is one: only it shows how a model calls tools.
@@ -182,18 +188,20 @@ impl Llm {
         self.model.text.template(tools).ok().map(|template| template.source.as_str())
     }
 
-    /// The prompt that the chat template makes of messages. If the template has no tools, the
-    /// system message describes them.
+    /// The prompt that the chat template makes of messages. If the template has no tools, or reads
+    /// them from the system message, they are put there.
     pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
         let template = self.model.text.template(options.tools.is_some())?;
-        let in_messages = ToolSyntax::of(Some(&template.source)) == ToolSyntax::Described;
-        let described = match in_messages {
-            true => describe_tools(messages, options.tools.as_ref()).map_err(Error::Input)?,
-            false => Vec::new(),
+        let syntax = ToolSyntax::of(Some(&template.source));
+        let tools = options.tools.as_ref();
+        let described = match syntax {
+            ToolSyntax::Described => Some(describe_tools(messages, tools).map_err(Error::Input)?),
+            ToolSyntax::Phi => Some(phi_messages(messages, tools).map_err(Error::Input)?),
+            _ => None,
         };
-        let messages = if in_messages { &described } else { messages };
+        let messages = described.as_deref().unwrap_or(messages);
         let options = Options {
-            tools: options.tools.as_ref().filter(|_| !in_messages),
+            tools: tools.filter(|_| described.is_none()),
             documents: None,
             add_generation_prompt: true,
             extra: options.extra.clone(),
@@ -280,6 +288,15 @@ impl Llm {
             Some(format) => self.constraints(format, answers)?,
             None => Vec::new(),
         };
+        let thought = request.thoughts.map(|thoughts| {
+            let prompt = match &request.start {
+                Start::Rendered(text) => text,
+                Start::Text(_) | Start::Tokens(_) => "",
+            };
+            let encode = |text: &str| self.model.text.encode_rendered(text);
+            ThoughtRules::new(thoughts, prompt, |marker| self.added_token(marker), encode)
+        });
+        let thought = thought.transpose()?;
         let detok = Detokenizer::new(self.model.text.tokenizer.clone(), true);
         // A chat answer is a text of its own; any other answer continues its prompt, perhaps in the
         // middle of a word.
@@ -299,7 +316,7 @@ impl Llm {
             most,
         };
         let params = Arc::new(params);
-        let request = GenerateRequest { tokens, params, stop, detok, stops, constraints, scored, echo };
+        let request = GenerateRequest { tokens, params, stop, detok, stops, constraints, thought, scored, echo };
         Ok((request, Started { prompt_tokens, answers }))
     }
 

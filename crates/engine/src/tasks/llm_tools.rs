@@ -1,28 +1,62 @@
-//! Tool calling with a language model.
+//! Reasoning and tool calling with a language model: how it writes thoughts and calls, and what an
+//! answer has of them.
 
 use super::llm::Llm;
 use crate::generation::{Answer, SampledToken};
+use crate::reasoning::{AnswerParser, ParsedAnswer, Reasoning, ReasoningSyntax};
 use crate::tools::{ToolCall, ToolCallParser, ToolSyntax};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Llm {
+    /// How the model reasons, as its chat template shows; `None`: it does not.
+    ///
+    /// A template may leave the markers to the model. Then the vocabulary has them.
+    pub fn reasoning(&self) -> Option<Reasoning> {
+        let template = self.template(false)?;
+        let has_markers = |syntax: &&ReasoningSyntax| syntax.marks().iter().all(|m| self.added_token(m).is_some());
+        Reasoning::of(template).or_else(|| {
+            let syntax = *ReasoningSyntax::all().iter().find(has_markers)?;
+            Some(Reasoning { syntax, has_switch: false, reads_effort: false })
+        })
+    }
+
     /// How the model writes tool calls, as its chat template shows.
     pub fn tool_syntax(&self) -> ToolSyntax {
         ToolSyntax::of(self.template(true))
     }
 
-    /// The text of an answer without its calls of these functions, and the calls.
-    pub fn parse_tool_calls(&self, answer: &Answer, functions: &[&str]) -> (String, Vec<ToolCall>) {
-        let syntax = self.tool_syntax();
+    /// The thought, the text and the calls of these functions in an answer to a conversation.
+    ///
+    /// A prompt may open the thought, and then the answer only closes it; a thought that was cut
+    /// before that is taken for text. [`AnswerParser`] knows the prompt, and makes no such mistake.
+    pub fn parse_answer(&self, answer: &Answer, functions: &[&str]) -> ParsedAnswer {
+        let (syntax, reasoning) = (self.tool_syntax(), self.reasoning());
+        let mut markers = self.markers(syntax.marks());
+        let mut parser = AnswerParser::default();
+        if let Some(Reasoning { syntax, .. }) = reasoning {
+            markers.extend(self.markers(&syntax.marks()));
+        }
+        let text = self.with_markers(answer.text.clone(), &answer.sampled, &markers);
+        if let Some(Reasoning { syntax, .. }) = reasoning {
+            // The prompt opened the thought if the answer only closes it.
+            let closes = text.split(syntax.close).next().filter(|before| before.len() < text.len());
+            let is_open = closes.is_some_and(|before| !before.contains(syntax.open));
+            parser = parser.with_thoughts(syntax, is_open);
+        }
         let names: BTreeSet<String> = functions.iter().map(|name| (*name).to_owned()).collect();
-        let text = self.with_markers(answer.text.clone(), &answer.sampled, &self.markers(syntax));
-        ToolCallParser::new(syntax, Arc::new(names), true).parse(&text)
+        parser.with_calls(ToolCallParser::new(syntax, Arc::new(names), true)).parse(&text)
     }
 
-    /// The markers of tool calls that are control tokens of the model: an answer's text lacks them.
-    pub fn markers(&self, syntax: ToolSyntax) -> Vec<(u32, &'static str)> {
-        syntax.marks().iter().filter_map(|mark| Some((self.control(mark)?, *mark))).collect()
+    /// The text of an answer without its thought and its calls of these functions, and the calls.
+    pub fn parse_tool_calls(&self, answer: &Answer, functions: &[&str]) -> (String, Vec<ToolCall>) {
+        let ParsedAnswer { text, calls, .. } = self.parse_answer(answer, functions);
+        (text, calls)
+    }
+
+    /// The markers that are control tokens of the model: an answer's text lacks them.
+    pub fn markers(&self, marks: &[&'static str]) -> Vec<(u32, &'static str)> {
+        marks.iter().filter_map(|mark| Some((self.control(mark)?, *mark))).collect()
     }
 
     /// Inserts `markers` into the text of these tokens, each after the text of the tokens before

@@ -53,6 +53,16 @@ impl CallGrammar<'_> {
                 let call = format!("{open} {} call {} {close}", literal("\n"), literal("\n"));
                 format!("{call}{}", more("\n", &call))
             }
+            (ToolSyntax::MistralNamed, _) => {
+                let more = match self.parallel {
+                    true => format!(" (call){{0,{}}}", MAX_CALLS - 1),
+                    false => String::new(),
+                };
+                format!("call{more}")
+            }
+            (ToolSyntax::Phi, Some(close)) => {
+                format!("{open} {} call{} {} {close}", literal("["), more(", ", "call"), literal("]"))
+            }
             // The marker is for code; a JSON call has none.
             (ToolSyntax::Llama, _) => format!("call{}", more("; ", "call")),
             _ => {
@@ -65,9 +75,18 @@ impl CallGrammar<'_> {
         let names: Vec<String> = (0..self.functions.len()).map(|i| format!("call{i}")).collect();
         let _ = writeln!(text, "start: {or}\ncalls: {calls}\ncall: {}", names.join(" | "));
         for (i, function) in self.functions.iter().enumerate() {
-            let before = format!("{{\"name\": {}, \"{}\": ", json!(function.name), self.syntax.arguments());
             let schema = arguments(function)?;
-            let _ = writeln!(text, "call{i}: {} args{i} \"}}\"\nargs{i}: %json {schema}", literal(&before));
+            let call = match self.syntax {
+                ToolSyntax::MistralNamed => {
+                    format!("{} {} {} args{i}", mark(self.syntax.open()), literal(&function.name), mark("[ARGS]"))
+                }
+                _ => {
+                    let name = json!(function.name);
+                    let before = format!("{{\"name\": {name}, \"{}\": ", self.syntax.arguments());
+                    format!("{} args{i} \"}}\"", literal(&before))
+                }
+            };
+            let _ = writeln!(text, "call{i}: {call}\nargs{i}: %json {schema}");
         }
         if let Some(schema) = self.instead {
             let _ = writeln!(text, "answer: %json {}", checked_schema(schema)?);
@@ -154,6 +173,11 @@ mod tests {
         let llama = of(ToolSyntax::Llama, true, &|_| Some(9));
         assert!(llama.contains("calls: call (\"; \" call)") && llama.contains("\\\"parameters\\\": "), "{llama}");
         let mistral = of(ToolSyntax::Mistral, true, &|_| Some(5));
+        let named = of(ToolSyntax::MistralNamed, true, &|mark| Some(if mark == "[ARGS]" { 6 } else { 5 }));
+        assert!(named.contains("calls: call (call){0,7}\n"), "{named}");
+        assert!(named.contains("call0: <[5]> \"f\" <[6]> args0\nargs0: %json "), "{named}");
+        let phi = of(ToolSyntax::Phi, false, &|_| None);
+        assert!(phi.contains(r#"calls: "<|tool_call|>" "[" call "]" "<|/tool_call|>""#), "{phi}");
         assert!(mistral.contains("calls: <[5]> \"[\" call (\", \" call){0,7} \"]\""), "{mistral}");
     }
 

@@ -3,13 +3,22 @@
 
 mod described;
 mod grammar;
+mod marks;
 mod object;
 mod parser;
 #[cfg(test)]
 mod parser_tests;
+mod part;
+mod phi;
+mod python;
 mod syntax;
+#[cfg(test)]
+mod syntax_tests;
 
 pub(crate) use described::describe_tools;
 pub use grammar::{CallGrammar, ToolFunction};
-pub use parser::{AnswerPart, ToolCall, ToolCallParser};
+pub(crate) use marks::partial_mark;
+pub use parser::ToolCallParser;
+pub use part::{AnswerPart, ToolCall};
+pub(crate) use phi::phi_messages;
 pub use syntax::ToolSyntax;

@@ -1,39 +1,12 @@
 //! Streaming tool-call parser: separates tool calls from text while an answer is generated.
 
+use super::marks::{CallMarks, partial_mark};
 use super::object::{Object, ObjectEvent};
+use super::part::{AnswerPart, ToolCall};
+use super::python::{self, NameLength, PythonCall};
 use super::syntax::ToolSyntax;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// A parsed part of an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AnswerPart {
-    /// Text for the user.
-    Text(String),
-    /// Start of a tool call.
-    Call {
-        /// Index of the call within the answer.
-        index: usize,
-        /// Function name.
-        name: String,
-    },
-    /// Further arguments of a call.
-    Arguments {
-        /// Index of the call within the answer.
-        index: usize,
-        /// New text.
-        text: String,
-    },
-}
-
-/// A complete tool call.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ToolCall {
-    /// Function name.
-    pub name: String,
-    /// Arguments, a JSON object as the model wrote it. The model may have made a mistake.
-    pub arguments: String,
-}
 
 /// Longest function name (Mistral writes names without quotes, so anything could be one).
 const MAX_NAME_LENGTH: usize = 256;
@@ -42,11 +15,13 @@ enum State {
     /// Text. A call without a marker may only be at the start of the answer (`fresh`).
     Prose { fresh: bool },
     /// After the marker that opens a call.
-    Opened,
+    Opened(CallMarks),
     /// Within a call. Until its name is emitted, all of it may turn out to be text.
-    Call { object: Box<Object>, marked: bool, emitted: bool, bare: bool },
+    Call { object: Box<Object>, emitted: bool, bare: bool },
+    /// At the start of a call as Python writes it.
+    Python,
     /// After a call.
-    After { marked: bool },
+    After { python: bool },
     /// Within the rest of a call that broke after its name was emitted.
     Broken,
     /// The limit of calls is reached; further text is dropped.
@@ -72,6 +47,8 @@ pub struct ToolCallParser {
     max_calls: usize,
     calls: usize,
     state: State,
+    /// The markers of the last call; `None` if it has none.
+    marks: Option<CallMarks>,
     /// Text that is not parsed yet.
     pending: String,
     /// Parsed text of a possible call; emitted as text if it is none.
@@ -89,6 +66,7 @@ impl ToolCallParser {
             max_calls: if parallel { usize::MAX } else { 1 },
             calls: 0,
             state: State::Prose { fresh: true },
+            marks: None,
             pending: String::new(),
             candidate: String::new(),
             parts: Vec::new(),
@@ -103,6 +81,8 @@ impl ToolCallParser {
         for part in parts {
             match part {
                 AnswerPart::Text(text) => prose.push_str(&text),
+                // This parser makes none.
+                AnswerPart::Reasoning(_) => {}
                 AnswerPart::Call { name, .. } => calls.push(ToolCall { name, arguments: String::new() }),
                 AnswerPart::Arguments { index, text } => {
                     if let Some(call) = calls.get_mut(index) {
@@ -133,7 +113,7 @@ impl ToolCallParser {
             // Whitespace after the last call is dropped.
             State::Prose { .. } if self.calls > 0 && pending.trim().is_empty() => {}
             State::Prose { .. } => self.emit_text(pending),
-            State::Opened | State::Call { emitted: false, .. } => {
+            State::Opened(_) | State::Python | State::Call { emitted: false, .. } => {
                 let candidate = std::mem::take(&mut self.candidate);
                 self.emit_text(candidate + &pending);
             }
@@ -144,17 +124,12 @@ impl ToolCallParser {
 
     /// Parses pending text; returns whether more of it may be parsed.
     fn step(&mut self) -> bool {
-        match &mut self.state {
-            State::Prose { fresh } => {
-                let fresh = *fresh;
-                self.prose(fresh)
-            }
-            State::Opened => self.opened(),
+        match self.state {
+            State::Prose { fresh } => self.prose(fresh),
+            State::Opened(marks) => self.opened(marks),
             State::Call { .. } => self.call(),
-            State::After { marked } => {
-                let marked = *marked;
-                self.after(marked)
-            }
+            State::Python => self.python(),
+            State::After { python } => self.after(python),
             State::Broken => self.broken(),
             State::Closed => {
                 self.pending.clear();
@@ -173,23 +148,39 @@ impl ToolCallParser {
             if inner.is_empty() {
                 return false;
             }
+            let at = self.pending.len() - inner.len();
             if inner.starts_with('{') {
-                let at = self.pending.len() - inner.len();
                 self.candidate = self.pending.drain(..at).collect();
-                self.begin(false);
+                self.begin(None);
                 return true;
             }
+            if self.syntax.has_python() && rest.starts_with('[') && !inner.starts_with("print") {
+                match self.python_call(inner) {
+                    PythonCall::Incomplete => return false,
+                    PythonCall::Call { .. } => {
+                        self.candidate = self.pending.drain(..at).collect();
+                        (self.marks, self.state) = (None, State::Python);
+                        return true;
+                    }
+                    PythonCall::None => {}
+                }
+            }
         }
-        let open = self.syntax.open();
-        if let Some(at) = self.pending.find(open) {
-            let before: String = self.pending.drain(..at).collect();
-            self.emit_text(before.trim_end().into());
-            self.pending.drain(..open.len());
-            self.mark();
+        let marks = self.syntax.call_marks();
+        let found = marks.iter().filter_map(|marks| Some((self.pending.find(marks.open)?, *marks)));
+        if let Some((at, marks)) = found.min_by_key(|(at, _)| *at) {
+            let text = self.pending.get(..at).unwrap_or_default().trim_end().len();
+            let before: String = self.pending.drain(..text).collect();
+            self.emit_text(before);
+            // Whitespace before a call does not belong to the text.
+            let space: String = self.pending.drain(..at - text).collect();
+            self.pending.drain(..marks.open.len());
+            self.mark(marks, space);
             return true;
         }
-        // Whitespace before a call does not belong to the text, so it is held back.
-        let certain = self.pending[..self.pending.len() - partial_mark(&self.pending, open)].trim_end().len();
+        let partial = marks.iter().map(|marks| partial_mark(&self.pending, marks.open)).max().unwrap_or(0);
+        // Whitespace that may precede a call is held back.
+        let certain = self.pending.get(..self.pending.len() - partial).unwrap_or_default().trim_end().len();
         if certain > 0 {
             let text = self.pending.drain(..certain).collect();
             self.emit_text(text);
@@ -200,29 +191,41 @@ impl ToolCallParser {
 
     /// After the marker that opens a call. If no call follows, the marker is text, unless it is a
     /// control token.
-    fn mark(&mut self) {
-        self.candidate = if self.syntax.close().is_some() { self.syntax.open().into() } else { String::new() };
-        self.state = State::Opened;
+    fn mark(&mut self, marks: CallMarks, space: String) {
+        self.candidate = if marks.is_text { space + marks.open } else { String::new() };
+        self.state = State::Opened(marks);
     }
 
-    fn opened(&mut self) -> bool {
+    fn opened(&mut self, marks: CallMarks) -> bool {
         let inner = self.pending.trim_start_matches(|c: char| c.is_whitespace() || c == '[');
         let Some(first) = inner.chars().next() else { return false };
         let at = self.pending.len() - inner.len();
         if first == '{' {
             self.candidate.extend(self.pending.drain(..at));
-            self.begin(true);
+            self.begin(Some(marks));
             return true;
         }
-        if self.syntax == ToolSyntax::Mistral {
+        if self.syntax.has_names_first() {
             if let Some(brace) = inner.find('{') {
-                let name = inner[..brace].split('[').next().unwrap_or_default().trim().to_owned();
+                let name = inner.get(..brace).unwrap_or_default().split('[').next().unwrap_or_default().trim();
                 if !name.is_empty() && name.len() <= MAX_NAME_LENGTH {
+                    let name = name.to_owned();
                     self.candidate.extend(self.pending.drain(..at + brace));
-                    return self.begin_named(&name);
+                    return self.begin_named(&name, marks);
                 }
             } else if inner.len() <= MAX_NAME_LENGTH {
                 return false;
+            }
+        }
+        if self.syntax.has_python() {
+            match self.python_call(inner) {
+                PythonCall::Incomplete => return false,
+                PythonCall::Call { .. } => {
+                    self.candidate.extend(self.pending.drain(..at));
+                    (self.marks, self.state) = (Some(marks), State::Python);
+                    return true;
+                }
+                PythonCall::None => {}
             }
         }
         let pending = std::mem::take(&mut self.pending);
@@ -230,24 +233,32 @@ impl ToolCallParser {
         true
     }
 
-    fn begin(&mut self, marked: bool) {
-        self.state = State::Call { object: Box::new(Object::new()), marked, emitted: false, bare: false };
+    fn begin(&mut self, marks: Option<CallMarks>) {
+        self.marks = marks;
+        self.state = State::Call { object: Box::new(Object::new()), emitted: false, bare: false };
     }
 
     /// For a name before the arguments: parse as if both were in one object.
-    fn begin_named(&mut self, name: &str) -> bool {
+    fn begin_named(&mut self, name: &str, marks: CallMarks) -> bool {
         let mut object = Object::new();
         let mut none = Vec::new();
         let before = format!("{{\"name\": {}, \"arguments\": ", serde_json::Value::from(name));
         before.chars().for_each(|c| object.push(c, &mut none));
-        self.state = State::Call { object: Box::new(object), marked: true, emitted: false, bare: true };
+        self.marks = Some(marks);
+        self.state = State::Call { object: Box::new(object), emitted: false, bare: true };
         true
+    }
+
+    /// Whether a name alone makes a call.
+    fn is_certain(&self) -> bool {
+        self.marks.is_some_and(|marks| marks.is_certain)
     }
 
     fn call(&mut self) -> bool {
         let pending = std::mem::take(&mut self.pending);
-        let State::Call { object, marked, emitted, bare } = &mut self.state else { return false };
-        let (marked, bare) = (*marked, *bare);
+        let is_certain = self.is_certain();
+        let State::Call { object, emitted, bare } = &mut self.state else { return false };
+        let bare = *bare;
         let mut found = Vec::new();
         for (at, c) in pending.char_indices() {
             found.clear();
@@ -258,10 +269,10 @@ impl ToolCallParser {
             if !*emitted {
                 self.candidate.push(c);
             }
-            let rest = &pending[at + c.len_utf8()..];
+            let rest = pending.get(at + c.len_utf8()..).unwrap_or_default();
             for one in found.drain(..) {
                 match one {
-                    ObjectEvent::Name(name) if marked || self.names.contains(&name) => {
+                    ObjectEvent::Name(name) if is_certain || self.names.contains(&name) => {
                         *emitted = true;
                         self.candidate.clear();
                         self.parts.push(AnswerPart::Call { index: self.calls, name });
@@ -273,7 +284,7 @@ impl ToolCallParser {
                     },
                     ObjectEvent::End => {
                         self.pending = rest.into();
-                        self.state = if self.calls < self.max_calls { State::After { marked } } else { State::Closed };
+                        self.end_call(false);
                         return true;
                     }
                     ObjectEvent::Broken if *emitted => {
@@ -292,25 +303,69 @@ impl ToolCallParser {
         false
     }
 
-    fn after(&mut self, marked: bool) -> bool {
-        let (open, close) = (self.syntax.open(), self.syntax.close().unwrap_or("]"));
+    /// The call as Python writes it at the start of `text`.
+    fn python_call(&self, text: &str) -> PythonCall {
+        python::read(text, &|name, length| match length {
+            NameLength::Prefix => self.names.iter().any(|known| known.starts_with(name)),
+            NameLength::Whole => self.names.contains(name),
+        })
+    }
+
+    fn python(&mut self) -> bool {
+        match self.python_call(&self.pending) {
+            PythonCall::Call { name, arguments, len } => {
+                self.pending.drain(..len);
+                self.candidate.clear();
+                self.parts.push(AnswerPart::Call { index: self.calls, name });
+                self.parts.push(AnswerPart::Arguments { index: self.calls, text: arguments });
+                self.calls += 1;
+                self.end_call(true);
+            }
+            // The state is entered for complete calls only.
+            PythonCall::Incomplete | PythonCall::None => {
+                let pending = std::mem::take(&mut self.pending);
+                self.emit_as_text(&pending);
+            }
+        }
+        true
+    }
+
+    fn end_call(&mut self, python: bool) {
+        self.state = if self.calls < self.max_calls { State::After { python } } else { State::Closed };
+    }
+
+    fn after(&mut self, python: bool) -> bool {
         let rest = self.pending.trim_start_matches(|c: char| c.is_whitespace() || ",;]".contains(c)).to_owned();
+        let all = self.syntax.call_marks();
+        // A list needs no marker that closes it.
+        let close = self.marks.or(all.first().copied()).and_then(|marks| marks.close).unwrap_or("]");
         if let Some(rest_after) = rest.strip_prefix(close) {
             self.pending = rest_after.into();
             return true;
         }
-        if let Some(rest_after) = rest.strip_prefix(open) {
+        if let Some((marks, rest_after)) = all.iter().find_map(|m| Some((*m, rest.strip_prefix(m.open)?))) {
             self.pending = rest_after.into();
-            self.mark();
+            self.mark(marks, String::new());
             return true;
         }
         self.pending = rest;
         if self.pending.starts_with('{') {
             self.candidate.clear();
-            self.begin(marked);
+            self.begin(self.marks);
             return true;
         }
-        if open.starts_with(&self.pending) || close.starts_with(&self.pending) {
+        if python {
+            match self.python_call(&self.pending) {
+                PythonCall::Call { .. } => {
+                    self.candidate.clear();
+                    self.state = State::Python;
+                    return true;
+                }
+                PythonCall::Incomplete => return false,
+                PythonCall::None => {}
+            }
+        }
+        if close.starts_with(&self.pending) || all.iter().any(|marks| marks.open.starts_with(&self.pending)) {
             return false;
         }
         self.state = State::Prose { fresh: false };
@@ -318,13 +373,15 @@ impl ToolCallParser {
     }
 
     fn broken(&mut self) -> bool {
-        let (open, close) = (self.syntax.open(), self.syntax.close().unwrap_or(self.syntax.open()));
-        if let Some(at) = [open, close].iter().filter_map(|mark| self.pending.find(mark)).min() {
+        let all = self.syntax.call_marks();
+        let marks: Vec<&str> = all.iter().flat_map(|marks| [Some(marks.open), marks.close]).flatten().collect();
+        if let Some(at) = marks.iter().filter_map(|mark| self.pending.find(mark)).min() {
             self.pending.drain(..at);
-            self.state = State::After { marked: true };
+            self.marks = self.marks.or(all.first().copied());
+            self.state = State::After { python: false };
             return true;
         }
-        let keep = partial_mark(&self.pending, open).max(partial_mark(&self.pending, close));
+        let keep = marks.iter().map(|mark| partial_mark(&self.pending, mark)).max().unwrap_or(0);
         self.pending.drain(..self.pending.len() - keep);
         false
     }
@@ -344,10 +401,4 @@ impl ToolCallParser {
             _ => self.parts.push(AnswerPart::Text(text)),
         }
     }
-}
-
-/// Length of the longest suffix of `text` that is a prefix of `mark`.
-fn partial_mark(text: &str, mark: &str) -> usize {
-    let longest = text.len().min(mark.len() - 1);
-    (1..=longest).rev().find(|n| text.as_bytes().ends_with(&mark.as_bytes()[..*n])).unwrap_or(0)
 }

@@ -1,4 +1,5 @@
-use super::parser::{AnswerPart, ToolCallParser};
+use super::parser::ToolCallParser;
+use super::part::AnswerPart;
 use super::syntax::ToolSyntax;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ fn parse_chunked(syntax: ToolSyntax, text: &str) -> (String, Vec<(String, String
         for piece in pieces {
             match piece {
                 AnswerPart::Text(text) => prose.push_str(&text),
+                AnswerPart::Reasoning(_) => panic!("a tool-call parser knows no thoughts"),
                 AnswerPart::Call { index, name } => {
                     assert_eq!(index, calls.len());
                     calls.push((name, String::new()));

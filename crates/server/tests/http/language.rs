@@ -13,10 +13,13 @@ const TAGGED: &str = "{% if tools %}<tool_call>{% endif %}{% for m in messages %
 const LLAMA: &str =
     "{% if tools %}{\"name\": x, \"parameters\": y}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
 const MISTRAL: &str = "{% if tools %}[TOOL_CALLS]{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
+const NAMED: &str = "{% if tools %}[TOOL_CALLS][ARGS]{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
+const PHI: &str = "{% for m in messages %}{{ m.content }}\
+    {% if 'tools' in m %}{{ '<|tool|>' + m['tools'] + '<|/tool|>' }}{% endif %}{% endfor %}";
 const PLAIN: &str = "{% for m in messages %}{{ m.content }}{% endfor %}";
 
 /// A Llama with a vocabulary of 559 tokens and this chat template.
-fn llama(id: &str, template: &str) -> (ModelSpec, TempDir) {
+pub(crate) fn llama(id: &str, template: &str) -> (ModelSpec, TempDir) {
     let (mut spec, dir) = golden("task-embed-llama");
     for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
         std::fs::remove_file(dir.path().join(name)).unwrap();
@@ -37,19 +40,19 @@ fn t5() -> (ModelSpec, TempDir) {
     (spec, dir)
 }
 
-fn serve(models: Vec<(ModelSpec, TempDir)>, config: Config) -> Running {
+pub(crate) fn serve(models: Vec<(ModelSpec, TempDir)>, config: Config) -> Running {
     let (specs, dirs) = models.into_iter().unzip();
     let running = start(specs, dirs, config);
     running.wait_ready();
     running
 }
 
-fn with(mut body: Value, more: Value) -> Value {
+pub(crate) fn with(mut body: Value, more: Value) -> Value {
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
 }
 
-fn chat(more: Value) -> Value {
+pub(crate) fn chat(more: Value) -> Value {
     with(
         json!({"messages": [{"role": "user", "content": "the cat"}], "max_tokens": 12, "seed": 4, "temperature": 1}),
         more,
@@ -57,7 +60,7 @@ fn chat(more: Value) -> Value {
 }
 
 /// The events of a stream, which must end with `[DONE]`.
-fn events(reply: &Reply) -> Vec<Value> {
+pub(crate) fn events(reply: &Reply) -> Vec<Value> {
     assert_eq!((reply.status, reply.header("content-type")), (200, Some("text/event-stream")), "{reply:?}");
     let mut data: Vec<&str> = reply.body.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).collect();
     assert_eq!(data.pop(), Some("[DONE]"), "{reply:?}");
@@ -105,9 +108,15 @@ fn streamed_chat_equals_complete_chat() {
 
 #[test]
 fn required_tool_calls_are_valid_for_any_sample() {
-    let models =
-        vec![llama("tagged", TAGGED), llama("llama", LLAMA), llama("mistral", MISTRAL), llama("described", PLAIN)];
-    let server = serve(models, config());
+    let templates = [
+        ("tagged", TAGGED),
+        ("llama", LLAMA),
+        ("mistral", MISTRAL),
+        ("named", NAMED),
+        ("phi", PHI),
+        ("described", PLAIN),
+    ];
+    let server = serve(templates.iter().map(|(id, template)| llama(id, template)).collect(), config());
     let reference = json!({"type": "object", "properties": {"x": {"$ref": "#/$defs/x"}}, "required": ["x"],
         "additionalProperties": false, "$defs": {"x": {"enum": ["a", "b\"}"]}}});
     let tools = json!([
@@ -115,7 +124,7 @@ fn required_tool_calls_are_valid_for_any_sample() {
         {"type": "function", "function": {"name": "g"}},
     ]);
     let (mut several, mut names) = (0, std::collections::BTreeSet::new());
-    for model in ["tagged", "llama", "mistral", "described"] {
+    for (model, _) in templates {
         for seed in 0..6 {
             let more =
                 json!({"model": model, "tools": tools, "tool_choice": "required", "seed": seed, "max_tokens": 900});
@@ -136,7 +145,10 @@ fn required_tool_calls_are_valid_for_any_sample() {
                     "f" => assert!([json!({"x": "a"}), json!({"x": "b\"}"})].contains(&arguments), "{answer}"),
                     _ => assert_eq!((name, arguments), ("g", json!({}))),
                 }
-                assert_eq!(call["id"].as_str().unwrap().len(), if model == "mistral" { 9 } else { 37 });
+                assert_eq!(
+                    call["id"].as_str().unwrap().len(),
+                    if ["mistral", "named"].contains(&model) { 9 } else { 37 }
+                );
             }
             let streamed = events(&server.post("/v1/chat/completions", &with(chat(more), json!({"stream": true}))));
             assert_eq!(assemble_calls(&streamed), names_and_arguments(calls), "{model} {seed}");

@@ -12,6 +12,7 @@ mod memory_budget;
 mod openai;
 mod page;
 mod pipeline;
+mod reasoning;
 mod tei;
 mod tls;
 #[cfg(feature = "otlp")]

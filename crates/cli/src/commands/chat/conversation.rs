@@ -3,7 +3,7 @@
 use crate::Failure;
 use crate::output_file::OutputFile;
 use sconce_engine::Message;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::path::Path;
 
@@ -42,8 +42,14 @@ impl Conversation {
         self.messages.push(Message::new("user", text));
     }
 
-    pub(super) fn add_assistant(&mut self, text: &str) {
-        self.messages.push(Message::new("assistant", text));
+    /// Adds an answer. The chat template decides whether its thought is part of later prompts.
+    pub(super) fn add_assistant(&mut self, text: &str, thought: &str) {
+        let mut message = Map::from(Message::new("assistant", text));
+        if !thought.is_empty() {
+            message.insert("reasoning_content".into(), thought.into());
+        }
+        // An object with a role and a text is a message.
+        self.messages.extend(Message::try_from(message));
     }
 
     /// Removes all messages; the system prompt stays.
@@ -111,7 +117,7 @@ mod tests {
         let mut c = Conversation::new(Some("Be brief.".into()));
         for (question, answer) in [("one?", "1"), ("two?", "2")] {
             c.add_user(question);
-            c.add_assistant(answer);
+            c.add_assistant(answer, "");
         }
         c
     }
@@ -121,7 +127,7 @@ mod tests {
         let mut c = sample();
         assert!(c.reopen());
         assert_eq!((c.len(), c.messages().last().unwrap().role()), (3, "user"));
-        c.add_assistant("zwei");
+        c.add_assistant("zwei", "");
         assert!(c.undo());
         assert_eq!(c.len(), 2);
         assert!(c.undo() && !c.undo() && !c.reopen());

@@ -64,7 +64,8 @@ pub(super) fn converse(session: &mut Session, model: &str, history: &Path) -> Re
             session.conversation.add_user(text);
         }
         session.interrupt.take();
-        let answered = session.answer(&mut std::io::stdout()).and_then(|answer| session.close(&answer));
+        let answered =
+            session.answer((&mut std::io::stdout(), super::shown_thoughts())).and_then(|answer| session.close(&answer));
         match answered {
             Err(e) if crate::is_broken_pipe(&*e) => return Err(e),
             // A message that failed is removed again.

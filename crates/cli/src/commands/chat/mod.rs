@@ -1,5 +1,6 @@
 //! `sconce chat`: a conversation with a language model.
 
+mod answer_printer;
 mod context_budget;
 mod conversation;
 mod editor;
@@ -10,11 +11,12 @@ use crate::Failure;
 use crate::args::LanguageModel;
 use crate::report::Report;
 use crate::sampling::Sampling;
-use crate::stream_printer::{Ending, Interrupt, PrintedAnswer, finish_reason, print_stream};
+use crate::stream_printer::{Ending, Interrupt, PrintedAnswer, finish_reason, follow_stream};
+use answer_printer::{AnswerPrinter, ThoughtStyle};
 use clap::Args;
 use context_budget::ContextBudget;
 use conversation::Conversation;
-use sconce_engine::{Error, Finish, Llm, Start, TemplateError};
+use sconce_engine::{Error, Finish, Llm, Start, TemplateError, Thoughts};
 use serde_json::json;
 use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
@@ -54,6 +56,12 @@ struct Session<'a> {
     sampling: Sampling,
 }
 
+/// An answer, and the thought before it.
+struct ChatAnswer {
+    thought: String,
+    printed: PrintedAnswer,
+}
+
 impl Chat {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         self.sampling.check()?;
@@ -82,7 +90,7 @@ impl Chat {
             session.as_json()?;
             return Ok(ExitCode::SUCCESS);
         }
-        let answer = session.answer(&mut std::io::stdout())?;
+        let answer = session.answer((&mut std::io::stdout(), shown_thoughts()))?;
         session.close(&answer)?;
         report.info(&run_line(llm));
         Ok(ExitCode::SUCCESS)
@@ -98,19 +106,27 @@ impl Session<'_> {
     }
 
     /// Generates and prints the answer to the last message.
-    fn answer(&mut self, to: &mut dyn Write) -> Result<PrintedAnswer, Failure> {
+    fn answer(&mut self, to: (&mut dyn Write, ThoughtStyle)) -> Result<ChatAnswer, Failure> {
         let (start, tokens) = self.prompt(&self.conversation)?;
         let budget = ContextBudget::new(self.llm.context(), tokens)?;
         let mut request = self.sampling.request(self.llm.params());
         request.max_tokens = Some(budget.max_answer_tokens(request.max_tokens));
-        request.start = start;
-        let answer = print_stream(self.llm.stream(&request)?, &self.interrupt, to)?;
-        self.conversation.add_assistant(&answer.text);
-        Ok(answer)
+        request.thoughts = self.llm.reasoning().map(|reasoning| Thoughts { syntax: reasoning.syntax, budget: None });
+        let prompt = if let Start::Rendered(text) = &start { text.as_str() } else { "" };
+        let mut printer = AnswerPrinter::new(self.llm, request.thoughts, prompt, to);
+        request.start = start.clone();
+        let stream = self.llm.stream(&request)?;
+        let answer = follow_stream(stream, &self.interrupt, &mut |text, sampled| printer.push(self.llm, text, sampled));
+        // Also when it failed: a terminal must not stay dimmed.
+        let ended = printer.finish();
+        let (answer, AnswerPrinter { thought, text, .. }) = (answer?, printer);
+        ended?;
+        self.conversation.add_assistant(&text, &thought);
+        Ok(ChatAnswer { thought, printed: PrintedAnswer { text, ..answer } })
     }
 
     /// Ends the last line and reports the speed.
-    fn close(&self, answer: &PrintedAnswer) -> Result<(), Failure> {
+    fn close(&self, ChatAnswer { printed: answer, .. }: &ChatAnswer) -> Result<(), Failure> {
         if !answer.text.ends_with('\n') {
             writeln!(std::io::stdout())?;
         }
@@ -128,7 +144,7 @@ impl Session<'_> {
             let seed = self.sampling.request(self.llm.params()).params.map(|p| p.seed);
             self.sampling.seed = seed;
         }
-        let answer = self.answer(&mut std::io::sink())?;
+        let ChatAnswer { thought, printed: answer } = self.answer((&mut std::io::sink(), ThoughtStyle::Hidden))?;
         let reason = match &answer.ending {
             Ending::Finished(finish) => finish_reason(finish),
             Ending::Interrupted => "interrupted",
@@ -138,8 +154,12 @@ impl Session<'_> {
             _ => None,
         };
         let (read, wrote) = (answer.prompt_tokens, answer.sampled.len());
+        let mut message = json!({"role": "assistant", "content": answer.text});
+        if !thought.is_empty() {
+            message["reasoning_content"] = thought.into();
+        }
         let about = json!({
-            "message": {"role": "assistant", "content": answer.text},
+            "message": message,
             "tokens": answer.sampled.iter().map(|p| p.id).collect::<Vec<_>>(),
             "finish_reason": reason,
             "stop": stopped_by,
@@ -150,6 +170,11 @@ impl Session<'_> {
         });
         Ok(print(&with_run_info(about, self.llm).to_string())?)
     }
+}
+
+/// How thoughts are printed to standard output.
+fn shown_thoughts() -> ThoughtStyle {
+    ThoughtStyle::of_terminal(std::io::stdout().is_terminal(), std::env::var_os("NO_COLOR").is_none())
 }
 
 /// All of standard input, without trailing whitespace.

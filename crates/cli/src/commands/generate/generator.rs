@@ -1,7 +1,7 @@
 //! The model that answers prompts: a language model or a sequence-to-sequence model (T5).
 
 use super::Generate;
-use super::prompts::{GenerateOptions, Prompt, PromptInput};
+use super::prompts::{GenerateOptions, Prompt, PromptInput, ThoughtFormat};
 use super::results::PromptAnswers;
 use crate::Failure;
 use crate::report::Report;
@@ -22,7 +22,7 @@ pub(super) enum Generator {
 
 /// A running generation.
 pub(super) enum RunningGeneration {
-    Stream(Stream),
+    Stream(Stream, Option<ThoughtFormat>),
     Seq2SeqStream(Seq2SeqStream),
 }
 
@@ -110,8 +110,8 @@ impl Generator {
         let prompt_options = PromptOptions::new(prompt, flags);
         Ok(match self {
             Generator::Language(llm) => {
-                let (stream, seed) = start_language_model(llm, prompt, &prompt_options)?;
-                (RunningGeneration::Stream(stream), Some(seed))
+                let (stream, thoughts, seed) = start_language_model(llm, prompt, &prompt_options)?;
+                (RunningGeneration::Stream(stream, thoughts), Some(seed))
             }
             Generator::Seq2Seq(model) => {
                 let (text, options, seed) = seq2seq_request(model, prompt, &prompt_options)?;
@@ -141,20 +141,25 @@ impl Generator {
     /// Waits for the answers.
     pub(super) fn wait(&self, running: RunningGeneration, seed: Option<u64>) -> Result<PromptAnswers, Failure> {
         match (self, running) {
-            (Generator::Language(llm), RunningGeneration::Stream(stream)) => {
-                PromptAnswers::of_language_model(llm, stream.wait()?, seed)
+            (Generator::Language(llm), RunningGeneration::Stream(stream, thoughts)) => {
+                PromptAnswers::of_language_model(llm, stream.wait()?, thoughts, seed)
             }
             (_, RunningGeneration::Seq2SeqStream(writing)) => Ok(PromptAnswers::of_seq2seq(writing.wait()?, seed)),
-            (Generator::Seq2Seq(_), RunningGeneration::Stream(_)) => Err("a stream of another model".into()),
+            (Generator::Seq2Seq(_), RunningGeneration::Stream(..)) => Err("a stream of another model".into()),
         }
     }
 }
 
-fn start_language_model(llm: &Llm, prompt: &Prompt, prompt_options: &PromptOptions) -> Result<(Stream, u64), Failure> {
+fn start_language_model(
+    llm: &Llm,
+    prompt: &Prompt,
+    prompt_options: &PromptOptions,
+) -> Result<(Stream, Option<ThoughtFormat>, u64), Failure> {
     reject_beams(prompt_options.generate_options)?;
     let request = prompt_options.generate_options.apply_to(prompt_options.sampling.request(llm.params()));
     let seed = request.params.as_ref().map_or(0, |p| p.seed);
-    Ok((prompt.input.start(llm, request)?, seed))
+    let (stream, thoughts) = prompt.input.start(llm, request)?;
+    Ok((stream, thoughts, seed))
 }
 
 /// The input text, the options and the seed.

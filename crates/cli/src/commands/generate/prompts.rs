@@ -7,7 +7,7 @@ use crate::input::{
 use crate::row::{Columns, Row};
 use crate::sampling::Sampling;
 use clap::Args;
-use sconce_engine::{ChatOptions, Llm, Message, Request, Start, Stream};
+use sconce_engine::{ChatOptions, Llm, Message, ReasoningSyntax, Request, Start, Stream, Thoughts};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -213,12 +213,30 @@ impl Prompt {
     }
 }
 
+/// How to find the thought in the answers to a chat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ThoughtFormat {
+    pub(super) syntax: ReasoningSyntax,
+    /// Whether the prompt opens the thought.
+    pub(super) is_open: bool,
+}
+
 impl PromptInput {
-    /// Starts generating.
-    pub(super) fn start(&self, llm: &Llm, request: Request) -> sconce_engine::Result<Stream> {
+    /// Starts generating. Answers to a chat may have thoughts; any other text is continued as it is.
+    pub(super) fn start(&self, llm: &Llm, request: Request) -> sconce_engine::Result<(Stream, Option<ThoughtFormat>)> {
         match self {
-            PromptInput::Text(text) => llm.stream(&Request { start: Start::Text(text.clone()), ..request }),
-            PromptInput::Chat(messages) => llm.chat(messages, &ChatOptions::default(), &request),
+            PromptInput::Text(text) => {
+                Ok((llm.stream(&Request { start: Start::Text(text.clone()), ..request })?, None))
+            }
+            PromptInput::Chat(messages) => {
+                let text = llm.render(messages, &ChatOptions::default())?;
+                // With `echo`, an answer begins with the prompt.
+                let syntax = llm.reasoning().map(|reasoning| reasoning.syntax).filter(|_| !request.echo);
+                let format = syntax.map(|syntax| ThoughtFormat { syntax, is_open: syntax.is_opened_by(&text) });
+                let thoughts = syntax.map(|syntax| Thoughts { syntax, budget: None });
+                let stream = llm.stream(&Request { start: Start::Rendered(text), thoughts, ..request })?;
+                Ok((stream, format))
+            }
         }
     }
 }

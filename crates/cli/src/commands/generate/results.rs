@@ -1,10 +1,11 @@
 //! Results of prompts, as text and JSON.
 
+use super::prompts::ThoughtFormat;
 use crate::Failure;
 use crate::input::Text;
 use crate::output::ResultRow;
 use crate::stream_printer::finish_reason;
-use sconce_engine::{Answer, Answers, Finish, Generation, Llm, SampledToken, Seq2SeqAnswer};
+use sconce_engine::{Answer, AnswerParser, Answers, Finish, Generation, Llm, SampledToken, Seq2SeqAnswer};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -14,7 +15,8 @@ macro_rules! columns {
             required binary text (STRING);
             required group tokens (LIST) { repeated group list { required int64 element; } }
             optional binary finish_reason (STRING); optional binary stop (STRING);
-            optional double score; optional binary logprobs (JSON); } } }
+            optional double score; optional binary logprobs (JSON);
+            optional binary reasoning (STRING); } } }
         optional group usage { required int64 prompt_tokens; required int64 completion_tokens;
             required int64 total_tokens; }
         optional boolean truncated; optional int64 seed (INTEGER(64,false)); optional binary error (STRING);"
@@ -52,11 +54,20 @@ impl PromptAnswers {
     pub(super) fn of_language_model(
         llm: &Llm,
         generation: Generation,
+        thoughts: Option<ThoughtFormat>,
         seed: Option<u64>,
     ) -> Result<PromptAnswers, Failure> {
         let (read, wrote) = (generation.prompt_tokens, generation.answers.iter().map(|a| a.sampled.len()).sum());
-        let answers = generation.answers.iter().map(|a| answer(llm, a)).collect::<Result<_, _>>()?;
-        let texts = generation.answers.into_iter().map(|a| a.text).collect();
+        let (mut texts, mut answers) = (Vec::new(), Vec::new());
+        for mut one in generation.answers {
+            let thought = thoughts.map(|format| take_thought(llm, &mut one, format)).unwrap_or_default();
+            let mut fields = answer(llm, &one)?;
+            if !thought.is_empty() {
+                fields["reasoning"] = thought.into();
+            }
+            answers.push(fields);
+            texts.push(one.text);
+        }
         Ok(PromptAnswers { texts, answers, read, wrote, truncated: false, seed })
     }
 
@@ -74,6 +85,15 @@ impl PromptAnswers {
         let (answers, wrote) = (all.iter().map(answer).collect(), all.iter().map(|a| a.ids.len()).sum());
         PromptAnswers { texts: all.into_iter().map(|a| a.text).collect(), answers, read, wrote, truncated, seed }
     }
+}
+
+/// Separates the thought from the text of an answer, and returns it.
+fn take_thought(llm: &Llm, answer: &mut Answer, format: ThoughtFormat) -> String {
+    let markers = llm.markers(&format.syntax.marks());
+    let text = llm.with_markers(std::mem::take(&mut answer.text), &answer.sampled, &markers);
+    let parsed = AnswerParser::default().with_thoughts(format.syntax, format.is_open).parse(&text);
+    answer.text = parsed.text;
+    parsed.reasoning
 }
 
 /// Token counts.

@@ -239,6 +239,7 @@ impl Seq2Seq {
             detok: Detokenizer::new(self.model.text.tokenizer.clone(), true),
             stops: Stops::default(),
             constraints: Vec::new(),
+            thought: None,
             scored: false,
             echo: None,
         }))

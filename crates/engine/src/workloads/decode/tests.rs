@@ -21,6 +21,7 @@ fn request(tokenizer: &Tokenizer, tokens: &[u32], most: usize) -> (GenerateReque
         detok: Detokenizer::new(tokenizer.clone().into(), true),
         stops: Stops::default(),
         constraints: Vec::new(),
+        thought: None,
         scored: false,
         echo: None,
     };

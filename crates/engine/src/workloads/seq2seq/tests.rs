@@ -22,6 +22,7 @@ fn request(tokenizer: &Tokenizer, ids: &[u32]) -> (Seq2SeqRequest, Arc<Reply<Eve
         detok: Detokenizer::new(tokenizer.clone().into(), true),
         stops: Stops::default(),
         constraints: Vec::new(),
+        thought: None,
         scored: false,
         echo: None,
     };

@@ -1,14 +1,10 @@
 //! `POST /v1/chat/completions`.
 
-use super::answer_stream::{self, AnswerEvent, AnswerInfo, AnswerStream, Generation, TokenChoice, TokenText};
-use super::conversation::{self, Calls, Choice};
-use super::params::{OutputParams, SharedFields};
 use super::{id, now};
 use crate::app::App;
-use crate::error::{Fault, FaultKind};
-use crate::http_context::HttpContext;
+use crate::conversation::{self, ChatEvent, ChatFinish, Conversation, TokenChoice, TokenText};
+use crate::error::Fault;
 use crate::json_body::JsonBody;
-use crate::served_model::RequestKind;
 use crate::sse;
 use axum::Json;
 use axum::extract::State;
@@ -20,7 +16,7 @@ use sconce_api::openai::chat::{
 };
 use sconce_api::openai::common::{FinishReason, Usage};
 use sconce_api::openai::tools::{FunctionCall, FunctionDelta, ToolCall, ToolCallDelta, ToolKind};
-use sconce_engine::{AnswerPart, Finish, Loaded, Request, Start, TaskModel, ToolCallParser, ToolSyntax};
+use sconce_engine::AnswerPart;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
@@ -38,214 +34,121 @@ async fn chat_completions(
     State(app): State<Arc<App>>,
     JsonBody { body, context }: JsonBody<ChatRequest>,
 ) -> Result<Response, Fault> {
-    check(&body, &context)?;
-    let output = SharedFields::from(&body).output_params()?;
-    output.check_answers(1, app.config.max_client_batch)?;
-    let call = app.call("v1/chat/completions", &context, body.model.as_deref(), RequestKind::Generate)?;
-    let requested = output.clone();
-    let (answers, calls) = answer_stream::begin((&app, &context), call, move |served| {
-        let TaskModel::Generate(llm) = &served.model else {
-            let what = format!("the model `{}` does not support chat; use /v1/completions", served.id);
-            return Err(Fault::new(FaultKind::UnsupportedTask, what).at("model"));
-        };
-        let params = SharedFields::from(&body).params(llm.params(), llm.plan().vocabulary)?;
-        let prompt = conversation::prompt(llm, &body, requested.format)?;
-        let request = Request {
-            start: Start::Rendered(prompt.text),
-            params: Some(params),
-            max_tokens: requested.max_tokens,
-            stop: requested.stop,
-            echo: false,
-            ignore_end: body.ignore_eos.unwrap_or(false),
-            format: prompt.format,
-        };
-        Ok((Generation::Decode { requests: vec![request], marks: prompt.marks }, prompt.calls))
-    })
-    .await?;
-    let builder = ResponseBuilder::new(answers.info(), calls.as_ref(), &output);
-    if output.stream {
-        return Ok(stream(answers, builder));
+    let is_stream = body.stream.unwrap_or(false);
+    let include_usage = body.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false);
+    let conversation = conversation::begin(&app, &context, "v1/chat/completions", body).await?;
+    let builder = ResponseBuilder::new(conversation);
+    if is_stream {
+        return Ok(stream(builder, include_usage));
     }
-    complete(answers, builder).await.map(|completion| Json(completion).into_response())
+    complete(builder).await.map(|completion| Json(completion).into_response())
 }
 
-/// Refuses unsupported fields, and records those without effect.
-fn check(request: &ChatRequest, context: &HttpContext) -> Result<(), Fault> {
-    for (field, is_set, instead) in [
-        ("functions", request.functions.is_some(), "`tools`"),
-        ("function_call", request.function_call.is_some(), "`tool_choice`"),
-    ] {
-        if is_set {
-            return Err(Fault::invalid(format!("`{field}` is not supported; use {instead}")).at(field));
-        }
-    }
-    if request.modalities.iter().flatten().any(|m| m != "text") {
-        return Err(Fault::invalid("answers are text only: `modalities` must be [\"text\"]").at("modalities"));
-    }
-    if request.top_logprobs.is_some_and(|n| n > 0) && !request.logprobs.unwrap_or(false) {
-        return Err(Fault::invalid("`top_logprobs` needs `logprobs` to be true").at("top_logprobs"));
-    }
-    if let Choice::Auto(tools) = Choice::of(request)? {
-        // Without `tool_choice: required` no grammar enforces the schema.
-        for (i, _) in tools.iter().enumerate().filter(|(_, tool)| tool.function.strict == Some(true)) {
-            context.note_ignored(&format!("tools[{i}].function.strict"));
-        }
-    }
-    if request.stream_options.as_ref().and_then(|o| o.include_obfuscation) == Some(true) {
-        context.note_ignored("stream_options.include_obfuscation");
-    }
-    Ok(())
-}
-
-/// Builds responses and chunks from events.
+/// Builds responses and chunks from the events of a conversation.
 struct ResponseBuilder {
     id: String,
     created: u64,
-    info: AnswerInfo,
-    states: Vec<AnswerState>,
-    /// Generated tokens of all answers.
-    completion_tokens: usize,
-    include_usage: bool,
+    conversation: Conversation,
+    /// Logprobs of each answer that come without text, for its next chunk.
+    logprobs: Vec<Vec<TokenLogprob>>,
 }
 
-/// State of one answer.
-struct AnswerState {
-    parser: Option<ToolCallParser>,
-    /// Mistral's templates only accept ids of nine letters and digits.
-    short_ids: bool,
-    /// Logprobs of tokens whose text the parser still holds back.
-    logprobs: Vec<TokenLogprob>,
-}
+impl ResponseBuilder {
+    fn new(conversation: Conversation) -> ResponseBuilder {
+        let logprobs = vec![Vec::new(); conversation.info().answers];
+        ResponseBuilder { id: id("chatcmpl-"), created: now(), conversation, logprobs }
+    }
 
-impl AnswerState {
-    fn new(calls: Option<&Calls>) -> AnswerState {
-        let parser = calls.map(|calls| ToolCallParser::new(calls.syntax, calls.names.clone(), calls.parallel));
-        AnswerState {
-            parser,
-            short_ids: calls.is_some_and(|calls| calls.syntax == ToolSyntax::Mistral),
-            logprobs: Vec::new(),
+    /// The next part of an answer; `None` after the last.
+    async fn next(&mut self) -> Option<Result<ChatChunkChoice, Fault>> {
+        loop {
+            let (index, delta, finish_reason) = match self.conversation.next().await? {
+                ChatEvent::Failed(fault) => return Some(Err(fault)),
+                ChatEvent::End { answer, finish } => (answer, ChatDelta::default(), Some(reason(&finish))),
+                ChatEvent::Part { answer, part, logprobs } => {
+                    if let Some(held) = self.logprobs.get_mut(answer) {
+                        held.extend(logprobs.into_iter().map(token));
+                    }
+                    match part {
+                        AnswerPart::Text(text) if text.is_empty() => continue,
+                        part => (answer, self.delta(part), None),
+                    }
+                }
+            };
+            let content = self.logprobs.get_mut(index).map(std::mem::take).unwrap_or_default();
+            let logprobs = (!content.is_empty()).then_some(ChatLogprobs { content, refusal: None });
+            return Some(Ok(ChatChunkChoice { index, delta, logprobs, finish_reason }));
         }
     }
 
-    fn call_id(&self) -> String {
-        match self.short_ids {
-            true => id("").chars().take(9).collect(),
-            false => id("call_"),
-        }
-    }
-
-    /// The deltas of parsed parts.
-    fn deltas(&mut self, parts: Vec<AnswerPart>) -> Vec<ChatDelta> {
+    fn delta(&self, part: AnswerPart) -> ChatDelta {
         let call = |index, id: Option<String>, function| {
             let kind = id.is_some().then_some(ToolKind::Function);
             ChatDelta { tool_calls: Some(vec![ToolCallDelta { index, id, kind, function }]), ..ChatDelta::default() }
         };
-        let delta = |part| match part {
+        match part {
             AnswerPart::Text(text) => ChatDelta { content: Some(text), ..ChatDelta::default() },
+            AnswerPart::Reasoning(text) => ChatDelta { reasoning_content: Some(text), ..ChatDelta::default() },
             AnswerPart::Call { index, name } => {
                 let function = FunctionDelta { name: Some(name), arguments: Some(String::new()) };
-                call(index, Some(self.call_id()), function)
+                call(index, Some(self.conversation.call_id("call_")), function)
             }
             AnswerPart::Arguments { index, text } => {
                 call(index, None, FunctionDelta { name: None, arguments: Some(text) })
             }
-        };
-        parts.into_iter().map(delta).collect()
-    }
-
-    fn push_text(&mut self, text: String) -> Vec<ChatDelta> {
-        let parts = match &mut self.parser {
-            Some(parser) => parser.push(&text),
-            None if text.is_empty() => Vec::new(),
-            None => vec![AnswerPart::Text(text)],
-        };
-        self.deltas(parts)
-    }
-
-    fn end(&mut self, finish: &Finish) -> (Vec<ChatDelta>, FinishReason) {
-        let parts = self.parser.as_mut().map(ToolCallParser::finish).unwrap_or_default();
-        let has_calls = self.parser.as_ref().is_some_and(|parser| parser.calls() > 0);
-        let reason = match finish {
-            Finish::Length => FinishReason::Length,
-            Finish::End | Finish::Stop(_) if has_calls => FinishReason::ToolCalls,
-            Finish::End | Finish::Stop(_) => FinishReason::Stop,
-        };
-        (self.deltas(parts), reason)
-    }
-}
-
-impl ResponseBuilder {
-    fn new(info: &AnswerInfo, calls: Option<&Calls>, output: &OutputParams) -> ResponseBuilder {
-        ResponseBuilder {
-            id: id("chatcmpl-"),
-            created: now(),
-            info: info.clone(),
-            states: (0..info.answers).map(|_| AnswerState::new(calls)).collect(),
-            completion_tokens: 0,
-            include_usage: output.include_usage,
         }
     }
 
-    /// The choices of an event: deltas, logprobs and finish reason.
-    fn choices(&mut self, event: AnswerEvent) -> Result<Vec<ChatChunkChoice>, Fault> {
-        let (index, deltas, reason) = match event {
-            AnswerEvent::Text { answer, text, tokens, .. } => {
-                self.completion_tokens += tokens.len();
-                let state = &mut self.states[answer];
-                state.logprobs.extend(tokens.into_iter().flatten().map(token));
-                (answer, state.push_text(text), None)
-            }
-            AnswerEvent::End { answer, finish } => {
-                let (deltas, reason) = self.states[answer].end(&finish);
-                (answer, deltas, Some(reason))
-            }
-            AnswerEvent::Failed(fault) => return Err(fault),
-        };
-        let choice = |delta, finish_reason| ChatChunkChoice { index, delta, logprobs: None, finish_reason };
-        let mut choices: Vec<ChatChunkChoice> = deltas.into_iter().map(|delta| choice(delta, None)).collect();
-        choices.extend(reason.map(|reason| choice(ChatDelta::default(), Some(reason))));
-        if let Some(first) = choices.first_mut() {
-            let content = std::mem::take(&mut self.states[index].logprobs);
-            first.logprobs = (!content.is_empty()).then_some(ChatLogprobs { content, refusal: None });
-        }
-        Ok(choices)
-    }
-
-    fn chunk(&self, choices: Vec<ChatChunkChoice>) -> ChatChunk {
+    fn chunk(&self, choices: Vec<ChatChunkChoice>, usage: Option<Option<Usage>>) -> ChatChunk {
+        let info = self.conversation.info();
         ChatChunk {
             id: self.id.clone(),
             object: "chat.completion.chunk".into(),
             created: self.created,
-            model: self.info.model.clone(),
+            model: info.model.clone(),
             choices,
-            system_fingerprint: self.info.fingerprint.clone(),
-            usage: self.include_usage.then_some(None),
+            system_fingerprint: info.fingerprint.clone(),
+            usage,
         }
     }
 
-    /// The first chunk of an answer.
-    fn opening(&self, index: usize) -> ChatChunk {
-        let delta = ChatDelta { role: Some("assistant".into()), content: Some(String::new()), tool_calls: None };
-        self.chunk(vec![ChatChunkChoice { index, delta, ..ChatChunkChoice::default() }])
+    /// The first delta of an answer.
+    fn opening(index: usize) -> ChatChunkChoice {
+        let delta = ChatDelta { role: Some("assistant".into()), content: Some(String::new()), ..ChatDelta::default() };
+        ChatChunkChoice { index, delta, ..ChatChunkChoice::default() }
     }
 
     fn usage(&self) -> Usage {
-        Usage::new(self.info.prompt_tokens, self.info.cached_tokens(), self.completion_tokens)
+        let info = self.conversation.info();
+        let usage = Usage::new(info.prompt_tokens, info.cached_tokens(), self.conversation.completion_tokens());
+        match self.conversation.reasoning_tokens() {
+            0 => usage,
+            reasoning => usage.with_reasoning_tokens(reasoning),
+        }
+    }
+}
+
+fn reason(finish: &ChatFinish) -> FinishReason {
+    match finish {
+        ChatFinish::Length => FinishReason::Length,
+        ChatFinish::ToolCalls => FinishReason::ToolCalls,
+        ChatFinish::End | ChatFinish::Stop(_) => FinishReason::Stop,
     }
 }
 
 /// The complete response.
-async fn complete(mut answers: AnswerStream, mut builder: ResponseBuilder) -> Result<ChatCompletion, Fault> {
+async fn complete(mut builder: ResponseBuilder) -> Result<ChatCompletion, Fault> {
     let open = |index| ChatChoice {
         index,
         message: AssistantMessage { role: "assistant".into(), ..AssistantMessage::default() },
         logprobs: None,
         finish_reason: FinishReason::Stop,
     };
-    let mut choices: Vec<ChatChoice> = (0..builder.info.answers).map(open).collect();
-    while let Some(event) = answers.next().await {
-        for chunk in builder.choices(event)? {
-            add(&mut choices[chunk.index], chunk);
+    let mut choices: Vec<ChatChoice> = (0..builder.conversation.info().answers).map(open).collect();
+    while let Some(part) = builder.next().await {
+        let part = part?;
+        if let Some(choice) = choices.get_mut(part.index) {
+            add(choice, part);
         }
     }
     for choice in &mut choices {
@@ -254,15 +157,15 @@ async fn complete(mut answers: AnswerStream, mut builder: ResponseBuilder) -> Re
             choice.message.content.get_or_insert_default();
         }
     }
-    let usage = builder.usage();
+    let (usage, info) = (builder.usage(), builder.conversation.info());
     Ok(ChatCompletion {
-        id: builder.id,
         object: "chat.completion".into(),
         created: builder.created,
-        model: builder.info.model,
+        model: info.model.clone(),
         choices,
         usage,
-        system_fingerprint: builder.info.fingerprint,
+        system_fingerprint: info.fingerprint.clone(),
+        id: builder.id,
     })
 }
 
@@ -271,6 +174,9 @@ fn add(choice: &mut ChatChoice, chunk: ChatChunkChoice) {
     let ChatChunkChoice { delta, logprobs, finish_reason, .. } = chunk;
     if let Some(text) = delta.content {
         choice.message.content.get_or_insert_default().push_str(&text);
+    }
+    if let Some(thought) = delta.reasoning_content {
+        choice.message.reasoning_content.get_or_insert_default().push_str(&thought);
     }
     for part in delta.tool_calls.into_iter().flatten() {
         let calls = choice.message.tool_calls.get_or_insert_default();
@@ -289,27 +195,28 @@ fn add(choice: &mut ChatChoice, chunk: ChatChunkChoice) {
 }
 
 /// The streamed response.
-fn stream(answers: AnswerStream, builder: ResponseBuilder) -> Response {
-    let openings: VecDeque<_> = (0..builder.info.answers).map(|i| sse::data(&builder.opening(i))).collect();
-    let state = Some((answers, builder, openings));
-    sse::answer(stream::unfold(state, |state| async move {
-        let (mut answers, mut builder, mut ready) = state?;
+fn stream(builder: ResponseBuilder, include_usage: bool) -> Response {
+    // With `include_usage`, chunks before the last have a usage of null.
+    let null = include_usage.then_some(None);
+    let opening = |i| sse::data(&builder.chunk(vec![ResponseBuilder::opening(i)], null));
+    let openings: VecDeque<_> = (0..builder.conversation.info().answers).map(opening).collect();
+    let state = Some((builder, include_usage, openings));
+    sse::answer(stream::unfold(state, move |state| async move {
+        let (mut builder, mut include_usage, mut ready) = state?;
         loop {
             if let Some(event) = ready.pop_front() {
-                return Some((event, Some((answers, builder, ready))));
+                return Some((event, Some((builder, include_usage, ready))));
             }
-            match answers.next().await.map(|event| builder.choices(event)) {
-                Some(Ok(choices)) => {
-                    ready.extend(choices.into_iter().map(|choice| sse::data(&builder.chunk(vec![choice]))));
-                }
+            match builder.next().await {
+                Some(Ok(choice)) => ready.push_back(sse::data(&builder.chunk(vec![choice], null))),
                 Some(Err(fault)) => {
                     ready.push_back(sse::failed(&fault));
-                    builder.include_usage = false;
+                    include_usage = false;
                 }
-                None if builder.include_usage => {
-                    let last = ChatChunk { usage: Some(Some(builder.usage())), ..builder.chunk(Vec::new()) };
+                None if include_usage => {
+                    let last = builder.chunk(Vec::new(), Some(Some(builder.usage())));
                     ready.push_back(sse::data(&last));
-                    builder.include_usage = false;
+                    include_usage = false;
                 }
                 None => return Some((sse::done(), None)),
             }

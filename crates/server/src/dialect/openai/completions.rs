@@ -1,10 +1,11 @@
 //! `POST /v1/completions`.
 
-use super::answer_stream::{self, AnswerEvent, AnswerInfo, AnswerStream, Generation, TokenChoice};
-use super::params::{OutputParams, SharedFields};
-use super::seq2seq::Seq2SeqRequest;
 use super::{id, now};
 use crate::app::App;
+use crate::conversation::{
+    AnswerEvent, AnswerInfo, AnswerStream, Generation, OutputParams, Seq2SeqRequest, SharedFields, TokenChoice,
+    begin_answers,
+};
 use crate::error::Fault;
 use crate::json_body::JsonBody;
 use crate::served_model::{RequestKind, ServedModel};
@@ -48,7 +49,7 @@ async fn completions(
     }
     let call = app.call("v1/completions", &context, body.model.as_deref(), RequestKind::Generate)?;
     let requested = output.clone();
-    let (answers, ()) = answer_stream::begin((&app, &context), call, move |served| {
+    let (answers, ()) = begin_answers((&app, &context), call, move |served| {
         generation(served, &body, starts, requested).map(|generation| (generation, ()))
     })
     .await?;
@@ -102,6 +103,7 @@ fn generation(
                 echo,
                 ignore_end: body.ignore_eos.unwrap_or(false),
                 format: format.clone(),
+                thoughts: None,
             };
             Ok(Generation::Decode { requests: starts.into_iter().map(request).collect(), marks: Vec::new() })
         }

@@ -1,17 +1,12 @@
 //! OpenAI's API, one file per resource.
 
-mod answer_stream;
 pub mod chat;
 pub mod classify;
 pub mod completions;
-mod conversation;
 pub mod embeddings;
 pub mod files;
-mod latency;
 pub mod models;
-mod params;
 pub(crate) mod query;
-mod seq2seq;
 mod upload;
 #[cfg(feature = "index")]
 pub mod vector_stores;

@@ -11,16 +11,16 @@ use sconce_engine::{Answers, Error, Event, GenerationParams, Search, Seq2Seq, Se
 use std::sync::Arc;
 
 /// Inputs of one request.
-pub(super) struct Seq2SeqRequest {
+pub(crate) struct Seq2SeqRequest {
     /// Texts or token ids.
-    pub(super) inputs: Vec<Start>,
+    pub(crate) inputs: Vec<Start>,
     /// Generation options.
-    pub(super) options: Seq2SeqOptions,
+    pub(crate) options: Seq2SeqOptions,
 }
 
 impl Seq2SeqRequest {
     /// Checks a request: these models support fewer parameters than causal language models.
-    pub(super) fn new(
+    pub(crate) fn new(
         model: &Seq2Seq,
         inputs: Vec<Start>,
         fields: &SharedFields<'_>,
@@ -59,7 +59,7 @@ impl Seq2SeqRequest {
         }
     }
 
-    pub(super) fn begin(self, model: &Seq2Seq, sink: &Arc<SinkState>) -> Result<PromptTotals, Fault> {
+    pub(crate) fn begin(self, model: &Seq2Seq, sink: &Arc<SinkState>) -> Result<PromptTotals, Fault> {
         let answers_per_prompt = self.answers(model);
         let mut totals = PromptTotals { answers: answers_per_prompt * self.inputs.len(), tokens: 0, characters: 0 };
         for input in &self.inputs {

@@ -18,7 +18,7 @@ const MAX_STRUCTURED_ANSWERS: usize = 32;
 
 /// The fields that both request types have.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct SharedFields<'a> {
+pub(crate) struct SharedFields<'a> {
     temperature: Option<f32>,
     top_p: Option<f32>,
     top_k: Option<i64>,
@@ -83,7 +83,7 @@ impl<'a> From<&'a CompletionRequest> for SharedFields<'a> {
 impl SharedFields<'_> {
     /// Parameters that can be checked without a model: streaming, stop strings and structured
     /// output.
-    pub(super) fn output_params(&self) -> Result<OutputParams, Fault> {
+    pub(crate) fn output_params(&self) -> Result<OutputParams, Fault> {
         if self.stream_options.is_some() && !self.stream {
             return Err(Fault::invalid("`stream_options` needs a stream: set `stream` to true").at("stream_options"));
         }
@@ -116,7 +116,7 @@ impl SharedFields<'_> {
     }
 
     /// Sampling parameters; absent fields take the model's `defaults`.
-    pub(super) fn params(&self, defaults: &GenerationParams, vocabulary: usize) -> Result<GenerationParams, Fault> {
+    pub(crate) fn params(&self, defaults: &GenerationParams, vocabulary: usize) -> Result<GenerationParams, Fault> {
         let top_k = match self.top_k {
             None => defaults.top_k,
             Some(0 | -1) => None,
@@ -160,7 +160,7 @@ impl SharedFields<'_> {
     }
 
     /// Whether the request sets any sampling parameter.
-    pub(super) fn sets_sampling(&self) -> bool {
+    pub(crate) fn sets_sampling(&self) -> bool {
         self.temperature.is_some()
             || self.top_p.is_some()
             || self.top_k.is_some()
@@ -219,7 +219,7 @@ fn any_object() -> Value {
 
 /// Format of a structured output.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum AnswerFormat {
+pub(crate) enum AnswerFormat {
     /// JSON that satisfies a schema.
     Json(Value),
     /// A regex or grammar.
@@ -237,25 +237,25 @@ impl From<AnswerFormat> for Format {
 
 /// Parameters that hold for every model.
 #[derive(Clone, Debug)]
-pub(super) struct OutputParams {
+pub(crate) struct OutputParams {
     /// Stop strings.
-    pub(super) stop: Vec<String>,
+    pub(crate) stop: Vec<String>,
     /// Structured output.
-    pub(super) format: Option<AnswerFormat>,
+    pub(crate) format: Option<AnswerFormat>,
     /// Stream the answer.
-    pub(super) stream: bool,
+    pub(crate) stream: bool,
     /// Send the usage in a last chunk.
-    pub(super) include_usage: bool,
+    pub(crate) include_usage: bool,
     /// Most tokens per answer.
-    pub(super) max_tokens: Option<usize>,
+    pub(crate) max_tokens: Option<usize>,
     /// Answers per prompt.
-    pub(super) n: usize,
+    pub(crate) n: usize,
 }
 
 impl OutputParams {
     /// Refuses more answers than a request may have. The limit is lower with structured output,
     /// because each answer holds the state of its grammar.
-    pub(super) fn check_answers(&self, prompts: usize, limit: usize) -> Result<(), Fault> {
+    pub(crate) fn check_answers(&self, prompts: usize, limit: usize) -> Result<(), Fault> {
         let limit = if self.format.is_some() { limit.min(MAX_STRUCTURED_ANSWERS) } else { limit };
         let answers = prompts.saturating_mul(self.n);
         if answers <= limit {

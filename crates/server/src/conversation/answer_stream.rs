@@ -22,7 +22,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// An event of one of the answers.
 #[derive(Clone, Debug)]
-pub(super) enum AnswerEvent {
+pub(crate) enum AnswerEvent {
     /// An answer grows.
     Text {
         /// Index of the answer.
@@ -47,24 +47,24 @@ pub(super) enum AnswerEvent {
 
 /// A sampled token with its logprobs.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct TokenChoice {
+pub(crate) struct TokenChoice {
     /// The sampled token.
-    pub(super) chosen: TokenText,
+    pub(crate) chosen: TokenText,
     /// `None` for the first token of a prompt.
-    pub(super) logprob: Option<f32>,
+    pub(crate) logprob: Option<f32>,
     /// The most likely tokens, best first.
-    pub(super) top: Vec<(TokenText, f32)>,
+    pub(crate) top: Vec<(TokenText, f32)>,
 }
 
 /// A token as text and bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct TokenText {
-    pub(super) text: String,
-    pub(super) bytes: Option<Vec<u8>>,
+pub(crate) struct TokenText {
+    pub(crate) text: String,
+    pub(crate) bytes: Option<Vec<u8>>,
 }
 
 /// The work to run.
-pub(super) enum Generation {
+pub(crate) enum Generation {
     /// A causal language model continues texts.
     Decode {
         /// One request per prompt.
@@ -77,7 +77,7 @@ pub(super) enum Generation {
 }
 
 /// The receiving end of the answers. Dropping it cancels unfinished ones.
-pub(super) struct AnswerStream {
+pub(crate) struct AnswerStream {
     events: UnboundedReceiver<AnswerEvent>,
     info: AnswerInfo,
     remaining: usize,
@@ -91,27 +91,27 @@ const MAX_QUEUED_TOKENS: usize = 16_384;
 
 /// What is known before the first token.
 #[derive(Clone, Debug)]
-pub(super) struct AnswerInfo {
+pub(crate) struct AnswerInfo {
     /// Number of answers to all prompts.
-    pub(super) answers: usize,
+    pub(crate) answers: usize,
     /// Prompt tokens of all prompts.
-    pub(super) prompt_tokens: usize,
+    pub(crate) prompt_tokens: usize,
     /// Name of the model.
-    pub(super) model: String,
+    pub(crate) model: String,
     /// `system_fingerprint`: version, device and dtype.
-    pub(super) fingerprint: String,
+    pub(crate) fingerprint: String,
     cached: Arc<AtomicUsize>,
 }
 
 impl AnswerInfo {
     /// Prompt tokens found in the prefix cache. Complete when the last answer has started.
-    pub(super) fn cached_tokens(&self) -> usize {
+    pub(crate) fn cached_tokens(&self) -> usize {
         self.cached.load(Ordering::Relaxed)
     }
 }
 
 /// Cancels the engine's request on drop.
-pub(super) struct CancelOnDrop(RequestContext);
+pub(crate) struct CancelOnDrop(RequestContext);
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
@@ -120,7 +120,7 @@ impl Drop for CancelOnDrop {
 }
 
 /// State shared by all sinks of a request. Dropped when the engine has dropped the last sink.
-pub(super) struct SinkState {
+pub(crate) struct SinkState {
     call: Call,
     events: UnboundedSender<AnswerEvent>,
     /// Unfinished answers, plus one until all are started.
@@ -133,12 +133,12 @@ pub(super) struct SinkState {
 }
 
 impl SinkState {
-    pub(super) fn call(&self) -> &Call {
+    pub(crate) fn call(&self) -> &Call {
         &self.call
     }
 
     /// Sets the number of answers.
-    pub(super) fn expect(&self, answers: usize) {
+    pub(crate) fn expect(&self, answers: usize) {
         self.remaining.store(answers + 1, Ordering::Relaxed);
         self.latency.expect(answers);
     }
@@ -157,7 +157,7 @@ impl SinkState {
 
     /// Forwards an event of the prompt whose answers begin at index `first`. An echoed prompt comes
     /// first, once.
-    pub(super) fn send(&self, first: usize, prompt: bool, event: Result<Event, Error>, marks: &[(u32, &'static str)]) {
+    pub(crate) fn send(&self, first: usize, prompt: bool, event: Result<Event, Error>, marks: &[(u32, &'static str)]) {
         let task = &self.call.served().model;
         let event = match event {
             Ok(Event::Begun { cached_tokens }) => {
@@ -194,7 +194,7 @@ impl SinkState {
 }
 
 /// Runs `prepare` on a blocking thread and starts the generation that it returns.
-pub(super) async fn begin<T: Send + 'static>(
+pub(crate) async fn begin<T: Send + 'static>(
     (app, context): (&Arc<App>, &HttpContext),
     call: Call,
     prepare: impl FnOnce(&ServedModel) -> Result<(Generation, T), Fault> + Send + 'static,
@@ -227,12 +227,12 @@ pub(super) async fn begin<T: Send + 'static>(
 }
 
 /// Totals over all prompts of a request.
-pub(super) struct PromptTotals {
+pub(crate) struct PromptTotals {
     /// Number of answers.
-    pub(super) answers: usize,
+    pub(crate) answers: usize,
     /// Tokens and characters of all prompts.
-    pub(super) tokens: usize,
-    pub(super) characters: usize,
+    pub(crate) tokens: usize,
+    pub(crate) characters: usize,
 }
 
 fn start_decode(
@@ -308,12 +308,12 @@ fn fingerprint(loaded: &dyn Loaded) -> String {
 
 impl AnswerStream {
     /// What is known before the first token.
-    pub(super) fn info(&self) -> &AnswerInfo {
+    pub(crate) fn info(&self) -> &AnswerInfo {
         &self.info
     }
 
     /// The next event; `None` when all answers have ended.
-    pub(super) async fn next(&mut self) -> Option<AnswerEvent> {
+    pub(crate) async fn next(&mut self) -> Option<AnswerEvent> {
         if self.remaining == 0 {
             return None;
         }

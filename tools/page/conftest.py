@@ -115,7 +115,8 @@ def done(page):
 
 def settings(page, **values):
     """Fills fields of the chat's settings."""
-    page.evaluate("document.querySelectorAll('.side, .settings details').forEach((details) => (details.open = true))")
+    page.locator(".settings").wait_for(state="attached")
+    page.evaluate("document.querySelectorAll('.side:last-child, .settings details').forEach((details) => (details.open = true))")
     for name, value in values.items():
         field = page.locator(f".settings [name={name}]")
         field.select_option(value) if name == "tool_choice" else field.fill(value)

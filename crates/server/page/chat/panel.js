@@ -45,8 +45,12 @@ class Chat {
       root: this.scroller,
       rootMargin: "60px",
     }).observe(this.end);
-    const side = (label, node) =>
-      h("details", { class: "side", open: innerWidth > 1100 }, h("summary", {}, label), node);
+    // On a phone there is place for one of them at a time.
+    const isNarrow = innerWidth <= 860;
+    const side = (label, node) => {
+      const props = { class: "side", open: innerWidth > 1100, name: isNarrow && "side" };
+      return h("details", props, h("summary", {}, label), node);
+    };
     this.node = h(
       "div",
       { class: "chat" },

@@ -16,8 +16,8 @@ use std::process::ExitCode;
 /// The most bytes of a chat template.
 const MAX_TEMPLATE_BYTES: u64 = 1 << 20;
 
-/// Serve models over HTTP on one port, with the APIs of OpenAI, text-embeddings-inference, Cohere
-/// and Jina.
+/// Serve models over HTTP on one port, with the APIs of OpenAI, Anthropic, Ollama, llama.cpp,
+/// text-embeddings-inference, Cohere and Jina, and a page for people at /.
 ///
 /// The server listens at once; until a model is loaded, requests for it get status 503 and the
 /// loading progress. SIGTERM or Ctrl-C finishes running requests and exits; a second one exits at
@@ -150,8 +150,9 @@ pub(crate) struct Http {
     /// the least recently used one that is idle is unloaded.
     #[arg(long, value_name = "BYTES", env = "SCONCE_MEMORY_BUDGET")]
     memory_budget: Option<Bytes>,
-    /// Folder of uploaded files, batches and vector stores (/v1/files, /v1/batches,
-    /// /v1/vector_stores), which is made if it is missing. Without it the server keeps none.
+    /// Folder of uploaded files, batches, vector stores and stored responses (/v1/files, /v1/batches,
+    /// /v1/vector_stores, /v1/responses), which is made if it is missing. Without it the server keeps
+    /// no files, and responses in memory.
     #[arg(long, value_name = "DIR", env = "SCONCE_DATA_DIR")]
     data_dir: Option<PathBuf>,
     #[command(flatten)]

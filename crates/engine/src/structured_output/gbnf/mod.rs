@@ -15,6 +15,8 @@ mod tests;
 const MOST_RULES: usize = 2_000;
 /// Most levels of rules and groups below `root`. Compiling them is recursive.
 const DEEPEST: usize = 64;
+/// Most marks of repetition behind one element: each is a level, `a**` for example has two.
+const MOST_MARKS: usize = 4;
 /// Most repetitions, multiplied over nested ones. llama.cpp has the same limit for one of them.
 const MOST_REPETITIONS: u64 = 2_000;
 

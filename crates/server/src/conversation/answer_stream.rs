@@ -302,7 +302,7 @@ fn start_decode(
 /// Turns an input error into `TooLong` if prompt and `max_tokens` exceed the context.
 fn context_fault(llm: &Llm, request: &Request, error: Error) -> Fault {
     let context = llm.context();
-    let over = |tokens: usize| tokens >= context || tokens + request.max_tokens.unwrap_or(0) > context;
+    let over = |tokens: usize| tokens >= context || tokens.saturating_add(request.max_tokens.unwrap_or(0)) > context;
     match error {
         Error::Input(what) if llm.encode(&request.start).is_ok_and(|tokens| over(tokens.len())) => {
             let what = format!("the model's context is {context} tokens: {what}");

@@ -161,7 +161,11 @@ impl ResponseStore {
         };
         let (unfinished, path) = (dir.join(format!("{id}.tmp")), file(dir, &id));
         let failed = || io_fault("store the response", &path);
-        write(&unfinished, &head, &json).map_err(failed())?;
+        if let Err(e) = write(&unfinished, &head, &json) {
+            // A full disk must not become fuller.
+            let _ = std::fs::remove_file(&unfinished);
+            return Err(failed()(e));
+        }
         let mut state = self.make_room(bytes);
         std::fs::rename(&unfinished, &path).map_err(failed())?;
         state.add(id, head, bytes, None);

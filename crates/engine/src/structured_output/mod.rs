@@ -29,6 +29,9 @@ const LONGEST_SOURCE: usize = 256 << 10;
 const DEEPEST_SCHEMA: usize = 64;
 /// Most nested brackets in a grammar.
 const MOST_BRACKETS: usize = 128;
+/// Most marks of repetition in a regular expression: the time and memory of llguidance grow with the
+/// square of their number.
+const MOST_REPEATS: usize = 2_000;
 /// Most rules and brackets of a grammar in Lark together. llguidance compiles a rule where another
 /// first refers to it, and a bracket where it stands, by recursion: so these are its levels at most.
 const MOST_LEVELS: usize = 16_000;
@@ -286,6 +289,7 @@ fn grammar(format: Format) -> Result<TopLevelGrammar, String> {
     Ok(match format {
         Format::Regex(source) => {
             check_length(source.len())?;
+            check_repeats(&source)?;
             TopLevelGrammar::from_regex(&source)
         }
         Format::Grammar(source) => {
@@ -329,8 +333,22 @@ fn check_depth(value: &Value, levels: usize) -> Result<(), String> {
     };
     match value {
         Value::Array(items) => items.iter().try_for_each(|v| check_depth(v, levels)),
-        Value::Object(map) => map.values().try_for_each(|v| check_depth(v, levels)),
+        Value::Object(map) => map.iter().try_for_each(|(key, v)| {
+            // The keys of `patternProperties` are expressions.
+            check_repeats(key)?;
+            check_depth(v, levels)
+        }),
+        // It may be a `pattern`.
+        Value::String(text) => check_repeats(text),
         _ => Ok(()),
+    }
+}
+
+/// Limits the marks of repetition in a regular expression. Those that stand for themselves count too.
+fn check_repeats(source: &str) -> Result<(), String> {
+    match source.bytes().filter(|byte| b"*+?{".contains(byte)).count() {
+        0..=MOST_REPEATS => Ok(()),
+        marks => Err(format!("an expression has {marks} marks of repetition; the limit is {MOST_REPEATS}")),
     }
 }
 

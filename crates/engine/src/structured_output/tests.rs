@@ -206,6 +206,8 @@ fn hostile_formats_are_refused_or_end_soon() {
         Format::Grammar("start: nothing".into()),
         Format::Grammar("".into()),
         Format::Grammar("start: ".to_string() + &"(".repeat(10_000)),
+        Format::Regex("[^a]*".repeat(5_000)),
+        Format::JsonSchema(json!({"type": "string", "pattern": "[^a]*".repeat(5_000)})),
         chain(20_000, ""),
         chain(1_000, &"(".repeat(100)),
     ];

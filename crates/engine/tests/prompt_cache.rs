@@ -75,7 +75,7 @@ fn answer(llm: &Llm, prompt: &[u32]) -> (Vec<SampledToken>, usize) {
         match event.expect("an event") {
             Event::Begun { cached_tokens } => cached = Some(cached_tokens),
             Event::Text { sampled, .. } => all.extend(sampled),
-            Event::End { .. } => {}
+            Event::Progress { .. } | Event::End { .. } => {}
         }
     }
     assert_eq!(all.len(), 24);

@@ -36,6 +36,7 @@ ATTACKS = [
     f"https://evil.example/<img src=x onerror={RUN}> <https://a.example/\"onclick={RUN}>",
     "&lt;script&gt; &#60;img src=x&#62; \u202e\u0000\ufeff",
     "{{constructor.constructor('alert(1)')()}} ${1+1} <%= 1 %>",
+    "# a" + " " * 3000 + "b\n\n```" + " " * 3000 + "`\n\n[a](" + " " * 3000 + "b",
     "[" * 3000 + "*" * 3000 + "`" * 3000 + "> " * 500 + "- " * 500,
 ]
 # Elements that content could only get by markup.

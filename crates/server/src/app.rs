@@ -25,6 +25,8 @@ use tokio::sync::Semaphore;
 const MAX_LARGE_BODIES: usize = 64;
 /// Files that may be uploaded at once.
 const MAX_UPLOADS: usize = 16;
+/// Conversations of stored responses that may be in memory at once: each may be as large as many bodies.
+const MAX_HISTORIES: usize = 8;
 /// Most KiB of bodies at once that the semaphore can count.
 const MAX_BODY_KIB: usize = u32::MAX as usize / 2;
 
@@ -57,6 +59,10 @@ pub struct App {
     vector_stores: Option<VectorStores>,
     /// Uploads that may still begin.
     pub(crate) uploads: Semaphore,
+    /// Conversations of stored responses that may still be read into memory.
+    pub(crate) histories: Semaphore,
+    /// Requests that may still begin to wait for a model that is being loaded.
+    pub(crate) waiting: Semaphore,
     /// What is known about the files of models.
     pub(crate) facts: FactsCache,
     /// Downloads that may still begin.
@@ -85,7 +91,7 @@ impl App {
             Some(storage) => Some(vector_stores(&config, storage, (&models, &stop))?),
             None => None,
         };
-        let gate = Arc::new(Semaphore::new(permits(&config)));
+        let (gate, waiting) = (Arc::new(Semaphore::new(permits(&config))), Semaphore::new(permits(&config)));
         let bodies =
             Semaphore::new((config.payload_limit / 1024).saturating_mul(MAX_LARGE_BODIES).clamp(1, MAX_BODY_KIB));
         let metrics = Metrics::new();
@@ -113,6 +119,8 @@ impl App {
             #[cfg(feature = "index")]
             vector_stores,
             uploads: Semaphore::new(MAX_UPLOADS),
+            histories: Semaphore::new(MAX_HISTORIES),
+            waiting,
             facts: FactsCache::default(),
             pulls: PullPermits::default(),
             gate,
@@ -198,12 +206,17 @@ impl App {
         let lease = self.models.lease(model, kind)?;
         context.set_model(&lease.served().id);
         let gate = if context.is_background() { &self.background } else { &self.gate };
-        let permit = gate.clone().try_acquire_owned().map_err(|_| {
-            let limit = self.config.max_concurrent;
-            let what = format!("the server is at its limit of {limit} concurrent requests (--max-concurrent-requests); retry in a moment");
-            Fault::new(FaultKind::Overloaded, what).retry_after(Duration::from_secs(1))
-        })?;
+        let permit = gate.clone().try_acquire_owned().map_err(|_| self.overloaded())?;
         Ok(Call::new(self, method, context.clone(), lease, permit))
+    }
+
+    /// The error of a request above --max-concurrent-requests.
+    pub(crate) fn overloaded(&self) -> Fault {
+        let limit = self.config.max_concurrent;
+        let what = format!(
+            "the server is at its limit of {limit} concurrent requests (--max-concurrent-requests); retry in a moment"
+        );
+        Fault::new(FaultKind::Overloaded, what).retry_after(Duration::from_secs(1))
     }
 
     /// Total concurrency permits.

@@ -142,6 +142,8 @@ pub(crate) fn embed_tokens(
     params: &TokenParams,
 ) -> Result<Outputs<MultiVector>, Fault> {
     let TokenParams { truncate, max_tokens, .. } = *params;
+    let items = items.iter().cloned().map(|item| in_tokens(served, item)).collect::<Result<Vec<_>, _>>()?;
+    let items = &items[..];
     match &served.model {
         TaskModel::Embed(embedder) => {
             let embedder = embedder.with_context(caller).with_truncation(truncate).with_max_tokens(max_tokens);

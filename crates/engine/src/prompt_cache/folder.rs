@@ -48,6 +48,13 @@ impl Folder {
             let what = format!("other users can write to the prompt cache {path}, and so change answers");
             return Err(Error::Input(format!("{what}; run `chmod go-w {path}`, or name another folder")));
         }
+        // So can the owner of a folder in which this process may not write. A file system that nobody
+        // can write to is fine.
+        if let Err(e) = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(path)
+            && e.kind() == io::ErrorKind::PermissionDenied
+        {
+            return Err(failed(e));
+        }
         let folder = Folder { path: path.clone(), max_bytes: options.max_bytes };
         folder.remove_abandoned();
         Ok(folder)

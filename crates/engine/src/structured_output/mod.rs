@@ -29,6 +29,14 @@ const LONGEST_SOURCE: usize = 256 << 10;
 const DEEPEST_SCHEMA: usize = 64;
 /// Most nested brackets in a grammar.
 const MOST_BRACKETS: usize = 128;
+/// Most marks of repetition in a regular expression: the time and memory of llguidance grow with the
+/// square of their number.
+const MOST_REPEATS: usize = 2_000;
+/// Most rules and brackets of a grammar in Lark together. llguidance compiles a rule where another
+/// first refers to it, and a bracket where it stands, by recursion: so these are its levels at most.
+const MOST_LEVELS: usize = 16_000;
+/// The stack for compiling, which has room for so many levels.
+const COMPILE_STACK: usize = 128 << 20;
 /// Consecutive whitespace allowed within JSON: enough for any layout, but finite, so that a model
 /// cannot repeat whitespace forever.
 const WHITESPACE: &str = r"[ \t\r\n]{1,64}";
@@ -219,11 +227,16 @@ impl Constraint {
         };
         let fault = |why: String| FormatError::Form { form, why };
         let grammar = grammar(format).map_err(fault)?;
-        let parser = catch_unwind(AssertUnwindSafe(|| vocab.factory.create_parser(grammar)));
-        let parser = match parser {
-            Ok(Ok(parser)) => parser,
-            Ok(Err(why)) => return Err(fault(reason(&why.to_string()))),
-            Err(_) => return Err(fault("it is inconsistent".into())),
+        let compiled = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("compile grammar".into()).stack_size(COMPILE_STACK);
+            let thread = thread.spawn_scoped(scope, move || vocab.factory.create_parser(grammar))?;
+            std::io::Result::Ok(thread.join())
+        });
+        let parser = match compiled {
+            Ok(Ok(Ok(parser))) => parser,
+            Ok(Ok(Err(why))) => return Err(fault(reason(&why.to_string()))),
+            Ok(Err(_)) => return Err(fault("it is inconsistent".into())),
+            Err(e) => return Err(fault(format!("no thread can be started: {e}"))),
         };
         let mut constraint = Constraint { matcher: Matcher::new(Ok(parser)), form };
         // The first mask shows whether any text satisfies it.
@@ -276,17 +289,20 @@ fn grammar(format: Format) -> Result<TopLevelGrammar, String> {
     Ok(match format {
         Format::Regex(source) => {
             check_length(source.len())?;
+            check_repeats(&source)?;
             TopLevelGrammar::from_regex(&source)
         }
         Format::Grammar(source) => {
             check_length(source.len())?;
             check_nesting(&source)?;
+            check_levels(&source)?;
             TopLevelGrammar::from_lark(source)
         }
         Format::Gbnf(source) => {
             check_length(source.len())?;
             let lark = gbnf::to_lark(&source)?;
             check_nesting(&lark)?;
+            check_levels(&lark)?;
             TopLevelGrammar::from_lark(lark)
         }
         Format::JsonObject => schema(json!({"type": "object"}))?,
@@ -317,8 +333,22 @@ fn check_depth(value: &Value, levels: usize) -> Result<(), String> {
     };
     match value {
         Value::Array(items) => items.iter().try_for_each(|v| check_depth(v, levels)),
-        Value::Object(map) => map.values().try_for_each(|v| check_depth(v, levels)),
+        Value::Object(map) => map.iter().try_for_each(|(key, v)| {
+            // The keys of `patternProperties` are expressions.
+            check_repeats(key)?;
+            check_depth(v, levels)
+        }),
+        // It may be a `pattern`.
+        Value::String(text) => check_repeats(text),
         _ => Ok(()),
+    }
+}
+
+/// Limits the marks of repetition in a regular expression. Those that stand for themselves count too.
+fn check_repeats(source: &str) -> Result<(), String> {
+    match source.bytes().filter(|byte| b"*+?{".contains(byte)).count() {
+        0..=MOST_REPEATS => Ok(()),
+        marks => Err(format!("an expression has {marks} marks of repetition; the limit is {MOST_REPEATS}")),
     }
 }
 
@@ -337,6 +367,15 @@ fn check_nesting(source: &str) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Limits rules and brackets. Colons and brackets within strings count too: whoever writes the grammar
+/// must not be able to hide some.
+fn check_levels(source: &str) -> Result<(), String> {
+    match source.bytes().filter(|byte| b":([{".contains(byte)).count() {
+        0..=MOST_LEVELS => Ok(()),
+        levels => Err(format!("it has {levels} colons and opening brackets; the limit is {MOST_LEVELS}")),
+    }
 }
 
 /// llguidance's message, shortened and without the traces it adds.

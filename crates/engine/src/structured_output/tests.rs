@@ -206,6 +206,10 @@ fn hostile_formats_are_refused_or_end_soon() {
         Format::Grammar("start: nothing".into()),
         Format::Grammar("".into()),
         Format::Grammar("start: ".to_string() + &"(".repeat(10_000)),
+        Format::Regex("[^a]*".repeat(5_000)),
+        Format::JsonSchema(json!({"type": "string", "pattern": "[^a]*".repeat(5_000)})),
+        chain(20_000, ""),
+        chain(1_000, &"(".repeat(100)),
     ];
     let why = |source: &str| Constraint::new(Format::Regex(source.into()), &vocab).unwrap_err().to_string();
     assert!(why("(").contains("unclosed group"), "{}", why("("));
@@ -222,6 +226,9 @@ fn hostile_formats_are_refused_or_end_soon() {
         Format::Regex("a{1000000000}".into()),
         Format::Regex("(((((a{1,99}){1,99}){1,99}){1,99}){1,99}){1,99}".into()),
         Format::Grammar("start: start".into()),
+        // Compiling these is recursive; neither may end the process.
+        chain(7_000, ""),
+        chain(7_000, "(\"y\" | "),
         Format::Regex("(?i)(a|b|ab)*(c|d|cd)*".repeat(200)),
         Format::Regex("[a-z]{0,100000}[b-y]{0,100000}z".into()),
         Format::Regex(r"(\w+\s?){1,1000}\.".into()),
@@ -262,6 +269,13 @@ fn hostile_formats_are_refused_or_end_soon() {
         assert!(began.elapsed() < Duration::from_secs(60), "{i} took {:?}", began.elapsed());
         println!("  with its masks {:?}", began.elapsed());
     }
+}
+
+/// A grammar of so many rules, each of which refers to the next within these brackets.
+fn chain(rules: usize, brackets: &str) -> Format {
+    let closing = ")".repeat(brackets.matches('(').count());
+    let each = (0..rules).map(|i| format!("a{i}: {brackets}a{}{closing} \"x\"\n", i + 1));
+    Format::Grammar(format!("start: a0\n{}a{rules}: \"x\"\n", each.collect::<String>()))
 }
 
 #[test]

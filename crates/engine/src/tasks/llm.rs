@@ -1,6 +1,6 @@
 //! Language models: text generation and chat.
 
-use super::TaskType;
+use super::{TaskType, llm_continue};
 use crate::config::{FileFacts, LmText};
 use crate::error::{Error, Result};
 use crate::generation::{
@@ -207,6 +207,8 @@ impl Llm {
     /// them from the system message, they are put there.
     pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
         let prompt_end = options.prompt_end;
+        let marked = (prompt_end == PromptEnd::Continue).then(|| llm_continue::marked(messages)).transpose()?;
+        let messages = marked.as_deref().unwrap_or(messages);
         let template = self.model.text.template(options.tools.is_some())?;
         let syntax = ToolSyntax::of(Some(&template.source));
         let tools = options.tools.as_ref();
@@ -226,7 +228,7 @@ impl Llm {
         let text = template.render(messages, &options)?;
         match prompt_end {
             PromptEnd::Answer | PromptEnd::Message => Ok(text),
-            PromptEnd::Continue => continued(text, messages.last()),
+            PromptEnd::Continue => llm_continue::cut(text),
         }
     }
 
@@ -373,39 +375,5 @@ impl Llm {
     pub fn chat(&self, messages: &[Message], options: &ChatOptions, request: &Request) -> Result<Stream> {
         let start = Start::Rendered(self.render(messages, options)?);
         self.stream(&Request { start, ..request.clone() })
-    }
-}
-
-/// The prompt up to the end of the last message's text: what the template writes after a message
-/// would end the answer.
-fn continued(mut text: String, last: Option<&Message>) -> Result<String> {
-    let content = last.and_then(|message| message.get("content")).and_then(Value::as_str).unwrap_or_default().trim();
-    if content.is_empty() {
-        return Err(Error::Input("the last message has no text that an answer could continue".into()));
-    }
-    match text.rfind(content) {
-        Some(at) => {
-            text.truncate(at + content.len());
-            Ok(text)
-        }
-        None => {
-            let what = "the chat template changes the text of the last message, so no answer can continue it";
-            Err(Error::Input(what.into()))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn continued_prompt_ends_with_the_last_message() {
-        let of = |content: &str| {
-            continued("<user>a b</s><assistant>b c</s>\n".into(), Some(&Message::new("assistant", content)))
-        };
-        assert_eq!(of("b c ").unwrap(), "<user>a b</s><assistant>b c");
-        assert!(of(" ").unwrap_err().to_string().contains("no text"));
-        assert!(of("d").unwrap_err().to_string().contains("changes the text"));
     }
 }

@@ -9,6 +9,7 @@ mod example;
 mod family;
 mod gliner;
 mod llm;
+mod llm_continue;
 mod llm_tools;
 mod m3;
 mod multi_vector;

@@ -58,7 +58,9 @@ pub(crate) fn tasks(path: &str) -> Option<&'static [&'static str]> {
         // own readiness.
         "/v1/models/load" | "/v1/models/unload" | "/v1/ready" | "/v1/loading/progress" => return None,
         // They belong to one server. A client of the pool must not use them with the pool's key.
-        p if matches!(p.split('/').nth(2), Some("files" | "responses" | "vector_stores")) => return None,
+        p if matches!(p.split('/').nth(2), Some("files" | "batches" | "responses" | "vector_stores")) => return None,
+        // About one server, and nobody could say which.
+        "/v1/status" | "/v1/plan" => return None,
         p if p.starts_with("/v1/") => &[],
         _ => return None,
     })
@@ -160,8 +162,12 @@ mod tests {
         assert_eq!(key("/v1/jobs", json!({"job_id": "j", "prompt": "p"})).job.as_deref(), Some("j"));
         assert_eq!(super::tasks("/v1/messages"), Some(&["generate"][..]));
         for path in [
+            "/v1/batches",
+            "/v1/batches/batch_1/cancel",
             "/v1/responses",
             "/v1/responses/resp_1",
+            "/v1/status",
+            "/v1/plan",
             "/v1/files",
             "/v1/files/file-1",
             "/v1/vector_stores",

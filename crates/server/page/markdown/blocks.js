@@ -21,13 +21,17 @@
 
 /** Deepest nesting of lists and quotes; what is deeper is a paragraph. */
 const MAX_DEPTH = 12;
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})(?:\s+(.*?))?\s*#*\s*$/;
+// No two parts of a pattern that may be next to each other match the same character: a line of a
+// model with thousands of blanks would hold up the page.
+const FENCE = /^ {0,3}(`{3,}|~{3,})([^`]*)$/;
+const HEADING = /^ {0,3}(#{1,6})(\s[^]*)?$/;
+/** The marks that may close a heading. */
+const CLOSING = /(?:^|\s)#+$/;
 const RULE = /^ {0,3}([-*_])\s*(?:\1\s*){2,}$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])( +|$)(.*)$/;
 const TASK = /^\[([ xX])\] +/;
-const DELIMITER = /^ {0,3}\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+const DELIMITER = /^ {0,3}\|?\s*:?-+:?(?:\s*\|\s*:?-+:?)*\s*(?:\|\s*)?$/;
 
 /** @param {string} line */
 const isBlank = (line) => line.trim() === "";
@@ -65,7 +69,10 @@ function parseBlock(lines, at, depth) {
   const fence = FENCE.exec(line);
   if (fence) return parseCode(lines, at, fence);
   const heading = HEADING.exec(line);
-  if (heading) return { type: "heading", level: heading[1].length, text: heading[2] ?? "", end: at + 1 };
+  if (heading) {
+    const text = (heading[2] ?? "").trim().replace(CLOSING, "").trimEnd();
+    return { type: "heading", level: heading[1].length, text, end: at + 1 };
+  }
   if (RULE.test(line)) return { type: "rule", end: at + 1 };
   if (depth < MAX_DEPTH) {
     if (QUOTE.test(line)) return parseQuote(lines, at, depth);

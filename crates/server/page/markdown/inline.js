@@ -12,7 +12,9 @@ const MAX_DEPTH = 48;
 const MAX_URL = 2000;
 const PUNCTUATION = /[!-/:-@[-`{-~]/;
 const SPECIAL = /[\\`[\]!<*_~\nh]/g;
-const DESTINATION = /\(\s*<?([^\s<>()]*(?:\([^\s<>()]*\)[^\s<>()]*)*)>?(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)/y;
+// Few blanks, which several parts match.
+const DESTINATION =
+  /\(\s{0,9}<?([^\s<>()]*(?:\([^\s<>()]*\)[^\s<>()]*)*)>?(?:\s{1,9}(?:"[^"]*"|'[^']*'))?\s{0,9}\)/y;
 const ANGLE = /<((?:https?:\/\/|mailto:)[^\s<>]+)>/y;
 const BARE = /https?:\/\/[^\s<>"`]+/y;
 
@@ -29,6 +31,13 @@ export function safeUrl(text) {
   } catch {
     return null;
   }
+}
+
+/** Where the blanks at the end of a text begin. @param {string} text */
+function textEnd(text) {
+  let end = text.length;
+  while (text[end - 1] === " ") end--;
+  return end;
 }
 
 /** Matches `pattern`, which is sticky, at `at`. @param {RegExp} pattern @param {string} text @param {number} at */
@@ -140,7 +149,7 @@ class Parser {
     const nodes = this.top.nodes;
     const last = nodes[nodes.length - 1];
     const isHard = this.text[at] === "\\" || (typeof last === "string" && last.endsWith("  "));
-    if (typeof last === "string") nodes[nodes.length - 1] = last.replace(/ +$/, "");
+    if (typeof last === "string" && last.endsWith(" ")) nodes[nodes.length - 1] = last.slice(0, textEnd(last));
     if (isHard) nodes.push({ type: "break" });
     else this.literal("\n");
     return at + (this.text[at] === "\\" ? 2 : 1);

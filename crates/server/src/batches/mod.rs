@@ -66,6 +66,10 @@ impl Batches {
         let mut all = BTreeMap::new();
         for entry in std::fs::read_dir(dir).map_err(|e| failed(dir, e))? {
             let path = entry.map_err(|e| failed(dir, e))?.path();
+            // Not ours: batches are folders.
+            if !path.is_dir() {
+                continue;
+            }
             if !Batch::is_in(&path) {
                 std::fs::remove_dir_all(&path).map_err(|e| failed(&path, e))?;
                 continue;
@@ -117,21 +121,29 @@ impl Batches {
         }
         let id = format!("batch_{}", fresh_id());
         let dir = self.dir.join(&id);
-        let failed = || io_fault("create the batch", &dir);
-        make_folder(&dir).map_err(failed())?;
-        let (content, input) = (self.files.content(file), batch::input(&dir));
-        // Not every file system has links.
-        let linked = std::fs::hard_link(&content, &input).or_else(|_| std::fs::copy(&content, &input).map(drop));
-        linked.map_err(failed())?;
         let sequence = all.last_key_value().map_or(1, |(last, _)| last + 1);
-        let batch = Batch::create(dir.clone(), Record::new(id, sequence, file.id.clone(), new, now()));
-        let batch = Arc::new(batch.map_err(failed())?);
+        let record = Record::new(id, sequence, file.id.clone(), new, now());
+        let created = self.write(&dir, file, record).map_err(|e| {
+            // A full disk must not become fuller. What stays is removed at the next start.
+            let _ = std::fs::remove_dir_all(&dir);
+            io_fault("create the batch", &dir)(e)
+        });
+        let batch = Arc::new(created?);
         sync_folder(&self.dir);
         all.insert(sequence, batch.clone());
         let object = batch.object();
         // The receiver is gone if the server stops: then the next one begins it.
         let _ = self.begun.send(batch);
         Ok(object)
+    }
+
+    /// Writes the folder of a new batch.
+    fn write(&self, dir: &Path, file: &FileRecord, record: Record) -> std::io::Result<Batch> {
+        make_folder(dir)?;
+        let (content, input) = (self.files.content(file), batch::input(dir));
+        // Not every file system has links.
+        std::fs::hard_link(&content, &input).or_else(|_| std::fs::copy(&content, &input).map(drop))?;
+        Batch::create(dir.to_owned(), record)
     }
 
     /// Cancels a batch.

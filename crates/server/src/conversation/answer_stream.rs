@@ -102,6 +102,8 @@ pub(crate) struct AnswerStream {
 /// Most tokens that may wait for a client to read them. A client that keeps reading leaves far
 /// fewer unread. With 20 top logprobs per token they take about 40 MB.
 const MAX_QUEUED_TOKENS: usize = 16_384;
+/// Top logprobs that weigh as much as a token.
+const LOGPROBS_PER_TOKEN: usize = 20;
 
 /// What is known before the first token.
 #[derive(Clone, Debug)]
@@ -187,7 +189,8 @@ impl SinkState {
                 };
                 let ids = sampled.iter().map(|sampled| sampled.id).collect();
                 let tokens: Vec<_> = sampled.into_iter().map(|sampled| token_choice(task, sampled, prompt)).collect();
-                let queued = tokens.len() + self.queued.fetch_add(tokens.len(), Ordering::Relaxed);
+                let weight = weight(&tokens);
+                let queued = weight + self.queued.fetch_add(weight, Ordering::Relaxed);
                 if queued > MAX_QUEUED_TOKENS && !self.call.caller().is_cancelled() {
                     self.call.caller().cancel();
                     let what = "the client reads the stream too slowly; too many tokens are waiting";
@@ -208,6 +211,12 @@ impl SinkState {
         // Fails only if the client has disconnected.
         let _ = self.events.send(event);
     }
+}
+
+/// The memory of tokens, in tokens with at most 20 top logprobs.
+fn weight(tokens: &[Option<TokenChoice>]) -> usize {
+    let top = |choice: &Option<TokenChoice>| choice.as_ref().map_or(0, |choice| choice.top.len());
+    tokens.iter().map(|choice| top(choice).div_ceil(LOGPROBS_PER_TOKEN).max(1)).sum()
 }
 
 /// Runs `prepare` on a blocking thread and starts the generation that it returns.
@@ -293,7 +302,7 @@ fn start_decode(
 /// Turns an input error into `TooLong` if prompt and `max_tokens` exceed the context.
 fn context_fault(llm: &Llm, request: &Request, error: Error) -> Fault {
     let context = llm.context();
-    let over = |tokens: usize| tokens >= context || tokens + request.max_tokens.unwrap_or(0) > context;
+    let over = |tokens: usize| tokens >= context || tokens.saturating_add(request.max_tokens.unwrap_or(0)) > context;
     match error {
         Error::Input(what) if llm.encode(&request.start).is_ok_and(|tokens| over(tokens.len())) => {
             let what = format!("the model's context is {context} tokens: {what}");
@@ -351,7 +360,7 @@ impl AnswerStream {
         match &event {
             AnswerEvent::Progress(_) => {}
             AnswerEvent::Text { tokens, .. } => {
-                self.queued.fetch_sub(tokens.len(), Ordering::Relaxed);
+                self.queued.fetch_sub(weight(tokens), Ordering::Relaxed);
             }
             AnswerEvent::End { .. } => self.remaining -= 1,
             AnswerEvent::Failed(_) => self.remaining = 0,

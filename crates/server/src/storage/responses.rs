@@ -20,7 +20,7 @@ const RETENTION_SECONDS: u64 = 30 * 24 * 60 * 60;
 const MAX_BYTES: usize = 16 << 20;
 /// The most responses that a conversation may consist of, and the most bytes of them.
 const MAX_CONVERSATION: usize = 1_000;
-const MAX_CONVERSATION_BYTES: u64 = 64 << 20;
+const MAX_CONVERSATION_BYTES: u64 = MAX_BYTES as u64;
 /// The longest first line of a file.
 const MAX_HEAD: u64 = 4_096;
 
@@ -115,6 +115,10 @@ impl ResponseStore {
         let mut found = Vec::new();
         for entry in std::fs::read_dir(dir).map_err(|e| failed(dir, e))? {
             let path = entry.map_err(|e| failed(dir, e))?.path();
+            // Not ours: responses are files.
+            if path.is_dir() {
+                continue;
+            }
             let id = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
             if path.extension().is_none_or(|extension| extension != "json") {
                 std::fs::remove_file(&path).map_err(|e| failed(&path, e))?;
@@ -157,7 +161,11 @@ impl ResponseStore {
         };
         let (unfinished, path) = (dir.join(format!("{id}.tmp")), file(dir, &id));
         let failed = || io_fault("store the response", &path);
-        write(&unfinished, &head, &json).map_err(failed())?;
+        if let Err(e) = write(&unfinished, &head, &json) {
+            // A full disk must not become fuller.
+            let _ = std::fs::remove_file(&unfinished);
+            return Err(failed()(e));
+        }
         let mut state = self.make_room(bytes);
         std::fs::rename(&unfinished, &path).map_err(failed())?;
         state.add(id, head, bytes, None);

@@ -149,6 +149,10 @@ fn grammars_hold_and_their_errors_have_a_place() {
     let bad = json!({"grammar": "root ::= this is (not valid GBNF", "ignore_eos": false});
     let error = fault(&server.post("/completion", &completion(bad)), 400);
     assert!(error["message"].as_str().unwrap().contains("line 1, column 33"), "{error}");
+    // Levels without brackets would need as much stack.
+    let deep = json!({"grammar": format!("root ::= \"a\"{}", "*".repeat(100_000)), "ignore_eos": false});
+    let error = fault(&server.post("/completion", &completion(deep)), 400);
+    assert!(error["message"].as_str().unwrap().contains("marks"), "{error}");
     let chat = json!({"messages": [{"role": "user", "content": "x"}], "grammar": "root ::= \"b\"{2}", "max_tokens": 9});
     let reply = server.post("/v1/chat/completions", &chat).ok();
     assert_eq!(reply["choices"][0]["message"]["content"], "bb");
@@ -184,6 +188,9 @@ fn templates_are_applied_and_messages_continued() {
     assert_eq!(applied(json!({})), "<user>a</s><assistant>b</s><assistant>");
     assert_eq!(applied(json!({"add_generation_prompt": false})), "<user>a</s><assistant>b</s>");
     assert_eq!(applied(json!({"continue_final_message": true})), "<user>a</s><assistant>b");
+    // What the template writes behind a message may contain its text.
+    let markup = json!({"messages": [user, {"role": "assistant", "content": "<"}], "continue_final_message": true});
+    assert_eq!(server.post("/apply-template", &markup).ok()["prompt"], "<user>a</s><assistant><");
     let both = json!({"messages": [user, assistant], "add_generation_prompt": true, "continue_final_message": true});
     assert_eq!(fault(&server.post("/chat/completions", &both), 400)["param"], "continue_final_message");
     let two = json!({"messages": [user, assistant, assistant]});
@@ -238,6 +245,7 @@ fn errors_are_in_llama_cpp_s_format() {
     for (more, param) in [
         (json!({"n_predict": -2}), "n_predict"),
         (json!({"n_probs": 1000}), "n_probs"),
+        (json!({"n_probs": 100, "n": 26}), "n_probs"),
         (json!({"repeat_last_n": -5}), "repeat_last_n"),
         (json!({"prompt": [99999]}), "prompt"),
         (json!({"prompt": []}), "prompt"),

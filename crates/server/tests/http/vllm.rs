@@ -96,6 +96,9 @@ fn pooling_returns_what_the_model_is_for() {
         assert!((length - 1.0).abs() < 1e-5);
     }
     assert_eq!(unit[1].as_array().map(Vec::len), tokens[1].as_array().map(Vec::len));
+    // A text of tokens and texts is an input as any other.
+    let mixed = json!({"input": [[2, "a"], "b"], "task": "token_embed", "model": "st-prompts"});
+    assert_eq!(server.post("/pooling", &mixed).ok()["data"].as_array().map(Vec::len), Some(2));
     let classified = server.post("/v1/classify", &json!({"input": texts, "model": "task-classify"})).ok();
     for body in [json!({"task": "classify"}), json!({"model": "task-classify"})] {
         let rows = pool(body);

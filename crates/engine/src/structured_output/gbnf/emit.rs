@@ -1,6 +1,6 @@
 //! Writes a parsed grammar in llguidance's dialect of Lark.
 
-use super::{DEEPEST, Grammar, Node};
+use super::{DEEPEST, Grammar, MOST_IN_A_ROW, Node};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
@@ -9,7 +9,11 @@ pub(super) fn lark(grammar: &Grammar) -> Result<String, String> {
     let mut regular = Regular { grammar, known: vec![None; grammar.rules.len()] };
     let mut used = BTreeMap::new();
     regular.visit(grammar.root, 0, &mut used)?;
-    let known = regular.known.iter().map(|rule| *rule == Some(true)).collect();
+    let known: Vec<bool> = regular.known.iter().map(|rule| *rule == Some(true)).collect();
+    let mut rows = Rows { grammar, known: &known, rows: vec![None; known.len()] };
+    if used.keys().any(|rule| rows.rule(*rule) > MOST_IN_A_ROW) {
+        return Err(format!("more than {MOST_IN_A_ROW} repetitions follow each other, with those of rules"));
+    }
     let mut emitter = Emitter { grammar, known, terminals: HashMap::new(), text: String::new() };
     let root = emitter.node(&Node::Rule(grammar.root));
     let _ = writeln!(emitter.text, "start: {root}");
@@ -67,6 +71,41 @@ impl Regular<'_> {
                 }
                 Ok(is_regular)
             }
+        }
+    }
+}
+
+/// Counts repetitions that follow each other in a text without recursion.
+struct Rows<'a> {
+    grammar: &'a Grammar,
+    /// Which rules are regular.
+    known: &'a [bool],
+    /// Of each rule, once it is known.
+    rows: Vec<Option<usize>>,
+}
+
+impl Rows<'_> {
+    fn rule(&mut self, rule: usize) -> usize {
+        if let Some(row) = self.rows.get(rule).copied().flatten() {
+            return row;
+        }
+        let grammar = self.grammar;
+        let row = grammar.rules.get(rule).map_or(0, |node| self.node(node));
+        if let Some(known) = self.rows.get_mut(rule) {
+            *known = Some(row);
+        }
+        row
+    }
+
+    fn node(&mut self, node: &Node) -> usize {
+        match node {
+            Node::Literal(_) | Node::Class { .. } | Node::Any | Node::Token(_) => 0,
+            // A rule that is not regular ends the lexeme.
+            Node::Rule(rule) if self.known.get(*rule) == Some(&true) => self.rule(*rule),
+            Node::Rule(_) => 0,
+            Node::Repeat { node, .. } => self.node(node).saturating_add(1),
+            Node::Sequence(all) => all.iter().fold(0, |sum: usize, node| sum.saturating_add(self.node(node))),
+            Node::Alternatives(all) => all.iter().map(|node| self.node(node)).max().unwrap_or(0),
         }
     }
 }

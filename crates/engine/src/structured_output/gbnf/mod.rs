@@ -15,6 +15,11 @@ mod tests;
 const MOST_RULES: usize = 2_000;
 /// Most levels of rules and groups below `root`. Compiling them is recursive.
 const DEEPEST: usize = 64;
+/// Most marks of repetition behind one element: each is a level, `a**` for example has two.
+const MOST_MARKS: usize = 4;
+/// Most repetitions that follow each other within one lexeme, with those of the rules it uses: the time
+/// and memory of llguidance grow with the square of their number.
+const MOST_IN_A_ROW: usize = 2_000;
 /// Most repetitions, multiplied over nested ones. llama.cpp has the same limit for one of them.
 const MOST_REPETITIONS: u64 = 2_000;
 

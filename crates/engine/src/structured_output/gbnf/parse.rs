@@ -1,6 +1,6 @@
 //! The parser of GBNF.
 
-use super::{DEEPEST, Grammar, MOST_REPETITIONS, MOST_RULES, Node};
+use super::{DEEPEST, Grammar, MOST_MARKS, MOST_REPETITIONS, MOST_RULES, Node};
 use std::collections::HashMap;
 
 /// Parses a grammar and checks that it has a `root` and that every rule is defined.
@@ -153,7 +153,12 @@ impl<'a> Parser<'a> {
         let mut weight = 1;
         while let Some((mut node, mut own)) = self.item(depth)? {
             self.skip_space(depth > 0);
+            let mut marks = 0;
             while let Some((least, most)) = self.repetition(depth)? {
+                marks += 1;
+                if marks > MOST_MARKS {
+                    return self.fault(&format!("an element is repeated by more than {MOST_MARKS} marks; use a group"));
+                }
                 let times = u64::from(most.unwrap_or(least).max(1));
                 own = own.saturating_mul(times);
                 if own > MOST_REPETITIONS {

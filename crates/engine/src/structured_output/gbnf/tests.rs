@@ -83,6 +83,19 @@ fn size_and_depth_are_limited() {
     assert!(to_lark(&groups).unwrap_err().contains("nested more than 64"));
     let chain: String = (0..1000).map(|i| format!("r{i} ::= r{}\n", i + 1)).collect();
     assert!(to_lark(&format!("root ::= r0\n{chain}r1000 ::= \"a\"")).unwrap_err().contains("nested more than 64"));
+    // Every mark is a level of recursion, although there is no bracket.
+    for mark in ["*", "+", "?", "{1}", "{1,} "] {
+        let marks = format!("root ::= \"a\"{}", mark.repeat(50_000));
+        assert!(to_lark(&marks).unwrap_err().contains("more than 4 marks"), "{mark}");
+    }
+    assert!(to_lark("root ::= ((\"a\"*+?{1})*)+").is_ok());
+    // Twenty rules make a million repetitions.
+    let double: String = (0..20).map(|i| format!("r{i} ::= r{0} r{0}\n", i + 1)).collect();
+    let double = |leaf: &str| to_lark(&format!("root ::= r0\n{double}r20 ::= {leaf}"));
+    assert!(double("[^a]*").unwrap_err().contains("more than 2000 repetitions follow"));
+    assert!(double("\"a\"").is_ok());
+    assert!(to_lark(&format!("root ::= {}\na ::= [^a]?", "a ".repeat(3000))).is_err());
+    assert!(to_lark(&format!("root ::= {} root\na ::= [^a]?", "a ".repeat(3000))).is_err());
     let many: String = (0..3000).map(|i| format!("r{i} ::= \"a\"\n")).collect();
     assert!(to_lark(&format!("root ::= r0\n{many}")).unwrap_err().contains("more than 2000 rules"));
 }

@@ -22,6 +22,8 @@ use utoipa_axum::routes;
 
 /// Most answers per request with a required form: each holds the state of its grammar.
 const MAX_STRUCTURED_ANSWERS: usize = 32;
+/// Most probabilities per token of all answers together: a whole response is kept until its end.
+const MAX_PROBABILITIES: usize = 2_560;
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(completion)).routes(routes!(completions))
@@ -79,6 +81,14 @@ pub(super) async fn answer(
 
 fn check_answers(app: &App, body: &CompletionRequest, checked: &Checked) -> Result<(), Fault> {
     let (prompts, n) = (body.prompt.items.len(), body.n.unwrap_or(1) as usize);
+    let n_probs = body.n_probs.unwrap_or(0) as usize;
+    if prompts.saturating_mul(n).saturating_mul(n_probs) > MAX_PROBABILITIES {
+        let what = format!(
+            "{prompts} prompts with {n} answers each and {n_probs} probabilities per token; the limit of their product is \
+             {MAX_PROBABILITIES}"
+        );
+        return Err(Fault::new(FaultKind::TooMany, what).at("n_probs"));
+    }
     let limit = app.config.max_client_batch;
     let limit = if checked.has_format() { limit.min(MAX_STRUCTURED_ANSWERS) } else { limit };
     if prompts.saturating_mul(n) <= limit {

@@ -10,6 +10,8 @@ use sconce_engine::{Format, GenerationParams, Llm, Loaded, Request, Start, TaskM
 const MAX_STOP_STRINGS: usize = 16;
 /// Most probabilities per token.
 const MAX_PROBABILITIES: u32 = 100;
+/// Most tokens with a bias. Each answer reports them.
+const MAX_BIASES: usize = 1_024;
 /// Bias of a token that is excluded: no logit of a model makes up for it.
 const EXCLUDED: f32 = -100.0;
 
@@ -180,6 +182,10 @@ fn params(llm: &Llm, body: &CompletionRequest, checked: &Checked) -> Result<Gene
                 params.logit_bias.extend(llm.tokenize(&text, false)?.into_iter().map(|token| (token.id, bias)));
             }
         }
+    }
+    if params.logit_bias.len() > MAX_BIASES {
+        let what = format!("`logit_bias` is for {} tokens; the limit is {MAX_BIASES}", params.logit_bias.len());
+        return Err(Fault::invalid(what).at("logit_bias"));
     }
     if body.ignore_eos.unwrap_or(false) {
         params.logit_bias.extend(llm.end_tokens().map(|id| (id, EXCLUDED)));

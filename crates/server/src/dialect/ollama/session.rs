@@ -36,7 +36,10 @@ impl Session<'_> {
         self.context.set_model(name);
         let started_at = Instant::now();
         let deadline = self.app.config.request_timeout.map(|timeout| self.context.started_at + timeout);
+        // A request that waits has no permit yet, but its body takes memory.
+        let waiting = self.app.waiting.try_acquire().map_err(|_| self.app.overloaded())?;
         let lease = self.app.models.lease_loaded(name, kind, deadline).await?;
+        drop(waiting);
         match self.keep_alive {
             Some(keep_alive) if self.may_manage.0 => {
                 self.app.models.keep_alive(name, keep_alive);

@@ -75,7 +75,9 @@ async fn list(
         limit: Page::limit(query.limit, DEFAULT_PAGE, MAX_PAGE)?,
         order: Order::Desc,
     };
-    let objects: Vec<Batch> = app.batches()?.list(&owner).iter().map(|batch| batch.object()).collect();
+    // A batch is locked while its record is written.
+    let listed = blocking(move || Ok(app.batches()?.list(&owner).iter().map(|batch| batch.object()).collect()));
+    let objects: Vec<Batch> = listed.await?;
     Ok(Json(page.of(&objects, |batch| &batch.id, Batch::clone)?))
 }
 
@@ -83,7 +85,7 @@ async fn list(
 #[utoipa::path(get, path = "/v1/batches/{batch_id}", params(("batch_id" = String, Path, description = "The batch's id")),
     responses((status = 200, description = "The batch", body = Batch)))]
 async fn retrieve(State(app): State<Arc<App>>, owner: Owner, Path(id): Path<String>) -> Result<Json<Batch>, Fault> {
-    Ok(Json(app.batches()?.get(&owner, &id)?.object()))
+    Ok(Json(blocking(move || Ok(app.batches()?.get(&owner, &id)?.object())).await?))
 }
 
 /// Deletes a batch that has ended. Its files stay. Our own.
@@ -91,8 +93,12 @@ async fn retrieve(State(app): State<Arc<App>>, owner: Owner, Path(id): Path<Stri
     params(("batch_id" = String, Path, description = "The batch's id")),
     responses((status = 200, description = "The batch is deleted", body = Deleted)))]
 async fn delete(State(app): State<Arc<App>>, owner: Owner, Path(id): Path<String>) -> Result<Json<Deleted>, Fault> {
-    let batch = app.batches()?.get(&owner, &id)?;
-    blocking(move || app.batches()?.remove(&batch)).await?;
+    let deleted = id.clone();
+    blocking(move || {
+        let batches = app.batches()?;
+        batches.remove(&batches.get(&owner, &deleted)?)
+    })
+    .await?;
     Ok(Json(Deleted { id, object: "batch".into(), deleted: true }))
 }
 
@@ -101,8 +107,11 @@ async fn delete(State(app): State<Arc<App>>, owner: Owner, Path(id): Path<String
     params(("batch_id" = String, Path, description = "The batch's id")),
     responses((status = 200, description = "The batch", body = Batch)))]
 async fn cancel(State(app): State<Arc<App>>, owner: Owner, Path(id): Path<String>) -> Result<Json<Batch>, Fault> {
-    let batch = app.batches()?.get(&owner, &id)?;
-    let cancelled = batch.clone();
-    blocking(move || app.batches()?.cancel(&cancelled)).await?;
-    Ok(Json(batch.object()))
+    let cancelled = blocking(move || {
+        let batches = app.batches()?;
+        let batch = batches.get(&owner, &id)?;
+        batches.cancel(&batch)?;
+        Ok(batch.object())
+    });
+    Ok(Json(cancelled.await?))
 }

@@ -30,6 +30,7 @@ use sconce_api::openai::responses::response::{
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
+use tokio::sync::SemaphorePermit;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -46,9 +47,10 @@ async fn create(
     owner: Owner,
     JsonBody { body: mut request, context }: JsonBody<ResponseRequest>,
 ) -> Result<HttpResponse, Fault> {
-    let (chat, input) = prepare(&app, &owner, &mut request, &context).await?;
+    let Prepared { chat, input, permit } = prepare(&app, &owner, &mut request, &context).await?;
     let truncation = request.truncation.unwrap_or_default();
     let conversation = begin(&app, &context, chat, truncation).await.map_err(request::renamed)?;
+    drop(permit);
     let options =
         Options { has_summaries: request::has_summaries(&request), has_logprobs: request::has_logprobs(&request) };
     let is_stream = request.stream.unwrap_or(false);
@@ -69,34 +71,45 @@ async fn input_tokens(
     owner: Owner,
     JsonBody { body: mut request, context }: JsonBody<ResponseRequest>,
 ) -> Result<Json<InputTokens>, Fault> {
-    let (chat, _) = prepare(&app, &owner, &mut request, &context).await?;
+    let Prepared { chat, permit: _permit, .. } = prepare(&app, &owner, &mut request, &context).await?;
     let counted = conversation::count_tokens(&app, &context, "v1/responses/input_tokens", chat).await;
     let input_tokens = counted.map_err(request::renamed)?;
     Ok(Json(InputTokens { object: "response.input_tokens".into(), input_tokens }))
 }
 
-/// The chat request, and the request's own input as it is stored.
-async fn prepare(
-    app: &Arc<App>,
+/// A request that was checked and translated.
+struct Prepared<'a> {
+    chat: ChatRequest,
+    /// The request's own input as it is stored.
+    input: Vec<InputItem>,
+    /// Held while a stored conversation is in memory.
+    permit: Option<SemaphorePermit<'a>>,
+}
+
+async fn prepare<'a>(
+    app: &'a Arc<App>,
     owner: &Owner,
     request: &mut ResponseRequest,
     context: &HttpContext,
-) -> Result<(ChatRequest, Vec<InputItem>), Fault> {
+) -> Result<Prepared<'a>, Fault> {
     request::check(request, context)?;
     let input = items::normalized(request.input.take())?;
-    let history = match &request.previous_response_id {
-        None => Vec::new(),
+    let (history, permit) = match &request.previous_response_id {
+        None => (Vec::new(), None),
         Some(previous) => {
+            // A small request may bring a long conversation into memory, before it counts as one of
+            // the concurrent requests.
+            let permit = app.histories.acquire().await.ok();
             let (app, owner, previous) = (app.clone(), owner.clone(), previous.clone());
             let all = blocking(move || app.responses.conversation(&owner, &previous)).await?;
-            items::history(all)
+            (items::history(all), permit)
         }
     };
     if history.is_empty() && input.is_empty() {
         return Err(Fault::invalid("there is no `input`; send a text or at least one item").at("input"));
     }
     let messages = items::chat_messages(request.instructions.as_deref(), &history, &input)?;
-    Ok((request::chat_request(request, messages, context)?, input))
+    Ok(Prepared { chat: request::chat_request(request, messages, context)?, input, permit })
 }
 
 /// Starts the answer. With `truncation` `auto` it leaves out the oldest turns, more each time, until

@@ -132,6 +132,7 @@ impl Conversation {
     }
 
     /// The next event; `None` when all answers have ended or failed.
+    #[allow(dead_code, reason = "for dialects that do not report progress")]
     pub(crate) async fn next(&mut self) -> Option<ChatEvent> {
         loop {
             if let ChatUpdate::Event(event) = self.next_update().await? {

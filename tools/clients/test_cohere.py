@@ -66,7 +66,7 @@ def test_embeddings(vectors):
     same([np.frombuffer(base64.b64decode(text), dtype="<f4") for text in made.base64], vectors)
     int8 = np.array(made.int8, dtype=np.float32)
     assert np.array_equal(int8 + 128, np.array(made.uint8))
-    assert np.abs(int8).max() > 100 and (int8 * vectors).sum(1).min() / np.linalg.norm(int8, axis=1).max() > 0.99
+    assert np.abs(int8).max() > 100 and ((int8 * vectors).sum(1) / np.linalg.norm(int8, axis=1)).min() > 0.99
     bits = np.packbits(vectors > 0, axis=1)
     assert np.array_equal(bits, made.ubinary) and np.array_equal(bits.astype(int) - 128, made.binary)
     assert (answer.texts, answer.meta.api_version.version) == (EMBEDDED, "2")

@@ -241,10 +241,10 @@ impl Fault {
                 json!({"code": self.worker_code(), "message": self.message, "retriable": self.is_retriable()})
             }
         };
-        // Only llama.cpp has the numbers of a prompt that is too long.
-        let details = self.details.as_deref().filter(|_| self.kind != FaultKind::TooLong);
-        if let (Value::Object(body), Some(Value::Object(details))) = (&mut body, details) {
-            body.extend(details.clone());
+        // Only llama.cpp has the numbers of a prompt that is too long, and in its error object.
+        let is_hidden = |name: &str| matches!(name, "n_prompt_tokens" | "n_ctx");
+        if let (Value::Object(body), Some(Value::Object(details))) = (&mut body, self.details.as_deref()) {
+            body.extend(details.clone().into_iter().filter(|(name, _)| !is_hidden(name)));
         }
         body
     }

@@ -101,7 +101,9 @@ def operations(document):
 
 def narrow(schema, name):
     """Few and small values, and names of loaded models."""
-    fields = schema["properties"]
+    for part in schema.get("allOf", ()):
+        narrow(part, name)
+    fields = schema.get("properties", {})
     for field, (least, most) in NUMBERS.items():
         if field in fields:
             fields[field] |= {"minimum": least, "maximum": most}

@@ -193,7 +193,8 @@ mod tests {
     fn quantized_embeddings_keep_signs_and_proportions() {
         let rows = [vec![1.0, -1.0, 0.5, 0.0, -0.25, 0.1, 0.1, 0.1, 0.1], vec![0.0; 9]];
         let int8 = quantized(&rows, Precision::Int8).unwrap();
-        assert_eq!(int8[0], [127, -128, 63, -1, -33, 12, 12, 12, 12]);
+        // As in sentence-transformers: rounded down, in f32.
+        assert_eq!(int8[0], [126, -128, 63, -1, -33, 12, 12, 12, 12]);
         let uint8 = quantized(&rows, Precision::Uint8).unwrap();
         assert!(int8.iter().flatten().zip(uint8.iter().flatten()).all(|(signed, unsigned)| signed + 128 == *unsigned));
         assert_eq!(quantized(&rows, Precision::Ubinary).unwrap(), [vec![0b1010_0111, 0b1000_0000], vec![0, 0]]);

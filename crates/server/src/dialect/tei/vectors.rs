@@ -50,6 +50,10 @@ pub(crate) async fn embed_of(
         return embed_tokens(app, context, body).await;
     }
     let items = body.inputs.items;
+    if items.iter().any(|item| matches!(item, Item::Mixed(_))) {
+        let what = "a list has texts and token ids; send them in separate requests";
+        return Err(Fault::invalid(what).at("inputs"));
+    }
     app.check_batch(items.len(), "inputs")?;
     let params = EmbedParams {
         truncate: app.truncation(body.truncate, body.truncation_direction),

@@ -96,7 +96,8 @@ async fn delete(State(app): State<Arc<App>>, owner: Owner, Path(id): Path<String
     let deleted = id.clone();
     blocking(move || {
         let batches = app.batches()?;
-        batches.remove(&batches.get(&owner, &deleted)?)
+        let batch = batches.get(&owner, &deleted)?;
+        batches.remove(&batch)
     })
     .await?;
     Ok(Json(Deleted { id, object: "batch".into(), deleted: true }))

@@ -26,11 +26,13 @@ impl Stop {
     pub fn on_signals() -> Stop {
         let stop = Stop::default();
         let signalled = stop.clone();
+        // Not in the task, which runs later: until the handlers are there, a signal ends the process.
+        let mut signals = Signals::listen();
         tokio::spawn(async move {
-            signal().await;
+            signals.next().await;
             tracing::info!("draining: finishing running requests; a second signal stops at once");
             signalled.drain();
-            signal().await;
+            signals.next().await;
             tracing::warn!("second signal: stopping at once");
             signalled.now();
         });
@@ -64,20 +66,41 @@ impl Stop {
     }
 }
 
+/// SIGTERM and SIGINT; `None` if their handlers cannot be installed.
 #[cfg(unix)]
-async fn signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
-        (Ok(mut term), Ok(mut int)) => {
-            tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+struct Signals(Option<[tokio::signal::unix::Signal; 2]>);
+
+#[cfg(unix)]
+impl Signals {
+    fn listen() -> Signals {
+        use tokio::signal::unix::{SignalKind, signal};
+        let terminate = signal(SignalKind::terminate());
+        Signals(terminate.and_then(|terminate| Ok([terminate, signal(SignalKind::interrupt())?])).ok())
+    }
+
+    async fn next(&mut self) {
+        match &mut self.0 {
+            Some([terminate, interrupt]) => {
+                tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            }
+            None => std::future::pending().await,
         }
-        _ => std::future::pending().await,
     }
 }
 
+/// Ctrl-C.
 #[cfg(not(unix))]
-async fn signal() {
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending().await
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn listen() -> Signals {
+        Signals
+    }
+
+    async fn next(&mut self) {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending().await
+        }
     }
 }

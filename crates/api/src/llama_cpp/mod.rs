@@ -14,7 +14,7 @@ pub use completion::{
 };
 pub use embedding::{EmbeddingRequest, EmbeddingResponse, IndexedEmbedding};
 pub use error::{ErrorBody, ErrorResponse};
-pub use prompt::{PromptPart, Prompts, PromptsSchema};
+pub use prompt::{PartSchema, PromptPart, PromptSchema, Prompts, PromptsSchema};
 pub use server::{DefaultSettings, LoraAdapter, Modalities, Props, Slot};
 pub use settings::{GenerationSettings, LoraScale, TokenBias};
 pub use text::{

@@ -31,17 +31,44 @@ pub struct Prompts {
 pub enum PromptsSchema {
     /// A text.
     Text(String),
-    /// Tokens of one prompt; among them may be texts.
-    Tokens(Vec<u32>),
-    /// Several prompts.
-    Texts(Vec<String>),
-    /// Several prompts as tokens.
-    Several(Vec<Vec<u32>>),
+    /// With a token in it, the texts and tokens of one prompt; otherwise several prompts.
+    List(Vec<PromptSchema>),
     /// An object with a text.
     Object {
         /// The text.
         prompt_string: String,
     },
+}
+
+/// OpenAPI schema of an element of a list.
+#[derive(ToSchema)]
+#[schema(as = LlamaCppPrompt)]
+#[serde(untagged)]
+#[allow(dead_code, reason = "read by the derive alone")]
+pub enum PromptSchema {
+    /// A text.
+    Text(String),
+    /// A token.
+    Id(u32),
+    /// The texts and tokens of a prompt.
+    Parts(Vec<PartSchema>),
+    /// An object with a text.
+    Object {
+        /// The text.
+        prompt_string: String,
+    },
+}
+
+/// OpenAPI schema of [`PromptPart`].
+#[derive(ToSchema)]
+#[schema(as = LlamaCppPromptPart)]
+#[serde(untagged)]
+#[allow(dead_code, reason = "read by the derive alone")]
+pub enum PartSchema {
+    /// A text.
+    Text(String),
+    /// A token.
+    Id(u32),
 }
 
 impl<'de> Deserialize<'de> for Prompts {

@@ -31,6 +31,8 @@ pub struct Prompts {
 pub enum PromptsSchema {
     /// A text.
     Text(String),
+    /// A token.
+    Id(u32),
     /// With a token in it, the texts and tokens of one prompt; otherwise several prompts.
     List(Vec<PromptSchema>),
     /// An object with a text.
